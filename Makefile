@@ -21,11 +21,11 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-cluster-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
-	  do printf '%-20s %s\n' "$$target" "$$does"; done
+	  do printf '%-24s %s\n' "$$target" "$$does"; done
 
 serve: $(VENV)/installed ## Set up everything and run the broker; its data goes to ./kafscale-data
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
@@ -53,6 +53,9 @@ test-spark: has-java $(VENV)/installed-spark ## Test Spark's readers and writers
 
 test-simulation: $(VENV)/installed-dev ## Run SEEDS=2000 seeds of the simulation, from FIRST_SEED=1 on; minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate $(SEEDS) --first $(FIRST_SEED)
+
+test-cluster-simulation: $(VENV)/installed-dev ## The same of several brokers on one bucket
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate --cluster $(SEEDS) --first $(FIRST_SEED)
 
 fuzz: $(VENV)/installed-dev ## Send a broker requests that are nearly right, for FUZZ_SECONDS=180
 	$(BIN)/python -m tests.devtools.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
 from kafscale.cluster.topics.names import is_internal
 from kafscale.formats.footer_reading import read_footer, read_index
-from kafscale.formats.manifest import Manifest, segment_of
+from kafscale.formats.manifest import Manifest, PartitionId, segment_of
 from kafscale.formats.manifest_checkpoint import decode_manifests
 from kafscale.formats.resolution import NOTHING_DECIDED, resolve
-from kafscale.formats.segment import HEADER, Footer, body_crc
+from kafscale.formats.segment import HEADER, EpochStart, Footer, body_crc
 from kafscale.log.bucket.listing import list_segments
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
@@ -59,12 +59,16 @@ class BucketPartition:
 
 
 async def read_bucket(
-    store: ObjectStore, namespace: str, *, labels: Mapping[bytes, str] | None = None
+    store: ObjectStore,
+    namespace: str,
+    *,
+    labels: Mapping[bytes, str] | None = None,
+    begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: (),
 ) -> Mapping[str, BucketPartition]:
     """All partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError.
 
     `labels` say by topic id which topics to read, and what to call them instead of their names; without them all but
-    internal ones are read.
+    internal ones are read. `begun` tells of each partition where epochs have begun, as `resolve` wants it.
     """
     decisions = (await find_versions(store, namespace, "manifests", decode_manifests)).newest or {}
     found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)
@@ -80,6 +84,7 @@ async def read_bucket(
         resolution = resolve(
             segments,
             {key: footer.epochs for key, footer in footers.items()},
+            begun=begun((first.topic_id, first.partition)),
             decided=NOTHING_DECIDED if known is None else known.decided(footers),
         )
         manifest = Manifest(list(resolution.segments))

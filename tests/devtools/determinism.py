@@ -25,6 +25,8 @@ import trio
 import trio.testing
 from trio._core import _run as _trio_run
 
+from tests.devtools.processes import clock_skew_ns
+
 T = TypeVar("T")
 
 WALL_CLOCK_START_NS = 1_700_000_000_000_000_000  # where the wall clock stands when a run begins
@@ -75,7 +77,7 @@ def _determined(seed: object, clock: trio.testing.MockClock) -> Iterator[None]:
     random.seed(str(seed))
     os.urandom = system_random.randbytes
     trio.to_thread.run_sync = run_here
-    time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock._virtual_base * 1e9)
+    time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock._virtual_base * 1e9) + clock_skew_ns()
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
     --first N        the first seed; the others follow it
     --processes N    how many at once; as many as there are processors by default
     --events         print the event log of each seed that fails
+    --cluster        several brokers on one bucket
 
 Ends with 1 if a seed failed. A seed that fails does so again, by itself and in any process.
 """
@@ -13,22 +14,27 @@ import argparse
 import gc
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 
 import attrs
 
+from tests.devtools.cluster.world import ClusterSimulation
 from tests.devtools.determinism import run_seeded
 from tests.devtools.simulation import Simulation
 
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
 BRIEF_LINES_COUNT = 12
+CPU_MAX_SECONDS = 100.0  # of one seed; most take less than four
 
 
 @attrs.frozen(kw_only=True)
@@ -43,15 +49,16 @@ class Outcome:
     events: Sequence[str]
 
 
-def run_seed(seed: int) -> Outcome:
+def run_seed(seed: int, *, of_cluster: bool = False) -> Outcome:
     """Run a seed; an exception is one of its problems."""
-    simulation = Simulation(seed)
+    simulation = ClusterSimulation(seed) if of_cluster else Simulation(seed)
     problems: Sequence[str]
-    try:
-        run_seeded(seed, simulation.run)
-        problems = simulation.problems
-    except Exception as exc:
-        problems = traceback.format_exception(exc)
+    with _cpu_limit():
+        try:
+            run_seeded(seed, simulation.run)
+            problems = simulation.problems
+        except Exception as exc:
+            problems = traceback.format_exception(exc)
     return Outcome(
         seed=seed,
         durability=simulation.settings.durability.value,
@@ -62,10 +69,27 @@ def run_seed(seed: int) -> Outcome:
     )
 
 
-def run_seeds(seeds: Sequence[int], processes_count: int) -> Iterator[Outcome]:
+@contextmanager
+def _cpu_limit() -> Iterator[None]:
+    """Have a seed fail in which tasks are busy without end, which an autojump clock would never leave."""
+
+    def give_up(signal_number: int, frame: object) -> None:
+        raise TimeoutError(f"busy for more than {CPU_MAX_SECONDS} s")
+
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, CPU_MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def run_seeds(seeds: Sequence[int], processes_count: int, *, of_cluster: bool = False) -> Iterator[Outcome]:
     """Run seeds in processes of their own, in order; they end with the caller."""
+    run = partial(run_seed, of_cluster=of_cluster)
     with ProcessPoolExecutor(processes_count, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=SEEDS_AT_ONCE)
+        yield from pool.map(run, seeds, chunksize=SEEDS_AT_ONCE)
 
 
 def _be_quiet() -> None:
@@ -82,10 +106,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--events", action="store_true")
+    parser.add_argument("--cluster", action="store_true")
     given = parser.parse_args(arguments)
     began = time.monotonic()
     runs, failures, acknowledged, committed = Counter[str](), Counter[str](), 0, 0
-    for outcome in run_seeds(range(given.first, given.first + given.seeds), given.processes):
+    for outcome in run_seeds(range(given.first, given.first + given.seeds), given.processes, of_cluster=given.cluster):
         runs[outcome.durability] += 1
         acknowledged += outcome.acknowledged_count
         committed += outcome.committed_count

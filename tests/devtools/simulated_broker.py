@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from random import Random
 
@@ -12,10 +13,11 @@ import trio
 
 from kafscale.broker import Broker, StorageParts
 from kafscale.buffers import Buffer
-from kafscale.client.connection import Connection
+from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
 from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, PreconditionFailed, StartupError, StorageFailed
 from kafscale.log.wal.disk import Disk
+from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
@@ -26,6 +28,7 @@ from tests.devtools.crash_points import CrashPoint, crashing_parts
 from tests.devtools.event_log import EventLog, LoggedStore
 from tests.devtools.memory_broker import MemoryBroker
 from tests.devtools.memory_network import MemoryConnection, MemoryNetwork
+from tests.devtools.processes import PROCESS, Process
 
 ADDRESS = Address("192.0.2.2", 9092)
 RETRIES = RetryPolicy(deadline_seconds=10.0)
@@ -96,13 +99,17 @@ class SimulatedBroker:
     settings: Settings
     random: Random
     log: EventLog
-    bucket: RemoteBucket
+    bucket: ObjectStore
     disk: MemoryDisk
     metadata: MemoryMetadataStore
     is_damaged: bool = False
     has_disk_of_predecessor: bool = False
     on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
     watched: Callable[[Disk], Disk] = lambda disk: disk  # the disk, with whoever looks on
+    on_ready: Callable[[SimulatedBroker], None] = lambda life: None  # before any client is served
+    page_max_counts: Sequence[int] = (2, 1000)  # of listings
+    client_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    process: Process = attrs.field(factory=Process)
     is_superseded: bool = attrs.field(default=False, init=False)  # another one has begun to start
     broker: Broker = attrs.field(init=False)
     store: FaultyStore = attrs.field(init=False)  # its own way to the bucket
@@ -114,12 +121,13 @@ class SimulatedBroker:
     ready_or_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
+    _context: Context = attrs.field(init=False)  # that of its tasks
     _point: CrashPoint | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.broker = Broker(self.settings)
         self.store = FaultyStore(
-            self.bucket, Random(self.random.random()), page_max_count=self.random.choice([2, 1000])
+            self.bucket, Random(self.random.random()), page_max_count=self.random.choice(self.page_max_counts)
         )
 
     def will_die_at(self, point: str, passes_count: int) -> None:
@@ -129,6 +137,8 @@ class SimulatedBroker:
     async def run(self) -> None:
         """One life, to its end. Raises what no injected fault explains."""
         self.log.note(f"{self.name} starts")
+        PROCESS.set(self.process)
+        self._context = copy_context()
         try:
             async with trio.open_nursery() as connections:
                 self._nursery = connections
@@ -169,12 +179,14 @@ class SimulatedBroker:
         self.is_ready = False
         self.has_crashed = True
         self._nursery.cancel_scope.cancel()
+        if self.process.is_suspended:
+            self.process.resume()
 
     async def connect(self) -> tuple[MemoryConnection, Connection]:
         """Raises BrokerUnavailable."""
-        stream = self.network.connect(MemoryBroker(self.broker, self._nursery).open_stream())
+        stream = self.network.connect(self._context.run(MemoryBroker(self.broker, self._nursery).open_stream))
         try:
-            return stream, await Connection.over(stream, ADDRESS)
+            return stream, await Connection.over(stream, ADDRESS, timeout_seconds=self.client_timeout_seconds)
         except BaseException:
             stream.cut()
             raise
@@ -186,6 +198,7 @@ class SimulatedBroker:
         return (await self.connect())[1]
 
     def _is_started(self) -> None:
+        self.on_ready(self)
         self.is_ready = self.was_ready = True
         self.log.note(f"{self.name} is ready")
         self.ready_or_ended.set()

@@ -60,6 +60,8 @@ FETCH_MAX_WAIT_MS = 100
 VALUE_HEADER = "value"
 READ_BATCHES_MAX_COUNT = 10_000  # which several readers get, again and again; more than those of a seed
 
+_ELSEWHERE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.NOT_COORDINATOR})
+
 Connect = Callable[[], Awaitable[Connection]]
 
 
@@ -241,6 +243,7 @@ class Committer:
     history: History
     random: Random
     stopping: trio.Event
+    pause_max_seconds: float = 4 * PAUSE_MAX_SECONDS
     _offset: int = attrs.field(default=0, init=False)
 
     async def run(self) -> None:
@@ -256,7 +259,7 @@ class Committer:
         await self._fetch(connection)
         while not self.stopping.is_set():
             await self._commit(connection)
-            await trio.sleep(self.random.uniform(0, 4 * PAUSE_MAX_SECONDS))
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
 
     async def _commit(self, connection: Connection) -> None:
         self._offset += 1
@@ -337,7 +340,11 @@ async def ask_offset(
 
 
 def was_done(error_code: int, what: str) -> bool:
-    """False if it has to be tried again. Raises KafkaError for a refusal that can't be."""
+    """False if it has to be tried again. Raises KafkaError for a refusal that can't be, BrokerUnavailable for one of a
+    broker that has nothing to do with it.
+    """
+    if error_code in _ELSEWHERE:
+        raise BrokerUnavailable(what)
     if error_code and error_code not in error_codes.RETRIABLE:
         raise KafkaError(error_code, what)
     return not error_code

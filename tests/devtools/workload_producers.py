@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import aclosing
 from random import Random
 
 import attrs
@@ -109,6 +110,8 @@ class Maker:
 class IdempotentProducer:
     """Sends batches of a few records to random partitions until `stopping`, and then whatever has no answer yet.
 
+    `partitions` may name some of all, and `connect_for_id` another way to whom it asks for its producer id.
+
     With `begins_anew` a refusal for a lost predecessor makes it go on with a new producer id, as a client does whose
     records were lost; otherwise it is an error.
     """
@@ -123,6 +126,8 @@ class IdempotentProducer:
     padding_max_bytes: int = PADDING_MAX_BYTES
     keys_count: int | None = None
     begins_anew: bool = False
+    partitions: Sequence[int] | None = None
+    connect_for_id: Connect | None = None
     acknowledged_count: int = attrs.field(default=0, init=False)  # batches
     _maker: Maker = attrs.field(init=False)
     _stamps: dict[int, ProducerStamp] = attrs.field(factory=dict, init=False)  # by partition, once it has begun anew
@@ -149,7 +154,7 @@ class IdempotentProducer:
 
     async def _use(self, connection: Connection) -> None:
         if self._stamp is None:
-            self._stamp = await _new_stamp(connection)
+            self._stamp = await self._first_stamp(connection)
         while self._lost_in:
             await self._begin_anew(connection, min(self._lost_in))
         again = deque(self._unacknowledged)
@@ -168,6 +173,12 @@ class IdempotentProducer:
                 return
             await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
 
+    async def _first_stamp(self, connection: Connection) -> ProducerStamp:
+        if self.connect_for_id is None:
+            return await _new_stamp(connection)
+        async with aclosing(await self.connect_for_id()) as other:
+            return await _new_stamp(other)
+
     async def _begin_anew(self, connection: Connection, partition: int) -> None:
         """Send what has no answer again, to this partition with another producer id, from its first sequence on."""
         self._stamps[partition] = await _new_stamp(connection)
@@ -179,7 +190,8 @@ class IdempotentProducer:
         self._lost_in.remove(partition)
 
     def _make(self) -> _Batch:
-        partition = self.random.randrange(self.topic.partition_count)
+        partitions = range(self.topic.partition_count) if self.partitions is None else self.partitions
+        partition = partitions[self.random.randrange(len(partitions))]
         records, values = self._maker.make(partition)
         batch = _Batch(partition, records, values, self._stamped(partition, records))
         self._unacknowledged.append(batch)
@@ -224,6 +236,7 @@ class PlainProducer:
     stopping: trio.Event
     pause_max_seconds: float = PAUSE_MAX_SECONDS
     keys_count: int | None = None
+    partitions: Sequence[int] | None = None
     _maker: Maker = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -237,7 +250,8 @@ class PlainProducer:
 
     async def _use(self, connection: Connection) -> None:
         while not self.stopping.is_set():
-            partition = self.random.randrange(self.topic.partition_count)
+            partitions = range(self.topic.partition_count) if self.partitions is None else self.partitions
+            partition = partitions[self.random.randrange(len(partitions))]
             records, values = self._maker.make(partition)
             answer = _only(
                 await connection.request(_request(self.topic, partition, build_batch(records)), ProduceResponse)

@@ -88,6 +88,7 @@ class Leading:
                 task_status.started()
                 while True:
                     await self._more.wait()
+                    self._more.clear()  # what is noted from here on, while the others are looked at, is not missed
                     changed, self._changed = self._changed, set()
                     for topic_id in changed:
                         self._begin_work(topic_id, nursery)
@@ -100,7 +101,7 @@ class Leading:
         self._changed.update(topic_ids or self.state.placements)
         for topic_id in topic_ids:
             self._open_new(topic_id)
-        self._more.wake()
+        self._more.set()
 
     def _open_new(self, topic_id: bytes) -> None:
         """Open what nobody has ever led before."""

@@ -16,6 +16,7 @@ until that one has noticed.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping
 from contextlib import suppress
 from secrets import token_bytes
@@ -45,6 +46,7 @@ from kafscale.cluster.controller.claim import (
     Claim,
     Claimed,
     LeadCheck,
+    SharedBucket,
     claim_key,
     decode_claim,
 )
@@ -88,11 +90,7 @@ async def join(
     """
     _check_reachable(endpoints)
     newcomer = _Newcomer(settings=settings, views=views, local=local, endpoints=endpoints)
-    try:
-        metadata = await newcomer.enter()
-    except NotFound:
-        await newcomer.make_head()
-        metadata = await newcomer.enter()
+    metadata = await newcomer.begin()
     state = ClusterState(metadata)
     incarnation = await newcomer.register(metadata, state)
     check = MembershipCheck(metadata=metadata, broker_id=settings.broker_id, incarnation=incarnation)
@@ -192,9 +190,19 @@ class _Newcomer:
     def _store(self) -> ObjectStore:
         return self.views.acknowledge
 
-    async def enter(self) -> SharedMetadataStore:
-        """Raises NotFound if there is no head."""
-        return await SharedMetadataStore.join(self.local, self._store, self.settings.namespace)
+    async def begin(self) -> SharedMetadataStore:
+        """Bring the local store to where the head is, which is made first if there is none.
+
+        Raises StartupError, DamagedObject, StoreError, StorageFailed.
+        """
+        while True:
+            with suppress(NotFound):
+                return await SharedMetadataStore.join(self.local, self._store, self.settings.namespace)
+            try:
+                await self.make_head()
+            except (Fenced, SharedBucket) as exc:
+                logger.info("another broker is started as the first of several at this moment: %s", exc)
+                await trio.sleep(random.uniform(0, LOOK_SECONDS))
 
     # ---- one of several --------------------------------------------------------------------------------------------
 
@@ -296,25 +304,24 @@ class _Newcomer:
     async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
         """Have nobody claim the bucket for a broker alone any more; who did is stopped as by any other claim.
 
-        The metadata is recovered.
+        The metadata is recovered. Raises Fenced if another broker has claimed it meanwhile.
         """
         key = claim_key(self.settings.namespace)
-        while True:
-            with suppress(NotFound):
-                current = decode_claim(key, (await self._store.get(key)).data)
-                if current.is_of_several:
-                    claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
-                    return claimed, await self._recover(claimed, is_alone=False)
-            claimed = await self._start.claim()
-            versions = await self._recover(claimed, is_alone=True)
-            await self._check_groups()
-            found = await self._store.get(key)
-            if decode_claim(key, found.data).nonce != claimed.claim.nonce:
-                continue
+        with suppress(NotFound):
+            current = decode_claim(key, (await self._store.get(key)).data)
+            if current.is_of_several:
+                claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
+                return claimed, await self._recover(claimed, is_alone=False)
+        claimed = await self._start.claim()
+        versions = await self._recover(claimed, is_alone=True)
+        await self._check_groups()
+        found = await self._store.get(key)
+        if decode_claim(key, found.data).nonce == claimed.claim.nonce:
             last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
             with suppress(PreconditionFailed):
                 await self._store.put_if_match(key, [encode(last)], found.etag)
                 return claimed, versions
+        raise Fenced(f"another broker has replaced {key}")
 
     async def _recover(self, claimed: Claimed, *, is_alone: bool) -> VersionWriter:
         store, namespace, epoch = self.views.background, self.settings.namespace, claimed.claim.epoch

@@ -317,6 +317,24 @@ async def test_partitions_are_moved_by_who_asks_for_it(autojump_clock: MockClock
         assert b.broker.services.assignment.leader(topic, index).node_id == 2  # type: ignore[union-attr]
 
 
+async def test_brokers_that_are_started_at_once_the_first_time_all_serve(autojump_clock: MockClock) -> None:
+    stopping, serving = trio.Event(), []
+
+    async def run(machine: Machine) -> None:
+        async with machine.run(Durability.SEGMENT) as running:
+            serving.append(running)
+            await stopping.wait()
+
+    async with trio.open_nursery() as nursery:
+        for machine in machines(3):
+            nursery.start_soon(run, machine)
+        await until(lambda: len(serving) == 3)
+        for each in serving:
+            await each.broker.services.catch_up()
+            assert [node.node_id for node in each.broker.services.assignment.brokers()] == [1, 2, 3]
+        stopping.set()
+
+
 async def test_a_transaction_that_began_before_ends_where_it_is(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     one.broker_id, two.broker_id = 0, 1

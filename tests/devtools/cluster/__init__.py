@@ -1,0 +1,9 @@
+"""Several whole brokers and their clients in one simulated world, by a seed, as `tests.devtools.simulation` has one.
+
+world        one seed's run: machines, clients, what goes wrong, and what must hold
+machine      what outlasts a broker, the lives on it, and how they end
+routes       how clients find the leader of a partition or the coordinator of a group
+clients      who loads the brokers, and which of them take part in a seed
+line         a machine's way to the bucket: PUTs that arrive after their sender gave up, or died
+head_log     what the head of the metadata says, one version after the other, and what it must never say
+"""

@@ -1,0 +1,112 @@
+"""A machine's way to a bucket that all share: a PUT may have its effect long after its sender gave up, or died.
+
+line = BucketLine(bucket, spawn=…, random=…)
+line.network_seconds = 0.05             a PUT is under way for so long
+line.straggler_probability = 0.1        so many PUTs are lost for their sender, and arrive later
+line.late_max_seconds = 3.0             what is under way when its process dies arrives within 3 s
+line.abandon()                          so does what is under way now; a process that is suspended finds the
+                                        outcome when it goes on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.errors import StoreError, StoreUnavailable
+from kafscale.store.forwarding import ForwardingStore
+from tests.devtools.processes import PROCESS
+
+STRAGGLER_MAX_SECONDS = 20.0
+
+Take = Callable[[], Awaitable[str]]
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]  # starts a task of the world, which no broker's end ends
+
+
+@attrs.define(eq=False)
+class _Put:
+    """One on its way."""
+
+    key: str
+    data: bytes
+    take: Take
+    was_taken: bool = False
+    outcome: str | StoreError | None = None
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.define(eq=False, kw_only=True)
+class BucketLine(ForwardingStore):
+    """`on_put` is told of each PUT at the moment of its effect."""
+
+    spawn: Spawn
+    random: Random
+    on_put: Callable[[str, bytes], None] = lambda key, data: None
+    network_seconds: float = 0.0
+    straggler_probability: float = 0.0
+    late_max_seconds: float = 0.0
+    straggler_count: int = attrs.field(default=0, init=False)
+    _under_way: list[_Put] = attrs.field(factory=list, init=False)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        data = b"".join(parts)
+        return await self._send(key, data, partial(self.store.put, key, [data]))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        data = b"".join(parts)
+        return await self._send(key, data, partial(self.store.put_if_absent, key, [data]))
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        data = b"".join(parts)
+        return await self._send(key, data, partial(self.store.put_if_match, key, [data], etag))
+
+    def abandon(self) -> None:
+        """Have everything that is under way arrive by itself, each at a moment of its own."""
+        for put in self._under_way:
+            self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
+
+    async def _send(self, key: str, data: bytes, take: Take) -> str:
+        put = _Put(key, data, take)
+        if self.straggler_probability and self.random.random() < self.straggler_probability:
+            self.straggler_count += 1
+            self.spawn(partial(self._arrive_late, put, self.random.uniform(0, STRAGGLER_MAX_SECONDS)))
+            await trio.sleep(self.network_seconds)
+            raise StoreUnavailable(f"lost on its way: {key}")
+        self._under_way.append(put)
+        try:
+            await trio.sleep(self.network_seconds)
+        except trio.Cancelled:
+            self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
+            raise
+        finally:
+            self._under_way.remove(put)
+        if not put.was_taken:
+            await self._arrive(put)
+        await put.done.wait()
+        assert put.outcome is not None
+        if isinstance(put.outcome, str):
+            return put.outcome
+        raise put.outcome
+
+    async def _arrive_late(self, put: _Put, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if not put.was_taken:
+            await self._arrive(put)
+
+    async def _arrive(self, put: _Put) -> None:
+        put.was_taken = True
+        token = PROCESS.set(None)  # the bucket has a clock of its own
+        try:
+            with trio.CancelScope(shield=True):
+                put.outcome = await put.take()
+            self.on_put(put.key, put.data)
+        except StoreError as exc:
+            put.outcome = exc
+        finally:
+            PROCESS.reset(token)
+            put.done.set()

@@ -1,0 +1,263 @@
+"""A machine of a simulated cluster: its disk, the broker lives on it, and how each of them ends.
+
+    crashes             at a random moment, or at a named point; PUTs that were on their way arrive later, or too late
+    stops               in order
+    breaks              its disk refuses a write or a sync, and it ends by itself
+    is suspended        and goes on later as if nothing had happened, or never
+    loses its disk      `segment`: the next life of the same broker starts from the bucket alone
+    is taken over from  `segment`: the next life starts, with an empty disk, while this one is suspended, or cut off
+                        from the bucket, or well; it must end when it notices
+
+Meanwhile its store, network, disk and clock fail as `tests.devtools.troubles` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.config import Durability, Settings
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import On
+from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.cluster.line import BucketLine, Spawn
+from tests.devtools.crash_points import POINTS
+from tests.devtools.event_log import EventLog
+from tests.devtools.processes import Process
+from tests.devtools.simulated_broker import SimulatedBroker
+from tests.devtools.troubles import trouble_disk, trouble_metadata, trouble_network, trouble_store
+
+LIFE_MAX_SECONDS = 4.0
+DOWN_MAX_SECONDS = 3.0
+SUSPENDED_MAX_SECONDS = 12.0  # longer than a takeover waits
+CUT_OFF_MAX_SECONDS = 8.0
+SETTLE_SECONDS = 300.0
+POINT_PASSES_MAX_COUNT = 20
+CLIENT_TIMEOUT_SECONDS = 3.0
+CLOCK_SKEW_MAX_NS = 3_000 * 10**9  # less than an hour, by which a record may be ahead of the broker's clock
+
+
+@attrs.define(eq=False, kw_only=True)
+class Machine:
+    """`run` starts its broker, and ends it several times; at the end one is there, and nothing fails any more."""
+
+    settings: Settings
+    bucket: MemoryStore
+    log: EventLog
+    random: Random
+    spawn: Spawn
+    on_put: Callable[[str, bytes], None]
+    lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
+    _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
+    _disk: MemoryDisk = attrs.field(init=False)
+    _metadata: MemoryMetadataStore = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lose_disk()
+
+    @property
+    def name(self) -> str:
+        return f"broker{self.settings.broker_id}"
+
+    @property
+    def newest(self) -> SimulatedBroker:
+        return self.lives[-1]
+
+    def connectable(self) -> list[SimulatedBroker]:
+        """Return the lives that clients can connect to, the newest last; none unless that is ready."""
+        return [life for life in self.lives if life.is_ready] if self.lives and self.newest.is_ready else []
+
+    async def run(self, turn_count: int) -> None:
+        """Trouble the broker that is there, turn after turn; in the end nothing fails."""
+        for _ in range(turn_count):
+            await self._turn()
+        self.heal()
+
+    def heal(self) -> None:
+        """Nothing fails any more for the newest life."""
+        self._heal(self.newest)
+
+    async def stop(self) -> None:
+        """Stop the broker in order."""
+        life = self.newest
+        self._heal(life)
+        life.broker.stop()
+        with trio.fail_after(SETTLE_SECONDS):
+            await life.ended.wait()
+        self._take_disk(life)
+
+    async def stop_and_move(self) -> None:
+        """Stop it, and have the next one begin with an empty disk, if everything is in the bucket."""
+        await self.stop()
+        if self.settings.durability is not Durability.WAL or self.newest.has_flushed_all:
+            self._lose_disk()
+
+    async def wait_superseded_ended(self) -> None:
+        """Wait until lives before the newest one have ended."""
+        for life in self.lives[:-1]:
+            with trio.fail_after(SETTLE_SECONDS):
+                await life.ended.wait()
+
+    # ---- one turn -------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        life = self.newest
+        with trio.move_on_after(self.random.uniform(0, LIFE_MAX_SECONDS)):
+            async with trio.open_nursery() as troubles:
+                troubles.start_soon(trouble_store, life.store, self.random)
+                troubles.start_soon(trouble_network, life.network, self.random)
+                troubles.start_soon(trouble_metadata, life.metadata, self.random)
+                troubles.start_soon(self._trouble_clock, life.process)
+                trouble_disk(life.disk, self.random, self.settings.wal_segment_bytes)
+                self._lines[life].straggler_probability = self.random.choice([0.0, 0.0, 0.1])
+                await life.ended.wait()
+                troubles.cancel_scope.cancel()
+        if life.ended.is_set():
+            self._take_disk(life)
+        else:
+            await self.random.choice(self._endings())()
+        if not self.newest.ended.is_set() and not self.newest.is_superseded:
+            return  # it goes on
+        await trio.sleep(self.random.uniform(0, DOWN_MAX_SECONDS) * self.random.choice([0, 1]))
+        await self.start()
+
+    def _endings(self) -> list[Callable[[], Awaitable[None]]]:
+        endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self.stop, self.stop_and_move]
+        endings += [self._suspend, self._suspend, self._cut_off]
+        if self.settings.durability is not Durability.WAL:
+            endings += [self._crash_and_lose_disk, self._leave_alive, self._leave_suspended]
+        return endings
+
+    async def _trouble_clock(self, process: Process) -> None:
+        while True:
+            await trio.sleep(self.random.expovariate(1.0))
+            process.clock_skew_ns = self.random.choice([0, self.random.randint(-CLOCK_SKEW_MAX_NS, CLOCK_SKEW_MAX_NS)])
+
+    # ---- endings --------------------------------------------------------------------------------------------------
+
+    async def _crash(self) -> None:
+        life = self.newest
+        life.crash()
+        await life.ended.wait()
+        self._take_disk(life)
+
+    async def _crash_and_lose_disk(self) -> None:
+        await self._crash()
+        self._lose_disk()
+
+    async def _suspend(self) -> None:
+        """It goes on later, or dies without having gone on."""
+        life = self.newest
+        await self._suspend_for_a_while(life)
+        if self.random.random() < 0.3:
+            await self._crash()
+
+    async def _suspend_for_a_while(self, life: SimulatedBroker) -> None:
+        self.log.note(f"{life.name} is suspended")
+        life.process.suspend()
+        self._lines[life].abandon()
+        await trio.sleep(self.random.uniform(0, SUSPENDED_MAX_SECONDS) * self.random.choice([0.1, 1.0]))
+        if not life.has_crashed:
+            life.process.resume()
+            self.log.note(f"{life.name} goes on")
+
+    async def _cut_off(self) -> None:
+        """The bucket is away for it, in one direction or both."""
+        await self._cut_off_for_a_while(self.newest)
+
+    async def _cut_off_for_a_while(self, life: SimulatedBroker) -> None:
+        self.log.note(f"{life.name} is cut off from the bucket")
+        gate = life.store.hold(On(), after_effect=self.random.random() < 0.5)
+        await trio.sleep(self.random.uniform(0, CUT_OFF_MAX_SECONDS))
+        life.store.heal()
+        gate.open()
+
+    async def _leave_alive(self) -> None:
+        """It does not know that the next one takes over, and may not reach the bucket for a while."""
+        life = self.newest
+        self._lose_disk()
+        life.is_superseded = True
+        self._heal(life)
+        if self.random.random() < 0.5:
+            self.spawn(lambda: self._cut_off_for_a_while(life))
+        await trio.lowlevel.checkpoint()
+
+    async def _leave_suspended(self) -> None:
+        """It is suspended, and taken for dead."""
+        life = self.newest
+        self._lose_disk()
+        life.is_superseded = True
+        self._heal(life)
+        self.spawn(lambda: self._suspend_for_a_while(life))
+        await trio.lowlevel.checkpoint()
+
+    def _take_disk(self, life: SimulatedBroker) -> None:
+        self._disk, self._metadata = life.disk, life.metadata
+
+    def _lose_disk(self) -> None:
+        self._disk, self._metadata = MemoryDisk(note=self.log.note), MemoryMetadataStore()
+
+    def _heal(self, life: SimulatedBroker) -> None:
+        life.store.heal()
+        life.network.heal()
+        life.disk.heal()
+        life.metadata.full = False
+        life.process.clock_skew_ns = 0
+        self._lines[life].straggler_probability = 0.0
+
+    # ---- starts ---------------------------------------------------------------------------------------------------
+
+    async def start(self, *, calm: bool = False) -> None:
+        """Start brokers until one is ready: a start may crash, or fail by a fault, unless it is to be `calm`."""
+        while True:
+            life = self._next_life(calm=calm)
+            self.spawn(life.run)
+            await trio.lowlevel.checkpoint()
+            if not calm and self.random.random() < 0.15:
+                with trio.move_on_after(self.random.uniform(0, 0.5)):
+                    await life.ready_or_ended.wait()
+                if not life.is_ready:
+                    life.crash()
+            with trio.fail_after(SETTLE_SECONDS):
+                await life.ready_or_ended.wait()
+            if life.is_ready:
+                return
+            self._take_disk(life)
+
+    def _next_life(self, *, calm: bool) -> SimulatedBroker:
+        rng = self.random
+        for each in self.lives:
+            each.is_superseded = True
+        line = BucketLine(
+            store=self.bucket,
+            spawn=self.spawn,
+            random=Random(rng.random()),
+            on_put=self.on_put,
+            network_seconds=rng.choice([0.0, 0.0, 0.05]),
+            late_max_seconds=rng.choice([0.0, 0.3, 10.0]),
+        )
+        life = SimulatedBroker(
+            name=f"{self.name}.{len(self.lives)}",
+            settings=self.settings,
+            random=Random(rng.random()),
+            log=self.log,
+            bucket=line,
+            disk=self._disk,
+            metadata=self._metadata,
+            page_max_counts=(50, 1000),
+            client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
+            process=Process(f"{self.name}.{len(self.lives)}"),
+        )
+        life.metadata.full = False
+        life.metadata.reserved_count = 1_000_000
+        self._lines[life] = line
+        if not calm and rng.random() < 0.3:
+            life.will_die_at(rng.choice(POINTS), rng.randrange(POINT_PASSES_MAX_COUNT))
+        if not calm and rng.random() < 0.3:
+            life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
+        self.lives.append(life)
+        return life

@@ -1,0 +1,267 @@
+"""Several brokers, their clients, and everything that can go wrong, in one process on an autojump clock, by a seed.
+
+Two to four machines share a bucket; some join later than others. Each has its broker end and start again several times
+(`machine`), at moments of its own, while partitions move by request and for balance, and the controller dies with the
+rest. Idempotent and plain producers write to each partition by its leader, which they find as clients do; each
+partition is followed by a reader, and a group commits offsets. The head of the metadata is looked at as it is written
+(`head_log`). In the end all is healed and every send must be answered, what was superseded has ended, all brokers agree
+on who leads what, and everything is read back, from the brokers and from the bucket, before and after a restart of all.
+
+The seed's remainder by the number of modes is the durability. `simulate --cluster` runs seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context, copy_context
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.assignment import ClusterAssignment
+from kafscale.config import Durability, Settings
+from kafscale.errors import BrokerUnavailable
+from kafscale.formats.metadata_head import head_key
+from kafscale.store.memory import MemoryStore
+from tests.devtools.bucket import read_bucket
+from tests.devtools.cluster.clients import ClusterClients
+from tests.devtools.cluster.head_log import Grant, HeadLog
+from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
+from tests.devtools.cluster.routes import Routes
+from tests.devtools.event_log import EventLog
+from tests.devtools.history import History
+from tests.devtools.memory_broker import memory_settings
+from tests.devtools.processes import let_suspend
+from tests.devtools.simulated_broker import SimulatedBroker
+from tests.devtools.simulation import COMPACTED, FORGETFUL
+from tests.devtools.workload import Committer, Topic, marker_offsets
+from tests.devtools.workload_topics import create_topic
+
+DURABILITIES = (Durability.WAL, Durability.SEGMENT)
+MACHINE_COUNTS = (2, 3, 3, 4)
+TURNS_COUNT = 8  # of all machines together
+PARTITION_COUNT = 4
+INTERNAL_PARTITION_COUNT = 2
+JOIN_MAX_SECONDS = 5.0
+QUIET_SECONDS = 60.0  # simulated: partitions are balanced, and what is not needed is merged or deleted
+AGREE_SECONDS = 60.0
+CREATE_SECONDS = 60.0
+
+
+@attrs.define(eq=False)
+class ClusterSimulation:
+    """One seed's run. `history` is what the clients saw, `faults` what was wrong besides, `log` all that happened."""
+
+    seed: int
+    log: EventLog = attrs.field(factory=EventLog, init=False)
+    history: History = attrs.field(init=False)
+    faults: list[str] = attrs.field(factory=list, init=False)
+    settings: Settings = attrs.field(init=False)
+    head: HeadLog = attrs.field(init=False)
+    machines: list[Machine] = attrs.field(factory=list, init=False)
+    committed_count: int = 0  # transactions, of which there are none yet
+    _random: Random = attrs.field(init=False)
+    _bucket: MemoryStore = attrs.field(factory=MemoryStore, init=False)
+    _clients: ClusterClients = attrs.field(init=False)
+    _topics: list[Topic] = attrs.field(factory=list, init=False)
+    _world: trio.Nursery = attrs.field(init=False)
+    _context: Context = attrs.field(init=False)  # that of no broker
+
+    def __attrs_post_init__(self) -> None:
+        rng = self._random = Random(f"{self.seed} cluster")
+        self.history = History(self.log.note)
+        self.settings = memory_settings(
+            several_brokers=True,
+            durability=DURABILITIES[self.seed % len(DURABILITIES)],
+            default_partitions_count=PARTITION_COUNT,
+            wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
+            segment_bytes=rng.choice([4 << 10, 32 << 10]),
+            flush_interval_seconds=rng.choice([0.02, 0.1, 1.0]),
+            segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
+            compaction_check_interval_seconds=rng.choice([2.0, 10.0]),
+            cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
+            readahead_bytes=rng.choice([0, 4 << 10, 64 << 10]),
+            segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
+            retention_check_interval_seconds=rng.choice([5.0, 60.0]),
+            orphan_check_interval_seconds=rng.choice([5.0, 60.0]),
+            orphan_grace_seconds=30.0,
+            shutdown_timeout_seconds=30.0,
+            offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
+            transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
+        )
+        self.head = HeadLog(key=head_key(self.settings.namespace), has_released=self._has_released, note=self.log.note)
+        for broker_id in range(1, rng.choice(MACHINE_COUNTS) + 1):
+            self.machines.append(
+                Machine(
+                    settings=attrs.evolve(self.settings, broker_id=broker_id),
+                    bucket=self._bucket,
+                    log=self.log,
+                    random=Random(f"{self.seed} machine {broker_id}"),
+                    spawn=self._spawn,
+                    on_put=self.head.put,
+                )
+            )
+        self._clients = ClusterClients(
+            routes=Routes(
+                lives=lambda: [each.connectable() for each in self.machines], random=Random(f"{self.seed} routes")
+            ),
+            history=self.history,
+            random=Random(f"{self.seed} clients"),
+            broker_ids=[each.settings.broker_id for each in self.machines],
+            leads=self._leads,
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what must not be; empty if all is well."""
+        return [*map(str, self.history.anomalies()), *self.head.faults, *self.faults]
+
+    async def run(self) -> None:
+        """Load and trouble; then let all be answered, and read everything back."""
+        let_suspend()
+        self._context = copy_context()
+        async with trio.open_nursery() as world:
+            self._world = world
+            first_count = self._random.randint(1, len(self.machines))
+            await self._all(machine.start(calm=True) for machine in self.machines[:first_count])
+            topic = await self._create_topic()
+            stopping = trio.Event()
+            committer = self._clients.committer(topic, stopping)
+            async with trio.open_nursery() as readers:
+                for reader in self._clients.readers("follower", topic):
+                    readers.start_soon(reader.run)
+                with trio.fail_after(2 * SETTLE_SECONDS):
+                    async with trio.open_nursery() as writers:
+                        writers.start_soon(committer.run)
+                        for run in self._clients.writers(topic, stopping):
+                            writers.start_soon(run)
+                        await self._trouble()
+                        stopping.set()
+                readers.cancel_scope.cancel()
+            await self._finish(topic, committer)
+            world.cancel_scope.cancel()
+
+    async def _create_topic(self) -> Topic:
+        kinds: list[tuple[Mapping[str, str], int | None]] = [({}, None), ({}, None), (COMPACTED, 20), (FORGETFUL, 20)]
+        configs, self._clients.keys_count = self._random.choice(kinds)
+        self.history.tombstones_may_go = configs is FORGETFUL
+        topic = await create_topic(self._clients.routes.to_any, "orders", configs)
+        self._topics.append(topic)
+        return topic
+
+    async def _trouble(self) -> None:
+        turns = Counter(self._random.randrange(len(self.machines)) for _ in range(TURNS_COUNT))
+
+        async def trouble(place: int, machine: Machine) -> None:
+            if not machine.lives:
+                await trio.sleep(self._random.uniform(0, JOIN_MAX_SECONDS))
+                await machine.start()
+            await machine.run(turns[place])
+
+        await self._all(trouble(place, machine) for place, machine in enumerate(self.machines))
+        for machine in self.machines:
+            machine.heal()
+            if not machine.newest.is_ready:
+                await machine.start(calm=True)
+
+    async def _finish(self, topic: Topic, committer: Committer) -> None:
+        """Finish the run: nothing fails any more."""
+        await self._read_back("before the last restart", topic, committer)
+        await self._all(machine.wait_superseded_ended() for machine in self.machines)
+        await trio.sleep(QUIET_SECONDS)
+        await self._agree()
+        await self._read_back("after everything was tidied up", topic, committer)
+        await self._all(self._random.choice([each.stop, each.stop_and_move])() for each in self.machines)
+        await self._look_at_bucket()
+        await self._all(machine.start(calm=True) for machine in self.machines)
+        await self._read_back("after the last restart", topic, committer)
+
+    # ---- what must hold ---------------------------------------------------------------------------------------
+
+    async def _read_back(self, name: str, topic: Topic, committer: Committer) -> None:
+        with trio.fail_after(SETTLE_SECONDS):
+            for reader in self._clients.readers(name, topic):
+                await reader.read_back()
+                self.history.has_read_all(name, topic.partition_name(reader.route.index))
+            await self._checked(committer)
+
+    async def _checked(self, committer: Committer) -> None:
+        while True:
+            try:
+                await committer.check()
+                return
+            except BrokerUnavailable:
+                await trio.sleep(0.1)
+
+    async def _agree(self) -> None:
+        """Wait until all brokers say the same of who leads what, and each leads what it is said to lead."""
+        with trio.move_on_after(AGREE_SECONDS) as waiting:
+            while (wrong := self._disagreement()) is not None:
+                await trio.sleep(1.0)
+        if waiting.cancelled_caught:
+            self.faults.append(f"the brokers don't agree: {wrong}")
+
+    def _disagreement(self) -> str | None:
+        counts: Counter[int] = Counter({each.settings.broker_id: 0 for each in self.machines})
+        for (topic_id, index), placement in self.head.placements.items():
+            counts[placement.leader] += 1
+            where = f"{topic_id.hex()}-{index}"
+            for machine in self.machines:
+                services = machine.newest.broker.services
+                topic = services.topics.by_id(topic_id)
+                assert isinstance(services.assignment, ClusterAssignment)
+                leader = None if topic is None else services.assignment.leader(topic, index)
+                if leader is None or (leader.node_id, leader.epoch) != (placement.leader, placement.epoch):
+                    return f"{machine.name} has {leader} for {where}, the head has {placement}"
+                partition = services.log.partition(topic_id, index)
+                if (partition is not None) != (placement.leader == machine.settings.broker_id):
+                    return f"{machine.name} has {partition} open, the head has {placement} for {where}"
+        if max(counts.values()) - min(counts.values()) > 1:
+            return f"the brokers lead {dict(counts)} partitions"
+        return None
+
+    async def _look_at_bucket(self) -> None:
+        """Compare the bucket alone with what consumers were served."""
+        if not all(each.newest.has_flushed_all for each in self.machines):
+            self.faults.append("a broker that was stopped in order has not flushed all")
+            return
+        labels = {topic.topic_id: topic.label for topic in self._topics}
+        found = await read_bucket(self._bucket, self.settings.namespace, labels=labels, begun=self.head.begun)
+        for partition, content in found.items():
+            self.history.sought("bucket", partition)
+            self.history.marked(partition, marker_offsets(content.batches))
+            self.history.polled("bucket", partition, content.reads)
+            self.faults += content.faults
+
+    def _leads(self, life: SimulatedBroker, topic: Topic, index: int) -> bool:
+        incarnation = life.broker.services.node.broker_epoch
+        return self.head.is_leader(life.settings.broker_id, incarnation, (topic.topic_id, index))
+
+    def _has_released(self, grant: Grant) -> bool:
+        """Tell whether no life of the broker that led before can acknowledge or serve anything of a partition."""
+        record = self.head.brokers.get(grant.before.leader)
+        for machine in self.machines:
+            if machine.settings.broker_id == grant.before.leader and machine.lives:
+                life = machine.newest
+                if life.has_crashed or not life.was_ready or life.ended.is_set():
+                    return True
+                services = life.broker.services
+                is_current = record is not None and services.node.broker_epoch == record.incarnation
+                return not is_current or services.log.partitions.get((grant.topic_id, grant.index)) is None
+        return True
+
+    # ---- tasks ------------------------------------------------------------------------------------------------
+
+    def _spawn(self, async_fn: Callable[[], Awaitable[None]]) -> None:
+        self._context.run(self._world.start_soon, async_fn)
+
+    async def _all(self, runs: object) -> None:
+        async with trio.open_nursery() as nursery:
+            for run in runs:  # type: ignore[attr-defined]
+                nursery.start_soon(_await, run)
+
+
+async def _await(run: Awaitable[None]) -> None:
+    await run

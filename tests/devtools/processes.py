@@ -1,0 +1,71 @@
+"""Processes in one run of trio: which tasks belong to one, its wall clock, and a suspension as by SIGSTOP.
+
+    process = Process("broker 1")
+    PROCESS.set(process)                 in the first of its tasks; all that it starts inherit that
+    let_suspend()                        once, in the run
+    process.suspend()                    from now on none of its tasks takes a step, whatever it waits for comes ...
+    process.resume()                     ... and now they go on, as if nothing had happened
+    process.clock_skew_ns = 10**9        `time.time_ns` is a second ahead for it
+
+What others have sent waits for it meanwhile, and deadlines that have passed are noticed when it goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextvars import ContextVar
+from typing import Any, cast
+
+import attrs
+import trio
+from trio._core import _run as _trio_run
+
+
+@attrs.define(eq=False)
+class Process:
+    """A group of tasks."""
+
+    name: str = "a process"
+    clock_skew_ns: int = 0
+    is_suspended: bool = attrs.field(default=False, init=False)
+    _held: list[trio.lowlevel.Task] = attrs.field(factory=list, init=False)
+
+    def suspend(self) -> None:
+        """Let none of its tasks run from the next turn of the scheduler on."""
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        """Let them run again."""
+        self.is_suspended = False
+        held, self._held = self._held, []
+        _trio_run.GLOBAL_RUN_CONTEXT.runner.runq.extend(held)
+
+    def hold(self, task: trio.lowlevel.Task) -> None:
+        """Keep a task that would run now."""
+        self._held.append(task)
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
+
+
+class _RunQueue(deque[trio.lowlevel.Task]):
+    """The tasks that are to run next, without those of suspended processes."""
+
+    def append(self, task: trio.lowlevel.Task) -> None:
+        process = task.context.get(PROCESS)
+        if process is not None and process.is_suspended:
+            process.hold(task)
+        else:
+            super().append(task)
+
+
+def let_suspend() -> None:
+    """Have this run of trio pass over the tasks of suspended processes."""
+    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+    runner.runq = cast(Any, _RunQueue(runner.runq))
+
+
+def clock_skew_ns() -> int:
+    """Return how far the wall clock of the process that asks is ahead."""
+    process = PROCESS.get()
+    return 0 if process is None else process.clock_skew_ns
