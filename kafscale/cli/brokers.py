@@ -1,4 +1,4 @@
-"""`kafscale brokers list|describe|drain|undrain|remove`."""
+"""`kafscale brokers list|describe|drain|undrain|replace|remove`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kafscale.client import Client
 
 LIVE, FENCED = "live", "fenced"
+STARTED_AGAIN = {"wal": "on its data directory", "s3-wal": "on any machine, with the same --broker-id"}
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +33,7 @@ class BrokerRow:
     controller: bool
     draining: bool
     leads: int
+    durability: str | None
     version: str | None
 
 
@@ -123,6 +125,24 @@ def undrain_command(broker_id: int, bootstrap: Address) -> None:
     run_with_client(bootstrap, use)
 
 
+@command.command("replace")
+@_id_argument
+@click.option("--accept-loss", is_flag=True, help="Lose what the broker has acknowledged and not uploaded.")
+@timeout_option
+@bootstrap_option
+def replace_command(broker_id: int, accept_loss: bool, timeout_seconds: float, bootstrap: Address) -> None:
+    """Have others lead what broker ID led, which has died, and wait until they do.
+
+    With --durability segment they do so by themselves. Otherwise records that it has acknowledged may be nowhere else
+    than on its disk (wal), or in its part of the log in the bucket (s3-wal): better start it again.
+    """
+
+    async def use(client: Client) -> None:
+        await _replace(client, broker_id, accept_loss, timeout_seconds)
+
+    run_with_client(bootstrap, use)
+
+
 @command.command("remove")
 @_id_argument
 @bootstrap_option
@@ -140,7 +160,7 @@ def remove_command(broker_id: int, bootstrap: Address) -> None:
 
 
 async def _rows(client: Client) -> list[BrokerRow]:
-    from kafscale.client.brokers import DRAINING, STATE, VERSION, broker_configs, list_brokers, list_places
+    from kafscale.client.brokers import DRAINING, DURABILITY, STATE, VERSION, broker_configs, list_brokers, list_places
 
     brokers = await list_brokers(client)
     configs = await broker_configs(client, [each.broker_id for each in brokers])
@@ -157,6 +177,7 @@ async def _rows(client: Client) -> list[BrokerRow]:
                 controller=each.is_controller,
                 draining=known.get(DRAINING) == "true",
                 leads=led[each.broker_id],
+                durability=known.get(DURABILITY),
                 version=known.get(VERSION),
             )
         )
@@ -179,7 +200,7 @@ async def _drain(client: Client, broker_id: int, timeout_seconds: float) -> None
     if row.state != LIVE and row.leads:
         raise click.ClickException(
             f"broker {broker_id} does not serve ({row.state}), and {row.leads} partitions wait for it: start it, and "
-            "drain it then"
+            f"drain it then; or `kafscale brokers replace {broker_id}`, if it does not come back"
         )
     await set_draining(client, broker_id, True)
     await wait_until_none_is_left(
@@ -197,6 +218,34 @@ async def _led_count(client: Client, broker_id: int) -> int:
     from kafscale.client.brokers import list_places
 
     return sum(each.broker_id == broker_id for each in await list_places(client))
+
+
+async def _replace(client: Client, broker_id: int, accept_loss: bool, timeout_seconds: float) -> None:
+    from kafscale.client.brokers import list_places
+    from kafscale.client.elections import elect_any_leader
+
+    row = _row_of(await _rows(client), broker_id)
+    if row.state == LIVE:
+        raise click.ClickException(
+            f"broker {broker_id} serves: `kafscale brokers drain {broker_id}` has others lead what it leads, and loses "
+            "nothing; one that has died is known to be away after --broker-session-timeout"
+        )
+    if row.leads and row.durability in STARTED_AGAIN and not accept_loss:
+        raise click.ClickException(
+            f"{row.leads} partitions wait for broker {broker_id}: start it again {STARTED_AGAIN[row.durability]}, and "
+            "nothing is lost. Where that can't be, --accept-loss has others lead them, without what it had not uploaded"
+        )
+    if accept_loss:
+        await elect_any_leader(client, [each.at for each in await list_places(client) if each.waits_for == broker_id])
+    await wait_until_none_is_left(
+        partial(_led_count, client, broker_id),
+        timeout_seconds,
+        otherwise=lambda left_count: (
+            f"{left_count} partitions of broker {broker_id} have no other leader yet; the log of the controller, which "
+            "`kafscale brokers list` names, says why"
+        ),
+    )
+    say(f"others lead the {row.leads} partitions that broker {broker_id} led")
 
 
 async def _undrain(client: Client, broker_id: int) -> None:

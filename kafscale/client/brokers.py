@@ -26,7 +26,7 @@ from kafscale.wire.messages.unregister_broker import UnregisterBrokerRequest, Un
 
 BROKER_RESOURCE = 4
 SET = 0
-DRAINING, STATE, VERSION = "kafscale.draining", "kafscale.state", "kafscale.version"
+DRAINING, DURABILITY, STATE, VERSION = (f"kafscale.{each}" for each in ("draining", "durability", "state", "version"))
 NOBODY = -1
 
 

@@ -8,9 +8,10 @@ import attrs
 import pytest
 import trio
 
+from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.topics.topics import NewTopic
 from tests.cli.conftest import CommandLine
-from tests.devtools.loopback_cluster import LoopbackCluster, loopback_cluster
+from tests.devtools.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
 
 TOPIC = "orders"
 COUNT = 6
@@ -33,7 +34,7 @@ class Several:
 
 @pytest.fixture
 async def two(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Several]:
-    async with loopback_cluster(2, rack="zone-a") as cluster:
+    async with loopback_cluster(2, rack="zone-a", broker_session_timeout_seconds=0.6) as cluster:
         yield Several(cluster, CommandLine(cluster.address(1), None, capsys))  # type: ignore[arg-type]
 
 
@@ -120,6 +121,41 @@ async def test_partitions_wait_for_a_broker_that_has_stopped(two: Several) -> No
     assert "broker 2 does not serve (stopped), and 3 partitions wait for it: start it" in said
     said = await two.kafscale("brokers", "remove", "2", code=1)
     assert "3 partitions wait for it. Start it and drain it, or have others lead them" in said
+
+
+async def wait_until_away(two: Several, broker_id: int) -> None:
+    membership = two.cluster.broker(1).services.membership
+    assert membership is not None
+    with trio.fail_after(SOON_SECONDS):
+        while broker_id not in membership.records or membership.records[broker_id].state is BrokerState.LIVE:
+            await trio.sleep(0.02)
+
+
+async def test_others_lead_what_a_lost_broker_led_if_the_loss_is_accepted(two: Several) -> None:
+    await two.cluster.stop(2)
+    await two.cluster.start(2)
+    await two.create()
+    said = await two.kafscale("brokers", "replace", "2", code=1)
+    assert "broker 2 serves: `kafscale brokers drain 2` has others lead" in said
+    await two.cluster.kill(2)
+    await wait_until_away(two, 2)
+    said = await two.kafscale("brokers", "replace", "2", code=1)
+    assert "3 partitions wait for broker 2: start it again on its data directory, and nothing is lost" in said
+    assert "3 partitions wait for it" in await two.kafscale("brokers", "remove", "2", code=1)
+    said = await two.kafscale("brokers", "replace", "2", "--accept-loss")
+    assert said == "others lead the 3 partitions that broker 2 led\n"
+    await two.cluster.until_led(TOPIC, {1: COUNT})
+    (first, second) = await two.kafscale.json("brokers", "list")
+    assert (first["leads"], second["state"], second["leads"]) == (COUNT, "fenced", 0)
+    await two.cluster.start(2)  # it comes back all the same, as one that joins
+    await two.cluster.until_led(TOPIC, {1: COUNT // 2, 2: COUNT // 2})
+
+
+async def test_a_lost_broker_that_led_nothing_is_removed(two: Several) -> None:
+    await two.cluster.kill(2)
+    await wait_until_away(two, 2)
+    assert "others lead the 0 partitions" in await two.kafscale("brokers", "replace", "2")
+    assert await two.kafscale("brokers", "remove", "2") == "broker 2 is forgotten\n"
 
 
 async def test_a_broker_alone_is_listed_and_can_not_be_drained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import pytest
 import trio
 
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection, connect_to
-from kafscale.cluster.brokers import control
+from kafscale.cluster.brokers import control, failing_over, leaving
 from kafscale.cluster.controller import joining
 from kafscale.config import Address, Durability, Listener
 from kafscale.server.kafka.binding import bind
@@ -29,7 +30,14 @@ from tests.devtools.memory_broker import memory_settings
 
 HOST = "127.0.0.1"
 SOON_SECONDS = 30.0
-LOOK_SECONDS = 0.05  # in the place of half a second, and of a second
+LOOK_SECONDS = 0.05  # in the place of what brokers otherwise wait
+_WAITS = (
+    (control, "LOOK_SECONDS"),
+    (control, "BALANCE_SECONDS"),
+    (failing_over, "GIVEN_UP_WAIT_SECONDS"),
+    (joining, "LOOK_SECONDS"),
+    (leaving, "PAUSE_SECONDS"),
+)
 
 
 @attrs.define(eq=False)
@@ -37,9 +45,11 @@ class _Member:
     """What outlasts a broker, and the broker while it runs."""
 
     parts: StorageParts
+    disk: MemoryDisk
     port: int = 0
     broker: Broker | None = None
     ended: trio.Event = attrs.field(factory=trio.Event)
+    running: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
 
 @attrs.define(eq=False)
@@ -55,8 +65,9 @@ class LoopbackCluster:
         """Start a broker that does not run; one that is new joins."""
         member = self.members.get(broker_id)
         if member is None:
-            parts = StorageParts(store=self.bucket, metadata=MemoryMetadataStore(), disk=MemoryDisk())
-            member = self.members[broker_id] = _Member(parts)
+            disk = MemoryDisk()
+            parts = StorageParts(store=self.bucket, metadata=MemoryMetadataStore(), disk=disk)
+            member = self.members[broker_id] = _Member(parts, disk)
         bound = await bind("PLAINTEXT", Address(HOST, member.port), option="--listen")
         member.port = bound.port
         settings = memory_settings(
@@ -66,14 +77,15 @@ class LoopbackCluster:
         )
         member.broker = Broker(settings)
         member.broker.listeners = [bound]
-        member.ended = trio.Event()
+        member.ended, member.running = trio.Event(), trio.CancelScope()
         await self.nursery.start(self._run, member)
         return member.broker
 
     async def _run(self, member: _Member, *, task_status: trio.TaskStatus[Broker]) -> None:
         assert member.broker is not None
         try:
-            await member.broker.run_on(member.parts, task_status=task_status)
+            with member.running:
+                await member.broker.run_on(member.parts, task_status=task_status)
         finally:
             member.broker = None
             member.ended.set()
@@ -87,6 +99,13 @@ class LoopbackCluster:
         for other in self.members.values():
             if other.broker is not None:
                 await other.broker.services.catch_up()
+
+    async def kill(self, broker_id: int) -> None:
+        """End a broker at once; its disk has what was synced."""
+        member = self.members[broker_id]
+        member.running.cancel()
+        await member.ended.wait()
+        member.disk.crash()
 
     def broker(self, broker_id: int) -> Broker:
         """Return a broker that runs."""
@@ -121,14 +140,12 @@ class LoopbackCluster:
 @asynccontextmanager
 async def loopback_cluster(count: int, **changes: Any) -> AsyncIterator[LoopbackCluster]:
     """Run brokers 1 to `count` for the block; they look often, so that a test need not wait."""
-    former = control.LOOK_SECONDS, control.BALANCE_SECONDS, joining.LOOK_SECONDS
-    control.LOOK_SECONDS = control.BALANCE_SECONDS = joining.LOOK_SECONDS = LOOK_SECONDS
-    try:
+    with pytest.MonkeyPatch.context() as patched:
+        for module, name in _WAITS:
+            patched.setattr(module, name, LOOK_SECONDS)
         async with trio.open_nursery() as nursery:
             cluster = LoopbackCluster(nursery, changes)
             for broker_id in range(1, count + 1):
                 await cluster.start(broker_id)
             yield cluster
             nursery.cancel_scope.cancel()
-    finally:
-        control.LOOK_SECONDS, control.BALANCE_SECONDS, joining.LOOK_SECONDS = former

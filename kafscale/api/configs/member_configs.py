@@ -7,12 +7,19 @@ from typing import Final
 from kafscale.cluster.brokers.records import BrokerRecord
 from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.configs.entries import ConfigEntry
+from kafscale.config import Durability
 
 DRAINING: Final = ConfigDefinition(
     name="kafscale.draining",
     type=ConfigType.BOOLEAN,
     default="false",
     documentation="Whether the broker is to lead nothing: its partitions move to others.",
+)
+_DURABILITY = ConfigDefinition(
+    name="kafscale.durability",
+    type=ConfigType.STRING,
+    default=None,
+    documentation="The broker's --durability, which says whether others can lead what it led when it is lost.",
 )
 _STATE = ConfigDefinition(
     name="kafscale.state",
@@ -33,9 +40,16 @@ def member_entries(record: BrokerRecord) -> list[ConfigEntry]:
     source = ConfigSource.DYNAMIC_BROKER_CONFIG if record.is_draining else ConfigSource.DEFAULT_CONFIG
     return [
         ConfigEntry(definition=DRAINING, value=str(record.is_draining).lower(), source=source),
+        _read_only(_DURABILITY, _durability(record).value),
         _read_only(_STATE, record.state.value),
         _read_only(_VERSION, record.version),
     ]
+
+
+def _durability(record: BrokerRecord) -> Durability:
+    if record.acknowledges_locally:
+        return Durability.WAL
+    return Durability.S3_WAL if record.has_stream else Durability.SEGMENT
 
 
 def _read_only(definition: ConfigDefinition, value: str) -> ConfigEntry:

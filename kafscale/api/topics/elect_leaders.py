@@ -7,7 +7,9 @@ v2  flexible
 A partition whose preferred replica, the first of those that it was assigned to, is not its leader and serves, is moved
 there; the answer comes when it is led there, or REQUEST_TIMED_OUT where that takes longer than the request allows. Of
 others no election is needed: ELECTION_NOT_NEEDED, or, where all partitions are asked for, nothing. A partition that
-nobody leads just now has no replica that could be elected; it is led again as soon as a broker has recovered it.
+nobody leads just now waits for a broker that does not serve, and has no preferred replica that could be elected. An
+unclean election gives that broker up: it is fenced, and others lead this and all that it led, without what only its
+machine has (`kafscale brokers replace`).
 """
 
 from __future__ import annotations
@@ -132,27 +134,30 @@ async def _worth_telling(
 async def _elect(
     services: Services, election_type: int, asked: Mapping[str, Collection[int]], timeout_ms: int
 ) -> dict[At, KafkaError | None]:
-    """Have those led by their preferred replica that are not, and wait for it; what became of each of these."""
+    """Have partitions led by others than now, and wait until they are; what became of each of these."""
     elected: dict[At, KafkaError | None] = {}
     mover = services.mover
-    if mover is None or election_type != PREFERRED:
+    if mover is None:
         return elected
-    wanted = await _not_preferred(services, mover, asked)
-    for first in range(0, len(wanted), AT_ONCE_COUNT):
-        async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
-            for each in wanted[first : first + AT_ONCE_COUNT]:
-                nursery.start_soon(_move, services, mover, each, elected)
+    if election_type == UNCLEAN:
+        wanted = await _give_up(services, asked, elected)
+    else:
+        wanted = await _not_preferred(services, mover, asked)
+        for first in range(0, len(wanted), AT_ONCE_COUNT):
+            async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
+                for each in wanted[first : first + AT_ONCE_COUNT]:
+                    nursery.start_soon(_move, services, mover, each, elected)
     with trio.move_on_after(timeout_ms / 1000):
         await mover.wait_until(lambda: all(elected[each.at] is not None or each.is_led(services) for each in wanted))
     for each in wanted:
         if elected[each.at] is None and not each.is_led(services):
-            elected[each.at] = KafkaError(REQUEST_TIMED_OUT, "The preferred leader is still to take over.")
+            elected[each.at] = KafkaError(REQUEST_TIMED_OUT, "The new leader is still to take over.")
     return elected
 
 
 @attrs.frozen
 class _Election:
-    """A partition that is to be led by the first of its replicas."""
+    """A partition that is to be led by the first of its replicas, or by anybody where there are none."""
 
     topic: Topic
     index: int
@@ -164,7 +169,7 @@ class _Election:
 
     def is_led(self, services: Services) -> bool:
         leader = services.assignment.leader(self.topic, self.index)
-        return leader is not None and leader.node_id == self.replicas[0]
+        return leader is not None and leader.node_id in (self.replicas[:1] or (leader.node_id,))
 
 
 async def _not_preferred(services: Services, mover: Mover, asked: Mapping[str, Collection[int]]) -> list[_Election]:
@@ -180,6 +185,35 @@ async def _not_preferred(services: Services, mover: Mover, asked: Mapping[str, C
             if index in indexes and leader is not None and leader.node_id != replicas[0]:
                 found.append(_Election(topic, index, replicas))
     return found
+
+
+async def _give_up(
+    services: Services, asked: Mapping[str, Collection[int]], elected: dict[At, KafkaError | None]
+) -> list[_Election]:
+    """Give up the brokers that partitions wait for; these partitions are to be led by others then."""
+    refusals: dict[int, KafkaError | None] = {}
+    found = []
+    for name, indexes in asked.items():
+        topic = services.topics.get(name)
+        if topic is None:
+            continue
+        for index, broker_id in services.assignment.waiting(topic).items():
+            if index not in indexes:
+                continue
+            if broker_id not in refusals:
+                refusals[broker_id] = await _refusal(services, broker_id)
+            elected[name, index] = refusals[broker_id]
+            found.append(_Election(topic, index, ()))
+    return found
+
+
+async def _refusal(services: Services, broker_id: int) -> KafkaError | None:
+    assert services.membership is not None, "partitions wait for brokers where there are several"
+    try:
+        await services.membership.give_up(broker_id)
+    except KafkaError as exc:
+        return exc
+    return None
 
 
 async def _move(services: Services, mover: Mover, election: _Election, elected: dict[At, KafkaError | None]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from kafscale.cluster.brokers.failing_over import give_up
 from kafscale.cluster.brokers.records import (
     NEXT_NUMBER_KEY,
     BrokerRecord,
@@ -54,6 +55,19 @@ class Membership:
             return Transaction(puts={record_key(broker_id): encode(attrs.evolve(record, is_draining=is_draining))})
 
         await self._commit(change)
+
+    async def give_up(self, broker_id: int) -> None:
+        """Have others lead what a broker led that does not serve, and lose what only its machine has.
+
+        When this returns, that is decided; it takes some seconds to come about. Raises KafkaError INVALID_REQUEST if it
+        serves, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
+        """
+        if self._record(broker_id).state is BrokerState.LIVE:
+            raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: drain it, and nothing is lost.")
+        try:
+            await give_up(self.state, broker_id)
+        except StoreError as exc:
+            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now: {exc}") from exc
 
     async def unregister(self, broker_id: int) -> None:
         """Forget a broker that does not serve and leads nothing. Started again with the same id, it joins anew.
