@@ -10,6 +10,10 @@ fenced by then, then the commit that fences it comes later, and whoever leads ne
 finds the segment. If it is, it acknowledges nothing, and the segment is not part of the log, as it ends behind where
 the next epoch has begun. So one that was suspended in between may wake up whenever it likes.
 
+With `s3-wal` it acknowledges by its stream, without a look at the head. Who leads next ends the stream before it reads
+anything, and then replays it: so all that was acknowledged before is found, and nothing is acknowledged from then on
+(`kafscale.log.wal.streams`). Only a broker that has a stream itself can do that.
+
 With `--durability wal` nobody else has what was acknowledged last. So only an operator can have others lead
 (`give_up`), and then they wait until the broker has had the time to notice.
 """
@@ -141,6 +145,7 @@ class _Plan:
         self.moved.clear()
         live = [broker_id for broker_id, record in sorted(brokers.items()) if record.state is BrokerState.LIVE]
         heirs = [broker_id for broker_id in live if brokers[broker_id].may_lead] or live
+        heirs_with_stream = [broker_id for broker_id in heirs if brokers[broker_id].has_stream]
         from_whom = {
             broker_id
             for broker_id, record in brokers.items()
@@ -154,18 +159,26 @@ class _Plan:
         led = Counter(leaders_count(self.state.placements))
         puts: dict[str, bytes] = {}
         for topic_id, placements in self.state.placements.items():
-            orphans = [index for index, each in enumerate(placements) if each.leader in from_whom]
+            recover = {
+                index: each.recover_from(brokers[each.leader])
+                for index, each in enumerate(placements)
+                if each.leader in from_whom
+            }
+            orphans = [index for index, streams in recover.items() if heirs_with_stream or not streams]
             in_vain = [index for index, each in enumerate(placements) if each.target in gone]
             if not orphans and not in_vain:
                 continue
             row = list(placements)
             for index in in_vain:
                 row[index] = attrs.evolve(row[index], target=None)
-            leaders = leaders_of_new(len(orphans), heirs, led, Counter(each.leader for each in row))
-            led.update(leaders)
-            for index, leader in zip(orphans, leaders, strict=True):
+            own = Counter(each.leader for each in row)
+            for index in orphans:
+                streams = recover[index]
+                (leader,) = leaders_of_new(1, heirs_with_stream if streams else heirs, led, own)
+                led[leader] += 1
+                own[leader] += 1
                 self.moved[row[index].leader, leader] += 1
-                row[index] = attrs.evolve(row[index], leader=leader, epoch=number, target=None)
+                row[index] = attrs.evolve(row[index], leader=leader, epoch=number, target=None, recover=streams)
             puts |= rows_of(topic_id, row, [*orphans, *in_vain])
         return puts
 

@@ -133,8 +133,9 @@ class Leading:
 
     def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
         topic = self.find_topic(topic_id)
-        if topic is None or topic.name not in self.log.by_name or not self._is_current():
+        if topic is None or topic.name not in self.log.by_name:
             return
+        is_current = self._is_current()
         for index, partition in enumerate(self.log.by_name[topic.name]):
             placement = self.state.placement(topic_id, index)
             if placement is None or (topic_id, index) in self._busy:
@@ -143,7 +144,7 @@ class Leading:
                 if partition is not None:
                     logger.warning("%s is led by broker %d now, and was not released here", partition, placement.leader)
                     self.log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
-            elif self._is_to_leave(placement) or partition is None:
+            elif is_current and (self._is_to_leave(placement) or partition is None):
                 self._busy.add((topic_id, index))
                 nursery.start_soon(self._work, topic, index, placement)
 

@@ -70,8 +70,8 @@ class BrokerRecord:
 
     @property
     def may_fail_over(self) -> bool:
-        """Tell whether segments have all that it has acknowledged, or what they have not is given up."""
-        return self.is_given_up or not (self.acknowledges_locally or self.has_stream)
+        """Tell whether the bucket has all that it has acknowledged, or what it has not is given up."""
+        return self.is_given_up or not self.acknowledges_locally
 
     @property
     def may_lead(self) -> bool:

@@ -72,7 +72,7 @@ class ClusterState:
     def is_current(self, broker_id: int, incarnation: int) -> bool:
         """Tell whether an incarnation is the one that may act as its broker."""
         record = self.brokers.get(broker_id)
-        return record is not None and record.incarnation == incarnation
+        return record is not None and record.incarnation == incarnation and record.state is not BrokerState.FENCED
 
     def recover(self, partition_id: PartitionId) -> Sequence[int]:
         """Return the incarnations from whose streams a partition is to be recovered."""
@@ -80,9 +80,19 @@ class ClusterState:
         return () if placement is None else placement.recover
 
     def needed_streams(self) -> Set[int]:
-        """Return the incarnations that may write their streams, and those from whose streams something is recovered."""
-        to_recover = {number for partition_id in self.recovering for number in self.recover(partition_id)}
-        return to_recover | {record.incarnation for record in self.brokers.values()}
+        """Return the incarnations whose streams are written, and those from whose streams something is recovered.
+
+        One that has stopped, or was fenced, and leads nothing leads nothing any more: it comes back as another one.
+        """
+        needed = {number for partition_id in self.recovering for number in self.recover(partition_id)}
+        leading: set[int] = set()
+        if any(map(_is_over, self.brokers.values())):
+            leading = {each.leader for row in self.placements.values() for each in row}
+        return needed | {
+            record.incarnation
+            for broker_id, record in self.brokers.items()
+            if not _is_over(record) or broker_id in leading
+        }
 
     def led_by(self, broker_id: int) -> Iterator[tuple[bytes, int, Placement]]:
         """Iterate over what a broker leads: topic id, index and placement."""
@@ -138,6 +148,10 @@ class ClusterState:
         yield from map(record_key, self.brokers)
         for topic_id, placements in self.placements.items():
             yield from (row_key(topic_id, first) for first in range(0, len(placements), ROW_COUNT))
+
+
+def _is_over(record: BrokerRecord) -> bool:
+    return record.state in (BrokerState.STOPPED, BrokerState.FENCED)
 
 
 def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:

@@ -93,9 +93,12 @@ async def check_goes_on(running: Cluster, partition_count: int, by: Sequence[int
             assert await values(running.brokers[each], index) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
 @pytest.mark.parametrize("dies", ["a member", "the controller"])
-async def test_what_a_dead_broker_led_is_led_by_the_others_at_once(autojump_clock: MockClock, dies: str) -> None:
-    async with cluster(3) as running:
+async def test_what_a_dead_broker_led_is_led_by_the_others_at_once(
+    autojump_clock: MockClock, durability: Durability, dies: str
+) -> None:
+    async with cluster(3, durability) as running:
         topic = await topic_of(running, 6)
         controller = running.controller()
         dead = controller if dies == "the controller" else running.others(controller)[0]
@@ -112,8 +115,11 @@ async def test_what_a_dead_broker_led_is_led_by_the_others_at_once(autojump_cloc
             assert {leader.node_id for leader in leaders if leader is not None} == set(left)
 
 
-async def test_a_member_and_the_controller_die_at_the_same_time(autojump_clock: MockClock) -> None:
-    async with cluster(4) as running:
+@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+async def test_a_member_and_the_controller_die_at_the_same_time(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    async with cluster(4, durability) as running:
         await topic_of(running, 8)
         controller = running.controller()
         dead = [controller, running.others(controller)[0]]
@@ -124,18 +130,22 @@ async def test_a_member_and_the_controller_die_at_the_same_time(autojump_clock: 
         await check_goes_on(running, 8, left)
 
 
-async def test_a_broker_that_comes_back_takes_part_again(autojump_clock: MockClock) -> None:
-    async with cluster(2) as running:
+@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+async def test_a_broker_that_comes_back_takes_part_again(autojump_clock: MockClock, durability: Durability) -> None:
+    async with cluster(2, durability) as running:
         await topic_of(running, 4)
         running.brokers[2].kill()
         await until(lambda: running.all_led(4, [1]))
-        await running.start(2)
+        await running.start(2, durability)
         await until(lambda: [len(led_by(each.broker)) for each in running.brokers.values()] == [2, 2])
         await check_goes_on(running, 4, [1, 2])
 
 
-async def test_what_a_stopped_broker_led_is_led_by_the_others(autojump_clock: MockClock) -> None:
-    async with cluster(2) as running:
+@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+async def test_what_a_stopped_broker_led_is_led_by_the_others(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    async with cluster(2, durability) as running:
         await topic_of(running, 4)
         running.brokers[2].broker.stop()
         await running.brokers[2].ended.wait()
@@ -237,16 +247,20 @@ async def test_idle_brokers_write_nothing(autojump_clock: MockClock) -> None:
         assert {call.operation for call in bucket.calls} == {"head"}
 
 
+UPLOAD, LOOK, STREAM_PUT = On("put*", "*.kfs"), On("head", "*/head"), On("put_if_absent", "*.wal")
+
+
 @attrs.define(eq=False)
 class Suspension:
     """Has a broker stand still: from one operation on, nothing that it asks of the bucket takes effect or is answered.
 
-    It is the first one of `on` behind the upload of a segment, or that upload itself.
+    It is the first one of `on` behind the beginning of an upload, by default of a segment, or that upload itself.
     """
 
     store: FaultyStore
     on: On
     after_effect: bool = False
+    upload: On = UPLOAD
     began: trio.Event = attrs.field(factory=trio.Event)
     ended: trio.Event = attrs.field(factory=trio.Event)
     _is_uploading: bool = False
@@ -264,7 +278,7 @@ class Suspension:
             if self.began.is_set():
                 await self.ended.wait()
 
-        self.store.rule(On("put*", "*.kfs"), upload)
+        self.store.rule(self.upload, upload)
         self.store.rule(self.on, begin, after_effect=self.after_effect)
         self.store.rule(On(), stand)
         self.store.rule(On(), stand, after_effect=True)
@@ -272,7 +286,6 @@ class Suspension:
 
 # Where it stands still in the middle of a produce, and whether it may acknowledge that when it goes on: only what the
 # others have found.
-UPLOAD, LOOK = On("put*", "*.kfs"), On("head", "*/head")
 STEPS = {
     "before the upload": (UPLOAD, False, False),
     "behind the upload": (UPLOAD, True, False),
@@ -317,3 +330,60 @@ async def test_a_suspended_broker_acknowledges_only_what_the_others_have(autojum
         (last,) = running.others(3, heir)
         await until(lambda: running.all_led(3, [last]))
         assert await values(running.brokers[last], index) == [*found, b"after"]
+
+
+@pytest.mark.parametrize("is_put", [False, True])
+async def test_a_suspended_broker_acknowledges_by_its_stream_only_what_the_others_have(
+    autojump_clock: MockClock, is_put: bool
+) -> None:
+    async with cluster(2, Durability.S3_WAL) as running:
+        bucket = FaultyStore(running.bucket)
+        running.machines[3] = Machine(bucket, 3)
+        await running.start(3, Durability.S3_WAL)
+        await topic_of(running, 3)
+        suspended = running.brokers[3]
+        (index,) = led_by(suspended.broker)
+        suspension = Suspension(bucket, STREAM_PUT, after_effect=is_put, upload=STREAM_PUT)
+        acknowledged: list[bytes] = []
+
+        async def produce_late(value: bytes) -> None:
+            with suppress(KafScaleError):
+                if await produce(suspended, index, value) == error_codes.NONE:
+                    acknowledged.append(value)
+
+        suspended.nursery.start_soon(produce_late, b"late")
+        await suspension.began.wait()
+        suspended.nursery.start_soon(produce_late, b"later")
+        running.network.cut(3, 1, 2)
+        await until(lambda: running.all_led(3, [1, 2]))
+        heir = next(each for each in (1, 2) if index in led_by(running.brokers[each].broker))
+        expected = [b"before", b"late"] if is_put else [b"before"]
+        assert await values(running.brokers[heir], index) == expected
+        assert await produce(running.brokers[heir], index, b"after") == error_codes.NONE
+        suspension.ended.set()
+        await suspended.ended.wait()
+        assert suspended.failure is not None
+        assert set(acknowledged) <= set(expected)
+        running.brokers[heir].kill()
+        (last,) = running.others(3, heir)
+        await until(lambda: running.all_led(3, [last]))
+        assert await values(running.brokers[last], index) == [*expected, b"after"]
+
+
+async def test_only_a_broker_with_a_stream_leads_what_a_stream_has(autojump_clock: MockClock) -> None:
+    async with cluster(2, Durability.S3_WAL) as running:
+        await topic_of(running, 4)
+        await running.start(3)
+        await until(lambda: len(led_by(running.brokers[3].broker)) == 1)
+        running.brokers[2].kill()
+        await until(lambda: running.all_led(4, [1, 3]))
+        assert len(led_by(running.brokers[3].broker)) == 1
+        await check_goes_on(running, 4, [1, 3])
+        running.brokers[1].kill()
+        await trio.sleep(20.0)
+        assert len(led_by(running.brokers[3].broker)) == 1
+        await running.start(1, Durability.S3_WAL)
+        await until(lambda: running.all_led(4, [1, 3]))
+        for each in (1, 3):
+            for index in led_by(running.brokers[each].broker):
+                assert await values(running.brokers[each], index) == [b"before", b"after"]
