@@ -30,6 +30,7 @@
     │  └─ NewerVersion           it is whole, but a newer KafScale has written it
     ├─ ChangesForgotten          the metadata has changed too much since a revision; who follows it lists it again
     ├─ Fenced                    another broker has taken over what this one owned
+    │  └─ DeclaredDead           the other brokers could not hear of this one; started anew, it is one of them again
     └─ StorageFailed             the local disk failed; the broker must stop
 
 Kafka error codes are integers from `kafscale.wire.error_codes`; this module imports nothing.
@@ -188,6 +189,10 @@ class ChangesForgotten(KafScaleError):
 
 class Fenced(KafScaleError):
     """Another broker has taken over what this one owned; it must stop acknowledging."""
+
+
+class DeclaredDead(Fenced):
+    """The other brokers of the bucket could not hear of this one, and lead what it led. It may start anew."""
 
 
 class StorageFailed(KafScaleError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import sys
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -11,6 +13,9 @@ import click
 
 from kafscale.cli.logs import configure_logging
 from kafscale.config import CONFIG_VARIABLE, SUPERVISOR_VARIABLE, Loaded, Option, Settings, load, options
+from kafscale.errors import DeclaredDead
+
+logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 
@@ -46,7 +51,7 @@ def _flag(each: Option, default: str) -> Callable[[Function], Function]:
 @click.command("serve")
 @settings_flags()
 def command(config_file: str | None, **flags: Any) -> int:
-    """Run the broker, or several with --processes.
+    """Run the broker, or several with --processes. One that the others have declared dead starts anew.
 
     Every option is also an environment variable (in brackets) and a key of the TOML file; a flag beats the environment,
     which beats the file. Sizes take units (64MiB, 1GB), durations need one (2ms, 10s, 5m).
@@ -83,4 +88,8 @@ def _serve(settings: Settings) -> None:
 
     gc.enable()
     keep_files_private()
-    trio.run(serving.serve, settings)
+    try:
+        trio.run(serving.serve, settings)
+    except* DeclaredDead as declared:
+        logger.warning("%s; this one starts anew", declared.exceptions[0])
+        os.execv(sys.executable, sys.orig_argv)  # as the same process, for whoever watches over it

@@ -66,7 +66,7 @@ class RunningBroker(MemoryBroker):
     """A broker that can be killed. `failure` is why it has ended by itself, if it has."""
 
     everything: trio.CancelScope
-    failure: Exception | None = None
+    failure: ExceptionGroup[Fenced] | None = None
     ended: trio.Event = attrs.field(factory=trio.Event)
 
     def kill(self) -> None:

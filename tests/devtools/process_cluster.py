@@ -1,4 +1,4 @@
-"""Several brokers as processes of their own, which share a bucket that is a directory."""
+"""Several brokers as processes of their own, which share a bucket: a directory, or one of an S3 server."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.devtools.process import BrokerProcess
+from tests.devtools.s3_processes import S3Process
 
 
 @contextmanager
-def broker_processes(count: int, *options: str) -> Iterator[Sequence[BrokerProcess]]:
-    """Run brokers 1 to `count` for the block, each with a directory of its own; they are killed at its end."""
+def broker_processes(count: int, *options: str, store: S3Process | None = None) -> Iterator[Sequence[BrokerProcess]]:
+    """Run brokers 1 to `count` for the block, each with a directory of its own; they are killed at its end.
+
+    The bucket is a directory, or one of `store`.
+    """
     with TemporaryDirectory(prefix="kafscale-") as used, ExitStack() as running:
         directory = Path(used)
+        at = ["--store", f"file:{directory / 'bucket'}"]
+        environ = {}
+        if store is not None:
+            at = ["--store", "s3://events", "--s3-endpoint", store.endpoint, "--s3-create-bucket", "true"]
+            environ = {
+                "AWS_ACCESS_KEY_ID": store.credentials.access_key_id,
+                "AWS_SECRET_ACCESS_KEY": store.credentials.secret_access_key,
+            }
         yield [
             running.enter_context(
                 BrokerProcess(
                     directory=directory / str(broker_id),
-                    options=(
-                        *(
-                            "--several-brokers",
-                            "--broker-id",
-                            str(broker_id),
-                            "--store",
-                            f"file:{directory / 'bucket'}",
-                        ),
-                        *options,
-                    ),
+                    options=("--several-brokers", "--broker-id", str(broker_id), *at, *options),
+                    environ=environ,
                 )
             )
             for broker_id in range(1, count + 1)

@@ -60,7 +60,7 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.node import Endpoint
 from kafscale.cluster.topics.records import TOPICS, read_topic
 from kafscale.config import Durability, Settings
-from kafscale.errors import Fenced, NotFound, PlanOutdated, PreconditionFailed, StartupError
+from kafscale.errors import DeclaredDead, Fenced, NotFound, PlanOutdated, PreconditionFailed, StartupError
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
@@ -174,7 +174,7 @@ class MembershipCheck(LeadCheck):
         if record is None or record.incarnation != self.incarnation:
             raise Fenced(f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded")
         if record.state is BrokerState.FENCED:
-            raise Fenced(f"broker {self.broker_id} was declared dead by the others, which lead what it has led")
+            raise DeclaredDead(f"broker {self.broker_id} was declared dead by the others, which lead what it led")
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

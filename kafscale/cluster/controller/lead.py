@@ -171,6 +171,15 @@ class Lead:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
+        try:
+            await self._run(task_status)
+        except Fenced:
+            if self.several is not None:
+                with trio.move_on_after(WATCH_SECONDS), suppress(StoreError, DamagedObject):
+                    await self.check.look_once()  # who was stopped at its stream does not know yet why: DeclaredDead
+            raise
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         with ungrouped():
             async with trio.open_nursery() as nursery:
                 if self.journal is not None:

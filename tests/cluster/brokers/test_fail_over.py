@@ -14,7 +14,7 @@ from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.topics.topics import Topic
 from kafscale.config import Durability
-from kafscale.errors import KafScaleError
+from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
@@ -323,6 +323,7 @@ async def test_a_suspended_broker_acknowledges_only_what_the_others_have(autojum
         suspension.ended.set()
         await suspended.ended.wait()
         assert suspended.failure is not None
+        assert suspended.failure.split(DeclaredDead)[0] is not None
         assert acknowledged == ([b"late"] if may_acknowledge else [])
         await trio.sleep(10.0)
         assert await values(running.brokers[heir], index) == [*found, b"after"]
@@ -363,6 +364,7 @@ async def test_a_suspended_broker_acknowledges_by_its_stream_only_what_the_other
         suspension.ended.set()
         await suspended.ended.wait()
         assert suspended.failure is not None
+        assert suspended.failure.split(DeclaredDead)[0] is not None
         assert set(acknowledged) <= set(expected)
         running.brokers[heir].kill()
         (last,) = running.others(3, heir)

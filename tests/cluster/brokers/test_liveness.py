@@ -1,0 +1,110 @@
+"""Who is taken for lost, by a clock that a test sets."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.cluster.brokers.liveness import Liveness
+
+TIMEOUT_SECONDS, INTERVAL_SECONDS = 3.0, 0.5
+
+
+@attrs.define(eq=False)
+class Watcher:
+    """A broker that watches broker 2, whose incarnation is 20."""
+
+    now: float = 100.0
+    liveness: Liveness = attrs.field(
+        default=attrs.Factory(lambda self: Liveness(TIMEOUT_SECONDS, lambda: self.now), takes_self=True)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        self.liveness.is_watching = True
+        self.liveness.follow({2: 20})
+
+    def run_for(self, seconds: float, *, hears: bool = False) -> None:
+        for _ in range(round(seconds / INTERVAL_SECONDS)):
+            self.now += INTERVAL_SECONDS
+            self.liveness.follow({2: 20})
+            if hears:
+                self.liveness.heard(2, 20)
+
+    def is_lost(self) -> bool:
+        return 2 in self.liveness.lost()
+
+
+def test_a_broker_is_lost_when_nothing_was_heard_of_it_for_the_session_timeout() -> None:
+    watcher = Watcher()
+    watcher.run_for(60.0, hears=True)
+    assert not watcher.is_lost()
+    watcher.run_for(2.5)
+    assert not watcher.is_lost()
+    assert watcher.liveness.silent() == {2}
+    watcher.run_for(0.5)
+    assert watcher.is_lost()
+    watcher.liveness.heard(2, 20)
+    assert not watcher.is_lost()
+
+
+def test_one_that_refuses_connections_is_lost_when_it_sends_no_heartbeats_either() -> None:
+    watcher = Watcher()
+    watcher.run_for(5.0, hears=True)
+    for _ in range(10):  # it is being stopped
+        watcher.liveness.refused(2, 20)
+        watcher.run_for(0.5)
+        assert not watcher.is_lost()
+        watcher.liveness.heard(2, 20)
+    watcher.liveness.refused(2, 20)
+    watcher.run_for(1.0)
+    assert watcher.is_lost()
+
+
+def test_one_that_was_never_heard_of_has_longer_to_begin_with_heartbeats() -> None:
+    watcher = Watcher()
+    watcher.liveness.refused(2, 20)
+    watcher.run_for(1.5)
+    assert not watcher.is_lost()
+    watcher.run_for(0.5)
+    assert watcher.is_lost()
+
+
+def test_time_in_which_the_watcher_did_not_run_does_not_count() -> None:
+    watcher = Watcher()
+    watcher.run_for(5.0, hears=True)
+    watcher.now += 3600.0  # it was suspended
+    assert not watcher.is_lost()  # before it has looked
+    watcher.liveness.follow({2: 20})
+    assert not watcher.is_lost()
+    watcher.run_for(1.5)
+    assert not watcher.is_lost()
+    watcher.run_for(1.5)
+    assert watcher.is_lost()
+
+
+def test_what_an_earlier_incarnation_says_does_not_count() -> None:
+    watcher = Watcher()
+    watcher.run_for(2.5)
+    watcher.liveness.heard(2, 19)
+    watcher.run_for(0.5)
+    assert watcher.is_lost()
+    watcher.liveness.follow({2: 21})
+    assert not watcher.is_lost()
+
+
+def test_who_has_never_heard_of_the_controller_waits_longer_to_replace_it() -> None:
+    watcher = Watcher()
+    watcher.run_for(3.0)
+    assert watcher.is_lost()
+    assert not watcher.liveness.is_replaceable(2)
+    watcher.run_for(6.0)
+    assert watcher.liveness.is_replaceable(2)
+    other = Watcher()
+    other.run_for(1.0, hears=True)
+    other.run_for(3.0)
+    assert other.liveness.is_replaceable(2)
+
+
+def test_where_nobody_watches_everybody_counts_as_heard_of() -> None:
+    liveness = Liveness(TIMEOUT_SECONDS, lambda: 0.0)
+    assert liveness.is_heard(2)
+    assert not liveness.lost()

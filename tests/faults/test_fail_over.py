@@ -1,0 +1,108 @@
+"""Brokers die, or stand still, while clients of the world outside work on: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.devtools.clients import wait_until
+from tests.devtools.process import BrokerProcess
+from tests.devtools.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.s3_processes import minio_server
+from tests.devtools.steady_load import PARTITIONS, QUIET, TOPIC, Load, leaders_of, read_all
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+BROKERS = 3
+GAP_SECONDS = 15.0  # on a busy machine; what is aimed at is 5 s, and is printed
+SUSPENDED_SECONDS = 20.0
+MODES = ["segment", "s3-wal"]
+# Of clients: for how long they wait for a broker that has a request and says nothing, and no connection that ends.
+PATIENCE = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}
+
+
+@attrs.define(eq=False)
+class Cluster:
+    brokers: Sequence[BrokerProcess]
+    admin: AdminClient
+    load: Load
+
+    def controller(self) -> int:
+        controller: int = self.admin.list_topics(timeout=30).controller_id
+        return controller
+
+    def wait_led_by(self, *broker_ids: int) -> None:
+        wait_until(lambda: self._leaders() == set(broker_ids), f"{broker_ids} lead")
+
+    def _leaders(self) -> set[int]:
+        try:
+            return leaders_of(self.admin)
+        except KafkaException:  # it has asked one that stands still
+            return set()
+
+
+@contextmanager
+def loaded_cluster(durability: str) -> Iterator[Cluster]:
+    """Run a load on three brokers for the block; at its end check that what was acknowledged is read, once."""
+    store = minio_server() if shutil.which("minio") else contextmanager(lambda: iter([None]))()
+    with store as server, broker_processes(BROKERS, "--durability", durability, store=server) as brokers:
+        bootstrap = bootstrap_of(brokers)
+        admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap, "socket.timeout.ms": 3000})
+        for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
+            created.result(30)
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        load = Load(Producer({**QUIET, **PATIENCE, **settings}))
+        cluster = Cluster(brokers, admin, load)
+        cluster.wait_led_by(1, 2, 3)
+        with load.running():
+            time.sleep(3)
+            yield cluster
+            time.sleep(2)
+        read = read_all(bootstrap)
+        records = sum(map(len, load.sent.values()))
+        print(f"\n{records} records acknowledged and read, the longest gap {max(load.seconds):.2f} s")
+        assert load.failed == []
+        assert read == load.sent
+        assert max(load.seconds) < GAP_SECONDS
+
+
+def victim_of(cluster: Cluster, who: str) -> tuple[int, list[int]]:
+    """Return the id of the broker that is to die, and those of the others."""
+    controller = cluster.controller()
+    others = [each for each in range(1, BROKERS + 1) if each != controller]
+    dead = controller if who == "controller" else others[0]
+    return dead, [each for each in range(1, BROKERS + 1) if each != dead]
+
+
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("who", ["member", "controller"])
+def test_a_killed_broker_is_replaced_by_the_others(durability: str, who: str) -> None:
+    with loaded_cluster(durability) as cluster:
+        dead, left = victim_of(cluster, who)
+        cluster.brokers[dead - 1].kill()
+        cluster.wait_led_by(*left)
+        time.sleep(3)
+        cluster.brokers[dead - 1].start()
+        cluster.wait_led_by(1, 2, 3)
+
+
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("who", ["member", "controller"])
+def test_a_suspended_broker_is_replaced_by_the_others_and_wakes_up(durability: str, who: str) -> None:
+    with loaded_cluster(durability) as cluster:
+        asleep, left = victim_of(cluster, who)
+        broker = cluster.brokers[asleep - 1]
+        os.kill(broker.pid, signal.SIGSTOP)
+        cluster.wait_led_by(*left)
+        time.sleep(SUSPENDED_SECONDS)
+        os.kill(broker.pid, signal.SIGCONT)
+        cluster.wait_led_by(1, 2, 3)
