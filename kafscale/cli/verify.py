@@ -106,7 +106,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
         verifier.manifests = own_objects.manifests
         log_bytes = sum(sum(sizes.values()) for sizes in log.values())
         with measuring("verifying the write-ahead log", log_bytes) as report_progress:
-            await verifier.read_log(log, kept_until, report_progress)
+            await verifier.read_log(log, kept_until, report_progress, is_shared=own_objects.has_head)
         if with_data_dir:
             await _read_wal(verifier, settings)
         total_bytes = await verifier.list_bucket()

@@ -160,6 +160,22 @@ async def find_keys(
     return keys
 
 
+async def find_shared_keys(store: ObjectStore, namespace: str, alone_until: int) -> Sequence[NumberedKey]:
+    """Find the objects of all streams, and of the log of a broker alone before them, whose last epoch is `alone_until`.
+
+    In order within each stream; streams are written side by side. Raises as `find_keys`, and NotFound if an object
+    was deleted that had to be read.
+    """
+    keys: list[NumberedKey] = []
+    for each, listed in sorted((await list_log(store, namespace)).items()):
+        if max(listed.values()) > HEADER_BYTES:
+            epoch = LogEpoch(store, namespace, each)
+            is_alone = each <= alone_until
+            run = await (epoch.look(listed, WalPosition(alone_until, 0)) if is_alone else epoch.look_at_stream(listed))
+            keys += epoch.keys(run)
+    return keys
+
+
 async def _list_until(store: ObjectStore, namespace: str, last_epoch: int) -> Mapping[int, Listed]:
     return {epoch: each for epoch, each in (await list_log(store, namespace)).items() if epoch <= last_epoch}
 
@@ -182,9 +198,10 @@ class LogEpoch:
 
     async def look_at_stream(self, listed: Listed) -> LogRun:
         """Look where a stream ends, whose objects tell what was deleted. Raises as `look`, NotFound too."""
-        return await self.look(listed, WalPosition(self.epoch, await self._told_number(listed)))
+        return await self.look(listed, WalPosition(self.epoch, await self.told_number(listed)))
 
-    async def _told_number(self, listed: Listed) -> int:
+    async def told_number(self, listed: Listed) -> int:
+        """Return up to where a stream's objects tell that they had been acknowledged. Raises NotFound, StoreError."""
         fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
         ended = max(fences, default=1) - 1
         last = max((number for number, size_bytes in listed.items() if size_bytes > HEADER_BYTES), default=0)

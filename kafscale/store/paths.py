@@ -4,7 +4,7 @@
         segment-{base offset, 20 digits}-{epoch, 10 digits}-{generation, 5 to 9}.kfs and .index
         segment-{base offset, 20 digits}-{generation, 5 to 9}.kfs and .index              from before epochs were in it
     {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
-    _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket
+    _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket, streams
     _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
     _kafscale/{namespace}/manifests/{epoch, 10 digits}/{number, 20 digits}.manifests      the segments as of then
     _kafscale/{namespace}/head                                                            what several brokers share

@@ -26,6 +26,7 @@ from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_heade
 from kafscale.formats.wal_runs import wal_key
 from kafscale.spark.bucket.bucket import Bucket, BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.metadata import SHARED_KEY
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan
 from kafscale.store.base import ObjectInfo, ObjectPart
@@ -153,11 +154,13 @@ class LoggedBucket:
         version_2_objects(key, [data], leader_epoch=epoch).write_to(self.directory)
         return key
 
-    def checkpoint(self, position: WalPosition, partition_count: int = 1) -> None:
-        """Put a checkpoint of the metadata, which has the topic."""
+    def checkpoint(self, position: WalPosition, partition_count: int = 1, *, is_shared: bool = False) -> None:
+        """Put a checkpoint of the metadata, which has the topic; that of several brokers if it `is_shared`."""
         key = NumberedKey(kind="checkpoint", epoch=position.epoch, number=self._checkpoints_count).key
         self._checkpoints_count += 1
         puts = {"topics/t": json.dumps(topic_of(TOPIC_ID, partition_count)).encode()}
+        if is_shared:
+            puts[SHARED_KEY] = b"99"
         self._write(key, b"".join(encode_checkpoint(position, [Transaction(puts=puts)])))
 
     def decide(self, epoch: int, *keys: SegmentKey) -> None:

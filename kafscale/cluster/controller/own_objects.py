@@ -27,7 +27,7 @@ from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespa
 class OwnObjects:
     """One look: `read`, then `check_claim`, then `repair` if that is wanted.
 
-    `manifests` is the newest checkpoint of the segments that is intact.
+    `manifests` is the newest checkpoint of the segments that is intact; `has_head` tells whether brokers share this.
     """
 
     store: ObjectStore
@@ -36,7 +36,7 @@ class OwnObjects:
     checkpoint_count: int = attrs.field(default=0, init=False)
     manifests: ManifestCheckpoint = attrs.field(factory=dict, init=False)
     _keys: list[NumberedKey] = attrs.field(factory=list, init=False)
-    _has_head: bool = attrs.field(default=False, init=False)  # several brokers share the bucket
+    has_head: bool = attrs.field(default=False, init=False)
     _epoch: int = attrs.field(default=-1, init=False)  # the greatest that anything in the bucket knows of
 
     async def read(self) -> WalPosition:
@@ -71,7 +71,7 @@ class OwnObjects:
             self._keys.append(key)
             self._epoch = max(self._epoch, key.epoch)
         elif name == head_key(self.namespace):
-            self._has_head = True
+            self.has_head = True
         elif name != claim_key(self.namespace):
             message = "is none of the broker's own objects, or what a start has left of its probes"
             self.findings.append(Finding(name=name, kind=Kind.UNKNOWN_OBJECT, message=message, damage=False))
@@ -79,7 +79,7 @@ class OwnObjects:
     async def _check_head(self) -> None:
         key = head_key(self.namespace)
         try:
-            if self._has_head:
+            if self.has_head:
                 decode_head(key, (await self.store.get(key)).data)
         except DamagedObject as exc:
             message = f"{str(exc).removeprefix(f'{key}: ')}; no broker can start, or change the metadata, without it"
@@ -147,7 +147,7 @@ class OwnObjects:
                 kind=Kind.CLAIM,
                 message=message,
                 damage=damage,
-                can_repair=damage and self._epoch >= 0 and not self._has_head,
+                can_repair=damage and self._epoch >= 0 and not self.has_head,
             )
         )
 

@@ -2,7 +2,8 @@
 
 What a start would refuse is damage (`kafscale.log.wal.s3_replay`): an object that is not what was written, or under
 another key, and a missing one that had been acknowledged. What lies behind a gap without that proof, or behind a fence,
-was never acknowledged; beside a live broker it is on its way.
+was never acknowledged; beside a live broker it is on its way. Where several brokers share the bucket, each of their
+streams is looked at by itself.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.segment_check import Damage
 from kafscale.formats.wal_entries import scan
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
-from kafscale.formats.wal_runs import Listed, LogRun, find_run
+from kafscale.formats.wal_runs import Listed, LogEpoch, LogRun, find_run
 from kafscale.log.check.local_wal_check import CheckedEntry, check_entry
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import LoggedBatches
 from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import NumberedKey, parse_numbered_key
+from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key
 from kafscale.wire.records import BatchHeader, validate_header
 
 
@@ -79,8 +80,8 @@ class WalObjectCheck:
 
 
 def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
-    """Tell whether an object is at its place. A fence ends the epoch of its key, and is of a later one."""
-    epoch_fits = header.epoch > key.epoch if header.is_fence else header.epoch == key.epoch
+    """Tell whether an object is at its place. A fence ends the epoch of its key, and is of another one."""
+    epoch_fits = (header.epoch == key.epoch) is not header.is_fence
     return epoch_fits and header.number == key.number
 
 
@@ -88,12 +89,13 @@ def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
 class S3WalCheck:
     """All objects. `run`; then `findings`, and in `batches` what the log holds.
 
-    `listed` is what `list_log` gave; `on_progress` gets bytes read.
+    `listed` is what `list_log` gave; epochs behind `alone_until` are streams. `on_progress` gets bytes read.
     """
 
     store: ObjectStore
     namespace: str
     listed: Mapping[int, Listed]
+    alone_until: int = EPOCH_MAX
     on_progress: Callable[[int], None] = lambda done_bytes: None
     findings: list[Finding] = attrs.field(factory=list, init=False)
     batches: LoggedBatches = attrs.field(factory=LoggedBatches, init=False)
@@ -103,7 +105,7 @@ class S3WalCheck:
     async def run(self, kept_until: WalPosition) -> None:
         """Read every object. What is missing up to `kept_until` was deleted. Raises StoreError."""
         for epoch, numbers in sorted(self.listed.items()):
-            found = find_run(epoch, numbers, kept_until)
+            found = find_run(epoch, numbers, await self._kept_until(epoch, numbers, kept_until))
             await self._check_run(epoch, found.numbers)
             for number, following in pairwise(found.numbers):
                 if following > number + 1:
@@ -111,6 +113,15 @@ class S3WalCheck:
             behind = [found.end] if found.has_fence else []
             for number in [*found.late_fences, *behind, *found.leftover]:
                 await self._check_other(epoch, number, found)
+        self.batches.put_in_order()
+
+    async def _kept_until(self, epoch: int, numbers: Listed, kept_until: WalPosition) -> WalPosition:
+        """Return up to where what is missing of an epoch was deleted; of a stream, its own objects tell that."""
+        if epoch <= self.alone_until:
+            return kept_until
+        with suppress(DamagedObject, NotFound):  # which is found when it is read, or no object of the stream any more
+            return WalPosition(epoch, await LogEpoch(self.store, self.namespace, epoch).told_number(numbers))
+        return WalPosition(epoch, min(numbers) - 1)
 
     async def _check_run(self, epoch: int, numbers: Sequence[int]) -> None:
         next_number, next_sequence = 0, 0  # of the object and the entry behind those that were read

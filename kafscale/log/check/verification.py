@@ -42,7 +42,7 @@ from kafscale.log.repair.repair import Repairer
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectInfo, ObjectStore
-from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
+from kafscale.store.paths import EPOCH_MAX, SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
 
 TASKS_COUNT = 16  # segments that are read at once, each with a piece of 4 MiB in memory
 ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an upload that is under way
@@ -104,10 +104,24 @@ class Verifier:
     _partitions: dict[PartitionId, list[CheckedSegment]] = attrs.field(factory=lambda: defaultdict(list), init=False)
 
     async def read_log(
-        self, listed: Mapping[int, Listed], kept_until: WalPosition, on_progress: Callable[[int], None]
+        self,
+        listed: Mapping[int, Listed],
+        kept_until: WalPosition,
+        on_progress: Callable[[int], None],
+        *,
+        is_shared: bool = False,
     ) -> None:
-        """Check the log in the bucket, as `list_log` gave it. Raises StoreError."""
-        check = S3WalCheck(store=self.store, namespace=self.namespace, listed=listed, on_progress=on_progress)
+        """Check the log in the bucket, as `list_log` gave it. Raises StoreError.
+
+        Where several brokers share the bucket, the epoch of `kept_until` is the last of a broker alone.
+        """
+        check = S3WalCheck(
+            store=self.store,
+            namespace=self.namespace,
+            listed=listed,
+            alone_until=kept_until.epoch if is_shared else EPOCH_MAX,
+            on_progress=on_progress,
+        )
         await check.run(kept_until)
         self.report.wal_objects += sum(map(len, listed.values()))
         self.report.wal_entries += check.entry_count

@@ -40,6 +40,15 @@ class LoggedPartition:
     sources: array[int] = attrs.field(factory=lambda: array("I"), init=False)
     positions: array[int] = attrs.field(factory=lambda: array("Q"), init=False)
 
+    def sort(self) -> None:
+        """Put them in the order of their leaders."""
+        columns = [getattr(self, field.name) for field in attrs.fields(LoggedPartition)]
+        rows = list(zip(*columns, strict=True))
+        order = sorted(range(len(rows)), key=lambda at: (self.leader_epochs[at], self.base_offsets[at]))
+        if order != list(range(len(rows))):
+            for place, column in enumerate(columns):
+                column[:] = array(column.typecode, [rows[at][place] for at in order])
+
     @property
     def first_offset(self) -> int:
         return min(self.base_offsets)
@@ -74,6 +83,11 @@ class LoggedBatches:
         partition.crcs.append(header.crc)
         partition.sources.append(len(self._names) - 1)
         partition.positions.append(entry.position)
+
+    def put_in_order(self) -> None:
+        """Sort the batches of each partition by leader epoch and offset, where its leaders had streams side by side."""
+        for partition in self.partitions.values():
+            partition.sort()
 
     def compare(
         self, partition_id: PartitionId, marks: Mapping[int, BatchMark], *, last_offset: int, key: str

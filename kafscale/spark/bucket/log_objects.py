@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 
 import attrs
 
@@ -21,7 +22,7 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_changes import Transaction, decode_transaction
 from kafscale.formats.wal_entries import METADATA, RECORD_BATCH, WalEntry
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, decode_object
-from kafscale.formats.wal_runs import check_place, find_keys, is_gap, position_of
+from kafscale.formats.wal_runs import check_place, find_keys, find_shared_keys, is_gap, position_of
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.parallel import get_many
@@ -108,8 +109,9 @@ class LogView:
     transactions: Sequence[Transaction] = ()
 
     def batches(self, partition: PartitionId) -> Sequence[LoggedBatch]:
-        """Return all that the log has of a partition, in order."""
-        return [batch for each in self.objects for batch in each.batches.get(partition, ())]
+        """Return all that the log has of a partition, in order: that of its leaders, of whom each may have a stream."""
+        found = [batch for each in self.objects for batch in each.batches.get(partition, ())]
+        return sorted(found, key=attrgetter("leader_epoch", "base_offset"))
 
 
 NO_LOG = LogView()
@@ -125,27 +127,33 @@ class LogReader:
     _known: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)
     _unchecked: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)  # since the last good look
 
-    def look(self, kept_until: WalPosition) -> LogView:
+    def look(self, kept_until: WalPosition, *, is_shared: bool = False) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
 
-        Raises LogMoved if that has become too old meanwhile, DamagedObject if an acknowledged object is missing or is
-        not what was written, AccessDenied, StoreError.
+        Where brokers share the bucket (`is_shared`) each has a stream, and all are read. What has gone of one is in
+        segments, which are listed later, and no change of metadata is in any.
+
+        Raises LogMoved if the position has become too old meanwhile, DamagedObject if an acknowledged object is missing
+        or is not what was written, AccessDenied, StoreError.
         """
-        keys = self._find(kept_until)
+        keys = self._find(kept_until, is_shared)
         new = [key for key in keys if key not in self._known]
         self._unchecked |= self._read([key for key in new if key not in self._unchecked])
         objects = {key: each for key in keys if (each := self._known.get(key) or self._unchecked.get(key)) is not None}
-        if any(position_of(key) > kept_until for key in new if key not in objects):
+        if not is_shared and any(position_of(key) > kept_until for key in new if key not in objects):
             raise LogMoved
         _check_order(objects, self._unchecked)
         self._known, self._unchecked = objects, {}
-        changing = [(key, each) for key, each in objects.items() if each.transactions]
+        changing = [(key, each) for key, each in objects.items() if each.transactions and not is_shared]
         behind = [each.transactions for key, each in changing if position_of(key) > kept_until]
         return LogView(list(objects.values()), list(chain.from_iterable(behind)))
 
-    def _find(self, kept_until: WalPosition) -> Sequence[NumberedKey]:
+    def _find(self, kept_until: WalPosition, is_shared: bool) -> Sequence[NumberedKey]:
+        store = BlockingStore(self.bucket)
         try:
-            return run(find_keys(BlockingStore(self.bucket), self.namespace, kept_until))
+            if is_shared:
+                return run(find_shared_keys(store, self.namespace, kept_until.epoch))
+            return run(find_keys(store, self.namespace, kept_until))
         except NotFound as exc:
             raise LogMoved from exc
 

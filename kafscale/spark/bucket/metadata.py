@@ -25,6 +25,7 @@ from kafscale.spark.bucket.bucket import Bucket
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
 
 CHANGES_AT_ONCE_COUNT = 1000  # of the log, put together
+SHARED_KEY = "cluster/next-number"  # what several brokers have in their metadata, and one alone has not
 LISTINGS_MAX_COUNT = 3  # of a bucket whose broker deletes checkpoints while they are read
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,11 @@ class MetadataReader:
         if self._checkpoint is not None:
             return None if self._is_unreadable else self._checkpoint.position
         return None if self._is_unreadable or self._key is not None else START
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether several brokers share the bucket: then the position has the last epoch of a broker alone."""
+        return self._checkpoint is not None and SHARED_KEY in self._checkpoint.transaction.puts
 
     def changed_by(self, transactions: Sequence[Transaction]) -> Metadata:
         """Return what was read last with the changes that the log has behind its position, in order.

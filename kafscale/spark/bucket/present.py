@@ -1,7 +1,8 @@
 """What the bucket tells at one moment before any segment is listed: its metadata, and the write-ahead log.
 
 The log begins where a checkpoint of the metadata ends, and has the changes of metadata behind it. What a broker trims
-is in a newer checkpoint, so one that has become too old between the two looks is read anew, and then the log.
+is in a newer checkpoint, so one that has become too old between the two looks is read anew, and then the log. Where
+several brokers share the bucket, the log is all of their streams, which have no changes of metadata.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class PresentReader:
             if not self.with_log or position is None:
                 return Present(metadata)
             try:
-                view = self.log.look(position)
+                view = self.log.look(position, is_shared=self._metadata.is_shared)
             except LogMoved:
                 continue
             except DamagedObject as exc:

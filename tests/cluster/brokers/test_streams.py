@@ -15,12 +15,14 @@ from kafscale.broker import Broker
 from kafscale.cluster.brokers.assignment import ClusterAssignment
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerState, Placement, record_key
+from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced, KafScaleError, StartupError, StorageFailed
 from kafscale.formats.wal_objects import HEADER_BYTES
 from kafscale.formats.wal_runs import list_log
+from kafscale.log.check.verification import Verifier
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -374,6 +376,41 @@ async def test_others_lead_what_a_broker_led_that_has_failed_with_all_that_it_ac
             for index in {*mine} & {*led_by(running.broker)}:
                 await produce_all(running, index, [b"more"])
                 assert await values(running, index) == [*expected[index], b"more"]
+
+
+async def damage_of(bucket: ObjectStore) -> list[str]:
+    """What `kafscale verify` finds."""
+    own_objects = OwnObjects(store=bucket, namespace="default")
+    verifier = Verifier(store=bucket, namespace="default")
+    log = await list_log(bucket, "default")
+    kept_until = await own_objects.read()
+    await verifier.read_log(log, kept_until, lambda _: None, is_shared=own_objects.has_head)
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    await own_objects.check_claim(verifier.last_epoch)
+    return [each.message for each in (*verifier.report.findings, *own_objects.findings) if each.damage]
+
+
+async def test_verify_finds_streams_whole_that_are_written_trimmed_and_taken_over(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with crashing(one, flush_seconds=1.0) as a:
+        async with crashing(two, flush_seconds=1.0) as b:
+            await create(a.broker, 4)
+            await until(lambda: len(led_by(b.broker)) == 2)
+            for number in range(10):
+                for running in (a, b):
+                    for index in led_by(running.broker):
+                        await produce_all(running, index, [b"%d" % number])
+                assert await damage_of(one.bucket) == []
+                await trio.sleep(0.7)
+        await fail_over(a, 2, 1)
+        await until(lambda: len(led_by(a.broker)) == 4)
+        for index in range(4):
+            await produce_all(a, index, [b"more"])
+            assert await damage_of(one.bucket) == []
+        assert any(min(listed) > 1 for listed in (await list_log(one.bucket, "default")).values())
+        await trio.sleep(30.0)
+        assert await damage_of(one.bucket) == []
 
 
 async def test_a_broker_that_fails_while_it_recovers_hands_on_what_it_has_not_flushed(

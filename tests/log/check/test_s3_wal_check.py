@@ -12,11 +12,13 @@ from kafscale.formats.wal_objects import HEADER_BYTES, START, ObjectHeader, WalP
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.check.s3_wal_check import S3WalCheck, WalObjectCheck
 from kafscale.log.repair.findings import Kind
-from kafscale.log.wal.s3_replay import find_log, take_over
+from kafscale.log.repair.logged_batches import LoggedBatches
+from kafscale.log.wal.s3_replay import end_stream, find_log, take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.records import parse_header
 from tests.devtools.segment_objects import make_batch
 
 TOPIC_ID = bytes(range(16))
@@ -222,3 +224,45 @@ def test_every_flipped_bit_of_an_object_is_found(position, bit):
 @given(st.integers(0, len(OBJECT) - 1))
 def test_every_cut_of_an_object_is_found(size):
     assert looked_at(OBJECT[:size])[0].damage
+
+
+async def test_streams_are_each_looked_at_by_themselves():
+    store = MemoryStore()
+    for stream in (7, 8):
+        async with trio.open_nursery() as nursery:
+            wal = S3Wal(store=store, namespace="default", epoch=stream, object_bytes=1, is_stream=True)
+            await nursery.start(wal.run)
+            for offset in range(4):
+                await wal.append(entry(offset)).wait()
+            nursery.cancel_scope.cancel()
+    await store.delete(
+        [key(number, epoch=7) for number in (1, 2)]
+    )  # flushed, and that the third was acknowledged is told
+    await end_stream(store, "default", 7, taken_by=5)
+
+    async def findings():
+        listed = await list_log(store, "default")
+        check = S3WalCheck(store=store, namespace="default", listed=listed, alone_until=3)
+        await check.run(WalPosition(3, 1234))
+        return [(each.name, each.damage) for each in check.findings]
+
+    assert await findings() == []
+    await store.delete([key(3, epoch=8)])
+    assert await findings() == [(key(2, epoch=8), False)]  # as if a deletion were under way; the segments tell more
+    await store.delete([key(5, epoch=7)])
+    await store.put(key(4, epoch=7), [(await store.get(key(4, epoch=7))).data[:-1]])
+    assert [name for name, damage in await findings() if damage] == [key(4, epoch=7)]
+
+
+def test_batches_of_several_streams_are_put_in_the_order_of_their_leaders():
+    batches = LoggedBatches()
+    for name, epoch, offset in (("b", 6, 2), ("b", 6, 3), ("a", 5, 0), ("a", 5, 1)):
+        each = entry(offset)
+        each.leader_epoch, each.position = epoch, 10 * offset
+        batches.add(name, each, parse_header(memoryview(each.data)))
+    batches.put_in_order()
+    (partition,) = batches.partitions.values()
+    assert list(partition.base_offsets) == [0, 1, 2, 3]
+    assert list(partition.leader_epochs) == [5, 5, 6, 6]
+    assert list(partition.positions) == [0, 10, 20, 30]
+    assert list(partition.sources) == [1, 1, 0, 0]
