@@ -42,7 +42,18 @@ with warnings.catch_warnings():  # kafka-python reads its definitions in a depre
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(__file__).parents[2]
-PORT_VARIABLES = ("KAFKA_PORT", "ADMIN_PORT", "S3_PORT", "S3_CONSOLE_PORT", "CATALOG_PORT", "METRICS_PORT")
+BROKER_PORTS = ("BROKER_1_PORT", "BROKER_2_PORT", "BROKER_3_PORT")
+PORT_VARIABLES = (
+    "KAFKA_PORT",
+    "ADMIN_PORT",
+    "S3_PORT",
+    "S3_CONSOLE_PORT",
+    "CATALOG_PORT",
+    "METRICS_PORT",
+    *BROKER_PORTS,
+)
+SERVICES_OF = {"spark": (), "three": ("broker-1", "broker-2", "broker-3")}  # all where none are named
+LOGGED_OF = {"spark": ("kafscale", "catalog", "pipeline"), "three": SERVICES_OF["three"]}
 MINIO_KEYS = {"MINIO_ROOT_USER": "kafscale", "MINIO_ROOT_PASSWORD": "kafscale-test"}
 PARTITIONS = range(3)
 ACKNOWLEDGED_COUNT = 5000  # by each client before the kill, and again after it
@@ -97,10 +108,10 @@ def compose(request: pytest.FixtureRequest) -> Iterator[Compose]:
         options=["--profile", profile] if profile else [],
     )
     try:
-        project.run("up", "--detach", "--build")
+        project.run("up", "--detach", "--build", *SERVICES_OF.get(profile, ()))
         yield project
     finally:
-        project.run("logs", "--no-color", "kafscale", *(["catalog", "pipeline"] if profile else []))
+        project.run("logs", "--no-color", *LOGGED_OF.get(profile, ("kafscale",)))
         project.run("down", "--volumes")
 
 
@@ -427,3 +438,39 @@ def _dead_letters(compose: Compose) -> float:
         lines = [line for line in reply.read().decode().splitlines() if line.startswith(DEAD_LETTERS)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
     return 0.0
+
+
+# ---- the profile with three brokers ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's, of connections refused
+@pytest.mark.parametrize("compose", ["three"], indirect=True)
+def test_a_killed_broker_of_three_loses_nothing_and_others_go_on(
+    compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "kafka")
+    bootstrap = ",".join(f"127.0.0.1:{compose.ports[name]}" for name in BROKER_PORTS)
+    list_brokers = ["kafscale", "brokers", "list", "--json", "--bootstrap", "broker-1:9094"]
+
+    def states() -> list[str]:
+        with suppress(subprocess.CalledProcessError):  # while the broker starts
+            return [each["state"] for each in json.loads(compose.execute("broker-1", *list_brokers))]
+        return []
+
+    wait_until(lambda: states() == ["live"] * 3, "three brokers", seconds=WAIT_SECONDS)
+    client = ConfluentClient(bootstrap)
+    create_topics(bootstrap, [client.name])
+    load = Load(client)
+    with under_load([load]) as wait_for_more:
+        wait_for_more()
+        say("killing the second broker under load")
+        subprocess.run(["docker", "kill", compose.container("broker-2")], check=True)
+        wait_for_more()
+        assert states() == ["live", "fenced", "live"]
+        say("starting it again")
+        compose.run("up", "--detach", "broker-2")
+        wait_until(lambda: states() == ["live"] * 3, "three brokers again", seconds=WAIT_SECONDS)
+        wait_for_more()
+    assert load.history.acknowledged_count == load.sent_count
+    check_reading(client, [load])
+    gc.collect()

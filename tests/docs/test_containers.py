@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from kafscale.cli.sql_options import parse_catalog
+from kafscale.config import Durability, Settings, load, options
 from kafscale.spark.pipeline.document import read_pipeline
 
 REPOSITORY = Path(__file__).parents[2]
@@ -20,7 +21,8 @@ SERVICES = COMPOSE["services"]
 PAGE = (REPOSITORY / "docs" / "how-to" / "run-with-minio.md").read_text()
 BY_DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 LOCKS = ("image.txt", "spark.txt", "build.txt")
-BUILT = ("kafscale", "pipeline")
+THREE = ("broker-1", "broker-2", "broker-3")
+BUILT = ("kafscale", *THREE, "pipeline")
 
 
 def _locked(name: str) -> dict[str, str]:
@@ -73,6 +75,7 @@ def test_what_is_built_without_a_target_is_the_broker() -> None:
 def test_a_profile_adds_a_catalog_and_a_pipeline_to_what_runs_anyhow(monkeypatch) -> None:
     assert {name for name, each in SERVICES.items() if "profiles" not in each} == {"minio", "kafscale"}
     assert {name for name, each in SERVICES.items() if each.get("profiles") == ["spark"]} == {"catalog", "pipeline"}
+    assert {name for name, each in SERVICES.items() if each.get("profiles") == ["three"]} == {*THREE}
     environ = SERVICES["pipeline"]["environment"]
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -86,6 +89,39 @@ def test_a_profile_adds_a_catalog_and_a_pipeline_to_what_runs_anyhow(monkeypatch
     assert pipeline.checkpoints.startswith("/data/")
     (port,) = SERVICES["pipeline"]["ports"]
     assert port.endswith(str(pipeline.metrics).rpartition(":")[2])
+
+
+def test_three_brokers_share_a_bucket_that_the_one_does_not_have() -> None:
+    loaded = [_settings(service) for service in THREE]
+    assert [each.broker_id for each in loaded] == [1, 2, 3]
+    assert len({(each.store, each.namespace) for each in loaded}) == 1
+    assert str(loaded[0].store) not in str(SERVICES["kafscale"]["command"]).replace("'", " ").split("=")
+    for service, settings in zip(THREE, loaded, strict=True):
+        assert settings.several_brokers
+        assert settings.durability is Durability.S3_WAL
+        assert [listener.name for listener in settings.listeners] == ["INTERNAL", "HOST"]  # heartbeats go by the first
+        inside, outside = settings.advertised_listeners
+        assert (inside.host, inside.port) == (service, settings.listeners[0].port)
+        assert SERVICES[service]["ports"] == [f"{outside.address}:{settings.listeners[1].port}"]
+        assert SERVICES[service]["volumes"] == [f"{service}-data:/data"]
+        assert f"{service}-data" in COMPOSE["volumes"]
+
+
+def _settings(service: str) -> Settings:
+    """Return what a broker makes of its command and its variables, with what Compose has where nothing is set."""
+    found = SERVICES[service]
+    words = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in found["command"]]
+    flags: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        option = next(each for each in options() if each.flag == f"--{name}")
+        if option.is_repeatable:
+            flags[option.attribute] = (*flags.get(option.attribute, ()), value)
+        else:
+            flags[option.attribute] = value
+    ports = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", port) for port in found["ports"]]
+    found["ports"] = ports
+    return load(flags, found["environment"], None).settings
 
 
 @pytest.mark.parametrize("service", SERVICES)
