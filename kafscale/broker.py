@@ -149,6 +149,11 @@ class Broker:
         """Tell whether clients are served: after the start, and before a stop."""
         return self._not_ready is None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether somebody has asked it to stop."""
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """Begin an orderly shutdown; `run` returns when it is done."""
         self._stopping.set()

@@ -12,6 +12,7 @@ from kafscale.broker import Broker
 from kafscale.broker_security import reload_on_signal
 from kafscale.config import Address, Settings
 from kafscale.descriptors import raise_limit
+from kafscale.errors import DeclaredDead
 from kafscale.malloc import keep_freed_memory
 
 # For the buffers of reads, of 256 KiB. 16 KiB batches, 64 in flight, cost 26.1 us like this, 31.0 without, and on 16
@@ -21,14 +22,21 @@ COLLECTED_AFTER_COUNT = 50_000  # objects made and not freed since the last coll
 
 
 async def serve(settings: Settings) -> None:
-    """Run a broker until SIGTERM or SIGINT, and print the line that says it is ready: this is `kafscale serve`."""
+    """Run a broker until SIGTERM or SIGINT, and print the line that says it is ready: this is `kafscale serve`.
+
+    Raises DeclaredDead where it should be run anew, and what `Broker.run` does.
+    """
     raise_limit()
     _collect_seldom()
     broker = Broker(settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
         nursery.start_soon(reload_on_signal, settings, broker.reload_files)
-        await broker.run(task_status=_ReadyLine())
+        try:
+            await broker.run(task_status=_ReadyLine())
+        except* DeclaredDead:
+            if not broker.is_stopping:
+                raise
         nursery.cancel_scope.cancel()
 
 

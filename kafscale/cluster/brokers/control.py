@@ -13,7 +13,8 @@ If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long wa
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Set
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Set
 
 import attrs
 import trio
@@ -32,7 +33,7 @@ from kafscale.cluster.brokers.records import (
     Placement,
     record_key,
 )
-from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.state import ClusterState, leaderless_count
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer
 from kafscale.cluster.metadata.converter import encode
@@ -40,6 +41,7 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.errors import KafkaError, StoreError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.streams import delete_unneeded
+from kafscale.metrics import Metrics, Sample
 from kafscale.store.base import ObjectStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import list_versions
@@ -92,6 +94,23 @@ class Controller:
 
     def _is_self(self, controller: ControllerRecord) -> bool:
         return (controller.broker_id, controller.incarnation) == (self.broker_id, self.incarnation)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the brokers, as this one sees them, to whoever scrapes, and what it has decided."""
+        state = self.state
+        metrics.callback(
+            "kafscale_brokers", "Brokers that share the bucket, by state.", "state", samples=self._brokers_by_state
+        )
+        help = "Partitions whose leader does not serve."
+        metrics.gauge("kafscale_partitions_without_leader", help, lambda: leaderless_count(state))
+        metrics.gauge("kafscale_is_controller", "1 if this broker decides for all.", lambda: float(self.is_mine))
+        help = "Time since a broker that this one watches was heard of, of the longest."
+        metrics.gauge("kafscale_heartbeat_age_seconds", help, self.liveness.oldest_seconds)
+        self.fail_over.register(metrics)
+
+    def _brokers_by_state(self) -> Iterator[Sample]:
+        counts = Counter(record.state for record in self.state.brokers.values())
+        yield from (((each.value,), counts[each]) for each in BrokerState)
 
     async def run(self) -> None:
         """Do it, while it is this broker's to do, until cancelled. Raises Fenced, StorageFailed."""

@@ -40,6 +40,7 @@ from kafscale.cluster.brokers.state import ClusterState, leaders_count
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError
+from kafscale.metrics import CounterFamily, Metrics
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 
 GIVEN_UP_WAIT_SECONDS = 3.0  # as after a take-over: a broker looks at the metadata every 0.5 s
@@ -54,8 +55,15 @@ class FailOver:
     state: ClusterState
     _seen_revision: int = attrs.field(default=-1, init=False)
     _given_up_at: dict[int, tuple[int, float]] = attrs.field(factory=dict, init=False)  # by id: incarnation, since when
-    declared_count: int = attrs.field(default=0, init=False)
-    moved_count: int = attrs.field(default=0, init=False)
+    _declared: CounterFamily | None = attrs.field(default=None, init=False)
+    _moved_count: int = attrs.field(default=0, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what this broker has decided as the controller to whoever scrapes."""
+        help = "Brokers that this one, as the controller, has declared away or fenced."
+        self._declared = metrics.counter("kafscale_brokers_declared_total", help, "state")
+        help = "Partitions that this broker, as the controller, has given to others, as their leader did not serve."
+        metrics.count("kafscale_partitions_failed_over_total", help, lambda: self._moved_count)
 
     async def run_once(self, by: ControllerRecord, lost: Mapping[int, str], back: Collection[int]) -> None:
         """Declare who is lost, by id and why, and who is back, and assign what may be led by others.
@@ -74,8 +82,10 @@ class FailOver:
         await self.state.follower.commit_planned(make)
         self._seen_revision = self.state.revision
         plan.report()
-        self.declared_count += len(plan.declared)
-        self.moved_count += sum(plan.moved.values())
+        self._moved_count += sum(plan.moved.values())
+        if self._declared is not None:
+            for record in plan.declared.values():
+                self._declared.of(record.state.value).value += 1
 
     def _may_have_orphans(self) -> bool:
         return self._seen_revision != self.state.revision or bool(self._given_up_at)

@@ -114,6 +114,10 @@ class Liveness:
         since = self.clock() - self.session_timeout_seconds / 2
         return {*self.lost(), *(broker_id for broker_id, known in self._heard.items() if known.at <= since)}
 
+    def oldest_seconds(self) -> float:
+        """Return how long ago the watched broker was heard of that was longest ago; 0 if none is watched."""
+        return self.clock() - min((known.at for known in self._heard.values()), default=self.clock())
+
     def _find(self, broker_id: int, incarnation: int) -> _Heard | None:
         known = self._heard.get(broker_id)
         return known if known is not None and known.incarnation == incarnation else None

@@ -154,6 +154,12 @@ def _is_over(record: BrokerRecord) -> bool:
     return record.state in (BrokerState.STOPPED, BrokerState.FENCED)
 
 
+def leaderless_count(state: ClusterState) -> int:
+    """Count the partitions whose leader does not serve."""
+    live = state.live()
+    return sum(each.leader not in live for row in state.placements.values() for each in row)
+
+
 def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:
     """Count the partitions that each broker leads or, where one is to move, is to lead."""
     counts: dict[int, int] = {}

@@ -128,6 +128,8 @@ class Lead:
         self.metadata.register(metrics)
         if self.journal is not None:
             self.journal.register(metrics)
+        if self.several is not None:
+            self.several.controller.register(metrics)
 
     async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
         """Know what earlier incarnations have left of partitions that are led here, before anything is listed of them.

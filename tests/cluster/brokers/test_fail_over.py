@@ -14,16 +14,19 @@ from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.topics.topics import Topic
 from kafscale.config import Durability
-from kafscale.errors import DeclaredDead, KafScaleError
+from kafscale.errors import DeclaredDead, KafScaleError, StorageFailed
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.wire import error_codes
-from tests.cluster.brokers.test_several import Machine, create, led_by, produce, topic_at, until, values
+from tests.cluster.brokers.test_several import SOON_SECONDS, Machine, create, led_by, produce, topic_at, until, values
 from tests.devtools.broker_network import BrokerNetwork, RunningBroker, network_of
 from tests.devtools.memory_broker import memory_settings
 
 SEGMENT = Durability.SEGMENT
+MODES = [SEGMENT, Durability.S3_WAL]  # in which the bucket has what was acknowledged
+
+UPLOAD, LOOK, STREAM_PUT = On("put*", "*.kfs"), On("head", "*/head"), On("put_if_absent", "*.wal")
 
 
 @attrs.define(eq=False)
@@ -93,7 +96,7 @@ async def check_goes_on(running: Cluster, partition_count: int, by: Sequence[int
             assert await values(running.brokers[each], index) == [b"before", b"after"]
 
 
-@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+@pytest.mark.parametrize("durability", MODES)
 @pytest.mark.parametrize("dies", ["a member", "the controller"])
 async def test_what_a_dead_broker_led_is_led_by_the_others_at_once(
     autojump_clock: MockClock, durability: Durability, dies: str
@@ -115,7 +118,7 @@ async def test_what_a_dead_broker_led_is_led_by_the_others_at_once(
             assert {leader.node_id for leader in leaders if leader is not None} == set(left)
 
 
-@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+@pytest.mark.parametrize("durability", MODES)
 async def test_a_member_and_the_controller_die_at_the_same_time(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
@@ -130,7 +133,7 @@ async def test_a_member_and_the_controller_die_at_the_same_time(
         await check_goes_on(running, 8, left)
 
 
-@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+@pytest.mark.parametrize("durability", MODES)
 async def test_a_broker_that_comes_back_takes_part_again(autojump_clock: MockClock, durability: Durability) -> None:
     async with cluster(2, durability) as running:
         await topic_of(running, 4)
@@ -141,11 +144,11 @@ async def test_a_broker_that_comes_back_takes_part_again(autojump_clock: MockClo
         await check_goes_on(running, 4, [1, 2])
 
 
-@pytest.mark.parametrize("durability", [SEGMENT, Durability.S3_WAL])
+@pytest.mark.parametrize("durability", MODES)
 async def test_what_a_stopped_broker_led_is_led_by_the_others(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
-    async with cluster(2, durability) as running:
+    async with cluster(2, durability, shutdown_timeout_seconds=0.0) as running:  # no time to hand over
         await topic_of(running, 4)
         running.brokers[2].broker.stop()
         await running.brokers[2].ended.wait()
@@ -224,6 +227,35 @@ async def test_a_controller_that_has_lost_most_brokers_steps_down(autojump_clock
         await check_goes_on(running, 6, others)
 
 
+async def test_a_controller_that_hears_nobody_declares_nobody_dead(autojump_clock: MockClock) -> None:
+    async with cluster(3) as running:
+        await topic_of(running, 6)
+        controller = running.controller()
+        others = running.others(controller)
+        for each in others:
+            running.network.cut(each, controller, one_way=True)
+        await until(lambda: running.all_led(6, others))
+        await trio.sleep(30.0)
+        assert [running.brokers[each].ended.is_set() for each in (controller, *others)] == [True, False, False]
+        await check_goes_on(running, 6, others)
+
+
+async def test_a_fenced_broker_that_does_not_know_it_yet_changes_no_metadata(autojump_clock: MockClock) -> None:
+    async with cluster(2) as running:
+        bucket = FaultyStore(running.bucket)
+        running.machines[3] = Machine(bucket, 3)
+        fenced = await running.start(3)
+        await until(lambda: 3 in running.state(1).brokers)
+        bucket.fail(LOOK)
+        running.network.cut(3, 1, 2)
+        await until(lambda: running.state(1).brokers[3].state is BrokerState.FENCED)
+        bucket.heal()
+        with pytest.raises(StorageFailed), trio.fail_after(SOON_SECONDS):
+            await create(fenced.broker, 1, "new")
+        await fenced.ended.wait()
+        assert running.brokers[1].broker.services.topics.get("new") is None
+
+
 async def test_the_last_of_three_declares_the_others_dead_when_nobody_else_does(autojump_clock: MockClock) -> None:
     async with cluster(3) as running:
         await topic_of(running, 6)
@@ -245,9 +277,6 @@ async def test_idle_brokers_write_nothing(autojump_clock: MockClock) -> None:
         bucket.calls.clear()
         await trio.sleep(60.0)
         assert {call.operation for call in bucket.calls} == {"head"}
-
-
-UPLOAD, LOOK, STREAM_PUT = On("put*", "*.kfs"), On("head", "*/head"), On("put_if_absent", "*.wal")
 
 
 @attrs.define(eq=False)
@@ -389,3 +418,25 @@ async def test_only_a_broker_with_a_stream_leads_what_a_stream_has(autojump_cloc
         for each in (1, 3):
             for index in led_by(running.brokers[each].broker):
                 assert await values(running.brokers[each], index) == [b"before", b"after"]
+
+
+async def test_metrics_tell_who_was_declared_dead_and_what_waits(autojump_clock: MockClock) -> None:
+    async with cluster(3) as running:
+        await running.start(4, Durability.WAL)
+        await topic_of(running, 8)
+        controller = running.controller()
+        running.brokers[running.others(controller)[0]].kill()
+        running.brokers[4].kill()
+        await until(lambda: running.all_led(6, running.others(4)) or len(running.state(controller).live()) == 2)
+        await trio.sleep(5.0)
+        exposed = running.brokers[controller].broker.metrics.expose().splitlines()
+        assert {
+            'kafscale_brokers{state="live"} 2',
+            'kafscale_brokers{state="away"} 1',
+            'kafscale_brokers{state="fenced"} 1',
+            'kafscale_brokers_declared_total{state="away"} 1',
+            'kafscale_brokers_declared_total{state="fenced"} 1',
+            "kafscale_partitions_failed_over_total 2",
+            "kafscale_partitions_without_leader 2",
+            "kafscale_is_controller 1",
+        } <= set(exposed)
