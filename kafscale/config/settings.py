@@ -386,6 +386,18 @@ class Settings:
         "Share the bucket with other brokers, each with an id of its own, of which each leads a part of the "
         "partitions. A bucket that is shared once stays so.",
     )
+    inter_broker_listener: str | None = option(
+        None,
+        "Beside others: the listener by which brokers reach each other; all of them have one of this name. Default: "
+        "the first that is secured as --inter-broker-config says, or is PLAINTEXT.",
+        why="Kafka: inter.broker.listener.name.",
+    )
+    inter_broker_config: Path | None = option(
+        None,
+        "File of Kafka's client settings by which this broker connects to others: security.protocol, ssl.… and sasl.…, "
+        "as clients have it. With access control lists, whoever logs in so needs ClusterAction on the cluster.",
+        why="Read at the start. Kafka: security.inter.broker.protocol, sasl.mechanism.inter.broker.protocol.",
+    )
     broker_session_timeout_seconds: Seconds = option(
         3.0,
         "Beside others: a broker that they hear nothing of for this long is taken for dead. What it leads is led by "
@@ -516,6 +528,10 @@ class Settings:
         for each in _bounded_options():
             each.check(self.value(each), given_as=each.flag)
         check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
+        if self.inter_broker_listener not in (None, *(each.name for each in self.listeners)):
+            raise ConfigError(
+                f"--inter-broker-listener: '{self.inter_broker_listener}' is no listener; allowed: a name in --listen"
+            )
         check_ssl(self.ssl, [each for each in self.listeners if self.protocol_of(each).uses_tls], self.admin_ssl)
         _check_store(self)
         if not (self.limits.max_connections_per_ip_count or self.limits.max_connections_per_ip_overrides):

@@ -12,10 +12,12 @@ from tests.devtools.s3_processes import S3Process
 
 
 @contextmanager
-def broker_processes(count: int, *options: str, store: S3Process | None = None) -> Iterator[Sequence[BrokerProcess]]:
+def broker_processes(
+    count: int, *options: str, store: S3Process | None = None, protocol: str = "PLAINTEXT"
+) -> Iterator[Sequence[BrokerProcess]]:
     """Run brokers 1 to `count` for the block, each with a directory of its own; they are killed at its end.
 
-    The bucket is a directory, or one of `store`.
+    The bucket is a directory, or one of `store`; `protocol` is that of their listeners.
     """
     with TemporaryDirectory(prefix="kafscale-") as used, ExitStack() as running:
         directory = Path(used)
@@ -33,6 +35,7 @@ def broker_processes(count: int, *options: str, store: S3Process | None = None) 
                     directory=directory / str(broker_id),
                     options=("--several-brokers", "--broker-id", str(broker_id), *at, *options),
                     environ=environ,
+                    protocol=protocol,
                 )
             )
             for broker_id in range(1, count + 1)

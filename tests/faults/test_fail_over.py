@@ -8,12 +8,14 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafscale.testing.certificates import make_authority
 from tests.devtools.clients import wait_until
 from tests.devtools.process import BrokerProcess
 from tests.devtools.process_cluster import bootstrap_of, broker_processes
@@ -106,3 +108,30 @@ def test_a_suspended_broker_is_replaced_by_the_others_and_wakes_up(durability: s
         time.sleep(SUSPENDED_SECONDS)
         os.kill(broker.pid, signal.SIGCONT)
         cluster.wait_led_by(1, 2, 3)
+
+
+def test_brokers_that_want_certificates_hear_of_each_other_by_theirs(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path)
+    shown = authority.issue("broker", hosts=("localhost", "127.0.0.1"))
+    config = tmp_path / "broker.properties"
+    config.write_text(
+        f"security.protocol=SSL\nssl.ca.location={authority.ca_file}\n"
+        f"ssl.certificate.location={shown.certificate_file}\nssl.key.location={shown.key_file}\n"
+    )
+    options = [
+        *("--ssl-certificate-file", str(shown.certificate_file), "--ssl-key-file", str(shown.key_file)),
+        *("--ssl-client-auth", "required", "--ssl-client-ca-file", str(authority.ca_file)),
+        *("--authorizer", "acl", "--super-user", "User:CN=broker", "--inter-broker-config", str(config)),
+    ]
+    with broker_processes(2, "--durability", "segment", *options, protocol="SSL") as brokers:
+        settings = dict(line.split("=") for line in config.read_text().split())
+        admin = AdminClient({**QUIET, **settings, "bootstrap.servers": bootstrap_of(brokers)})
+        for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
+            created.result(30)
+        wait_until(lambda: leaders_of(admin) == {1, 2}, "both lead")
+        time.sleep(10)  # three session timeouts
+        assert leaders_of(admin) == {1, 2}
+        brokers[1].kill()
+        wait_until(lambda: leaders_of(admin) == {1}, "the other one leads")
+        assert "declared fenced" in brokers[0].log
+        assert "refuses heartbeats" not in brokers[0].log

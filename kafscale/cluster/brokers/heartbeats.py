@@ -22,6 +22,7 @@ from kafscale.cluster.brokers.records import NOBODY, BrokerRecord, BrokerState
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.wire import error_codes
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
@@ -59,6 +60,7 @@ class Heartbeats:
     liveness: Liveness
     connect: Connect | None
     revision: Callable[[], int]
+    _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
     _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
 
     def watched(self) -> dict[int, BrokerRecord]:
@@ -119,19 +121,19 @@ class Heartbeats:
                 line = await connect(broker_id, record)
             while True:
                 with trio.fail_after(self.liveness.session_timeout_seconds):
-                    await self._ask(line)
+                    await self._ask(broker_id, line)
                 self.liveness.heard(broker_id, record.incarnation)
                 await trio.sleep(self.liveness.interval_seconds)
         except (BrokerUnavailable, ProtocolError, KafkaError, trio.TooSlowError) as exc:
             logger.debug("no heartbeat to broker %d: %s", broker_id, exc)
-            if _was_refused(exc):
+            if was_refused(exc):
                 self.liveness.refused(broker_id, record.incarnation)
             return line is not None
         finally:
             if line is not None:
                 await line.aclose()
 
-    async def _ask(self, line: Line) -> None:
+    async def _ask(self, broker_id: int, line: Line) -> None:
         request = BrokerHeartbeatRequest(
             broker_id=self.broker_id,
             broker_epoch=self.incarnation,
@@ -139,14 +141,18 @@ class Heartbeats:
             want_fence=False,
             want_shut_down=False,
         )
-        await line.request(request, BrokerHeartbeatResponse)
+        response = await line.request(request, BrokerHeartbeatResponse)
+        is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
+        if is_refused and broker_id not in self._refusing:
+            logger.warning("broker %d refuses heartbeats: this one needs ClusterAction on the cluster there", broker_id)
+        (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
 
 
-def _was_refused(exc: BaseException | None) -> bool:
+def was_refused(exc: BaseException | None) -> bool:
     """Tell whether nobody listens at an address: then every way to reach it was refused."""
     while exc is not None:
         if isinstance(exc, BaseExceptionGroup):
-            return all(map(_was_refused, exc.exceptions))
+            return all(map(was_refused, exc.exceptions))
         if isinstance(exc, ConnectionRefusedError):
             return True
         exc = exc.__cause__

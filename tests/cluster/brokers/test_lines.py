@@ -1,0 +1,74 @@
+"""By which listener a broker reaches the others, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafscale.cluster.brokers.heartbeats import Connect, was_refused
+from kafscale.cluster.brokers.lines import lines_between
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
+from kafscale.cluster.node import Endpoint
+from kafscale.config import Address, Listener, SslSettings
+from kafscale.errors import BrokerUnavailable, ConfigError
+from kafscale.server.kafka.binding import bind
+from tests.devtools.memory_broker import memory_settings
+
+SSL_ONLY = (Listener("SSL", "127.0.0.1", 9093),)
+BOTH = (Listener("SSL", "127.0.0.1", 9093), Listener("PLAINTEXT", "127.0.0.1", 9092))
+
+WITH_CERTIFICATE = {"ssl": SslSettings(ssl_certificate_file=Path("certificate.pem"), ssl_key_file=Path("key.pem"))}
+
+
+def properties(directory: Path, *lines: str) -> Path:
+    path = directory / "broker.properties"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def lines(listeners: tuple[Listener, ...], **changes: object) -> Connect | None:
+    return lines_between(memory_settings(listeners=listeners, **WITH_CERTIFICATE, **changes))
+
+
+def test_without_settings_of_a_client_a_listener_without_tls_and_sasl_is_taken(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert lines(BOTH) is not None
+    assert not caplog.messages
+    assert lines(SSL_ONLY) is None
+    assert "no listener is PLAINTEXT" in caplog.text
+
+
+def test_the_settings_of_a_client_say_which_listener(tmp_path: Path) -> None:
+    config = properties(tmp_path, "security.protocol=SSL")
+    assert lines(SSL_ONLY, inter_broker_config=config) is not None
+    assert lines(BOTH, inter_broker_config=config, inter_broker_listener="SSL") is not None
+    with pytest.raises(ConfigError, match="'PLAINTEXT' is PLAINTEXT, and this broker connects by SSL"):
+        lines(BOTH, inter_broker_config=config, inter_broker_listener="PLAINTEXT")
+    with pytest.raises(ConfigError, match="'SSL' is SSL, and this broker connects by PLAINTEXT"):
+        lines(BOTH, inter_broker_listener="SSL")
+    with pytest.raises(ConfigError, match="--inter-broker-listener: 'OTHER' is no listener"):
+        lines(BOTH, inter_broker_listener="OTHER")
+    with pytest.raises(ConfigError, match=r"--inter-broker-config .*: security.protocol: 'NONE' is not known"):
+        lines(BOTH, inter_broker_config=properties(tmp_path, "security.protocol=NONE"))
+
+
+async def test_an_address_that_refuses_connections_says_so() -> None:
+    bound = await bind("PLAINTEXT", Address("127.0.0.1", 0), option="--listen")
+    for socket in bound.sockets:
+        await socket.aclose()
+    connect = lines((Listener("PLAINTEXT", "127.0.0.1", 9092),))
+    assert connect is not None
+    with pytest.raises(BrokerUnavailable) as caught:
+        await connect(2, record(PLAINTEXT=Endpoint("127.0.0.1", bound.port)))
+    assert was_refused(caught.value)
+    with pytest.raises(BrokerUnavailable) as caught:
+        await connect(2, record(OTHER=Endpoint("127.0.0.1", bound.port)))
+    assert not was_refused(caught.value)
+
+
+def record(**endpoints: Endpoint | None) -> BrokerRecord:
+    return BrokerRecord(
+        incarnation=1, state=BrokerState.LIVE, endpoints=endpoints, directory_id="", acknowledges_locally=False
+    )
