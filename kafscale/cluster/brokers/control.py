@@ -103,6 +103,8 @@ class Controller:
         )
         help = "Partitions whose leader does not serve."
         metrics.gauge("kafscale_partitions_without_leader", help, lambda: leaderless_count(state))
+        help = "Partitions that need the streams of earlier incarnations, until all that is in them is flushed."
+        metrics.gauge("kafscale_partitions_recovering", help, lambda: len(state.recovering))
         metrics.gauge("kafscale_is_controller", "1 if this broker decides for all.", lambda: float(self.is_mine))
         help = "Time since a broker that this one watches was heard of, of the longest."
         metrics.gauge("kafscale_heartbeat_age_seconds", help, self.liveness.oldest_seconds)

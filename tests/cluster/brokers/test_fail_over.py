@@ -438,5 +438,6 @@ async def test_metrics_tell_who_was_declared_dead_and_what_waits(autojump_clock:
             'kafscale_brokers_declared_total{state="fenced"} 1',
             "kafscale_partitions_failed_over_total 2",
             "kafscale_partitions_without_leader 2",
+            "kafscale_partitions_recovering 0",
             "kafscale_is_controller 1",
         } <= set(exposed)
