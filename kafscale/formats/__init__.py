@@ -6,7 +6,7 @@
     wal_entries, wal_objects            the write-ahead log, on the local disk and in the bucket
     wal_runs                            which objects of the log count
     transactions, open_transactions     what footers tell of transactions, and what batches make of them
-    metadata_changes, metadata_checkpoint   the metadata in the bucket
+    metadata_changes, metadata_checkpoint   the metadata in the bucket; `metadata_head` and `placements` beside others
 
 Sans-IO, but for coroutines that wait for nothing but the object store. May not import trio, so that a reader that
 blocks can run them. `docs/reference/formats.md` is made from these modules (`reference`).

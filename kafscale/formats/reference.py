@@ -16,6 +16,7 @@ from kafscale.formats import (
     metadata_changes,
     metadata_checkpoint,
     metadata_head,
+    placements,
     segment,
     segment_v1,
     transactions,
@@ -46,6 +47,7 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Checkpoints of the metadata", metadata_checkpoint),
     ("The transaction in such a checkpoint", metadata_changes),
     ("Metadata that several brokers share", metadata_head),
+    ("Who leads what, in that metadata", placements),
     ("Record batches", batch_header),
 )
 

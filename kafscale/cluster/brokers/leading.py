@@ -28,6 +28,7 @@ from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
+from kafscale.formats.placements import decided_begin
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_objects import WalObject
 from kafscale.log.hand_over import Acquisition, acquire_partition, release_partition
@@ -270,6 +271,4 @@ def _streams_of(partition: Partition, recover: Sequence[int]) -> tuple[int, ...]
 
 def begun(placement: Placement) -> tuple[EpochStart, ...]:
     """Return where the last epoch that was decided began, as the resolution of segments wants it."""
-    if placement.decided_epoch < 0:
-        return ()
-    return (EpochStart(placement.decided_epoch, placement.decided_offset),)
+    return decided_begin(placement.decided_epoch, placement.decided_offset)

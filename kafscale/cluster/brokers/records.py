@@ -3,7 +3,7 @@
     brokers/<id>/record                   a BrokerRecord: the incarnation that may act as this broker
     cluster/next-number                   the next incarnation, leader epoch or term; none is ever used twice
     cluster/controller                    a ControllerRecord
-    assignments/<topic id>/<hundred>      the placements of partitions 100 * hundred to 100 * hundred + 99
+    assignments/<topic id>/<hundred>      the placements of a hundred partitions (`kafscale.formats.placements`)
 
 An *incarnation* is one start of a broker. Its number is also the leader epoch of what it leads from then on, and the
 high half of the producer ids that it hands out, as the epoch of a claim is for a broker alone.
@@ -18,13 +18,12 @@ import attrs
 
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.node import Endpoint
+from kafscale.formats.placements import ROW_COUNT, row_key
 
 BROKERS = "brokers/"
 CLUSTER = "cluster/"
-ASSIGNMENTS = "assignments/"
 NEXT_NUMBER_KEY = f"{CLUSTER}next-number"
 CONTROLLER_KEY = f"{CLUSTER}controller"
-ROW_COUNT = 100  # partitions in one entry: 100,000 partitions are 1,000 entries, and a move writes 2 KB
 
 NOBODY = -1
 UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
@@ -152,21 +151,6 @@ def record_key(broker_id: int) -> str:
 def parse_record_key(key: str) -> int | None:
     """Return the broker's id, or None for another entry about a broker."""
     return int(key[len(BROKERS) : -len(_RECORD)]) if key.endswith(_RECORD) else None
-
-
-def row_key(topic_id: bytes, index: int) -> str:
-    """Return where the placement of a partition is."""
-    return f"{topic_rows_prefix(topic_id)}{index // ROW_COUNT:05d}"
-
-
-def topic_rows_prefix(topic_id: bytes) -> str:
-    return f"{ASSIGNMENTS}{topic_id.hex()}/"
-
-
-def parse_row_key(key: str) -> tuple[bytes, int]:
-    """The topic's id, and the index of the first partition of the row."""
-    _, topic_id, hundred = key.split("/")
-    return bytes.fromhex(topic_id), int(hundred) * ROW_COUNT
 
 
 def encode_row(placements: Sequence[Placement]) -> bytes:

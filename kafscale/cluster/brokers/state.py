@@ -7,26 +7,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 import attrs
 
 from kafscale.cluster.brokers.records import (
-    ASSIGNMENTS,
     BROKERS,
     CLUSTER,
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
-    ROW_COUNT,
     BrokerRecord,
     BrokerState,
     ControllerRecord,
     Placement,
     decode_row,
     parse_record_key,
-    parse_row_key,
     record_key,
-    row_key,
 )
 from kafscale.cluster.metadata.base import Change, MetadataStore
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.formats.manifest import PartitionId
+from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key, row_key
 
 Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose placements have changed, perhaps none
 

@@ -7,12 +7,13 @@ from collections import Counter
 import attrs
 
 from kafscale.cluster.brokers.placing import leaders_of_new
-from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, record_key, rows_of, topic_rows_prefix
+from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, record_key, rows_of
 from kafscale.cluster.brokers.state import ClusterState, leaders_count
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.topics.index import TopicDraft
 from kafscale.errors import KafkaError
+from kafscale.formats.placements import topic_rows_prefix
 from kafscale.wire.error_codes import BROKER_NOT_AVAILABLE
 
 

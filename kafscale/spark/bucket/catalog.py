@@ -13,12 +13,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from time import monotonic, sleep
 
 import attrs
 
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.errors import DamagedObject, NotFound, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_footer_with_timestamps, read_index
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment, fingerprint
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, PartitionId, Segment, fingerprint
+from kafscale.formats.placements import Beginning
 from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Resolution, assumed_ends, resolve
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
@@ -43,6 +45,8 @@ from kafscale.store.paths import (
 READS_AT_ONCE_COUNT = 32
 LISTINGS_MAX_COUNT = 5  # of a topic, while segments go faster than their footers are read
 RECORD_BYTES_ASSUMED = 1 << 10  # of records at brokers, where no segment tells how large a partition's are
+DECISION_WAIT_SECONDS = 10.0  # for a new leader: it lists a partition, and then commits where it goes on
+DECISION_LOOK_SECONDS = 0.2
 BEHIND_EVERY_KEY = "\U0010ffff"
 
 logger = logging.getLogger(__name__)
@@ -69,6 +73,7 @@ class PartitionLog:
     tail: what the write-ahead log has behind the segments, if that is read.
     behind: what brokers have behind the segments, if they are asked: then it ends where it does for consumers.
     first_open_offset: where the oldest transaction begins that is open at the end, if only what is committed is read.
+    settled_end_offset: what is behind it may not be part of the log, as a new leader has not told yet where it goes on.
     """
 
     topic: str
@@ -80,6 +85,7 @@ class PartitionLog:
     tail: Tail = NO_TAIL
     behind: Behind | None = None
     first_open_offset: int | None = None
+    settled_end_offset: int | None = None
 
     @property
     def start_offset(self) -> int:
@@ -95,6 +101,8 @@ class PartitionLog:
     @property
     def written_end_offset(self) -> int:
         """The offset behind the last record that is there."""
+        if self.settled_end_offset is not None:
+            return max(self.start_offset, self.settled_end_offset)
         if self.behind is not None:
             return max(self.start_offset, self.behind.end_offset)
         return max(self.flushed_end_offset, self.tail.last_offset + 1 if self.tail.batches else 0)
@@ -118,6 +126,8 @@ class PartitionLog:
             return (
                 f"a transaction is open from {self.end_offset} on, and only what is committed is read (isolationLevel)"
             )
+        if self.settled_end_offset is not None:
+            return f"a new leader has not told yet what of the partition it has behind {self.end_offset}"
         if self.behind is not None:
             return f"what brokers have ends at {self.end_offset}"
         return (
@@ -154,6 +164,7 @@ class Catalog:
     _decisions: DecisionReader = attrs.field(init=False)
     _found: dict[SegmentKey, _Found] = attrs.field(factory=dict, init=False)
     _footers: dict[SegmentKey, Footer] = attrs.field(factory=dict, init=False)
+    _settled_ends: dict[PartitionId, int] = attrs.field(factory=dict, init=False)  # as of the last time that each was
     _gone: set[SegmentKey] = attrs.field(factory=set, init=False)  # since they were listed
 
     def __attrs_post_init__(self) -> None:
@@ -216,7 +227,7 @@ class Catalog:
         if self.brokers is not None and newest is None:
             self._gone.clear()
             return {}
-        topic_id, by_partition = self._list(topic, None if newest is None else newest.topic_id)
+        topic_id, by_partition, beginnings = self._list_settled(topic, None if newest is None else newest.topic_id)
         known = metadata.topics.get(topic)
         if known is not None and topic_id in (None, known.topic_id):
             topic_id = known.topic_id
@@ -226,7 +237,10 @@ class Catalog:
         if topic_id is not None and self.with_log:
             indexes = {*by_partition, *range(known.partition_count if known is not None else 0)}
             logged = {index: write_ahead_log.batches((topic_id, index)) for index in indexes}
-        logs = self._assemble(topic, by_partition, logged)
+        begun_at = {index: [*begun(logged.get(index, ()))] for index in by_partition}
+        for index in by_partition.keys() & beginnings.keys():
+            begun_at[index] += beginnings[index].begun
+        logs = self._assemble(topic, by_partition, begun_at)
         for index in range(known.partition_count if known is not None else 0):
             log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
             assert known is not None
@@ -235,11 +249,51 @@ class Catalog:
         if newest is not None:
             at_brokers = newest.partitions.items()
             empty = PartitionLog(topic=topic, partition=0, segments=(), topic_id=topic_id)
-            return {
+            logs = {
                 index: self._with_newest(logs.get(index, attrs.evolve(empty, partition=index)), ends)
                 for index, ends in at_brokers
             }
-        return {index: self._with_tail(log, logged.get(index, ())) for index, log in logs.items()}
+        else:
+            logs = {index: self._with_tail(log, logged.get(index, ())) for index, log in logs.items()}
+        return {index: self._settled(log, beginnings.get(index)) for index, log in logs.items()}
+
+    def _list_settled(
+        self, topic: str, of_id: bytes | None
+    ) -> tuple[bytes | None, Mapping[int, Sequence[_Found]], Mapping[int, Beginning]]:
+        """List a topic, and look behind that where the epochs of its partitions have begun.
+
+        While one changes its leader, the listing may have what the next leader has not found, so it is listed again
+        when that has told where it goes on. A partition that this catalog has seen before ends where it did then.
+        """
+        give_up_at = monotonic() + DECISION_WAIT_SECONDS
+        while True:
+            topic_id, by_partition = self._list(topic, of_id)
+            some_id = topic_id or (known.topic_id if (known := self.metadata.topics.get(topic)) else b"")
+            beginnings = self._reader.beginnings(some_id)
+            undecided = [
+                index
+                for index, each in beginnings.items()
+                if index in by_partition and not each.is_decided and (some_id, index) not in self._settled_ends
+            ]
+            if not undecided:
+                return topic_id, by_partition, beginnings
+            if monotonic() >= give_up_at:
+                raise StoreUnavailable(
+                    f"partition {min(undecided)} of topic '{topic}' has a new leader, which has not told yet what of "
+                    "it counts: try again when its broker serves"
+                )
+            sleep(DECISION_LOOK_SECONDS)
+
+    def _settled(self, log: PartitionLog, beginning: Beginning | None) -> PartitionLog:
+        """Have it end where it did, while its next leader may take nothing of what has come since."""
+        if beginning is None or log.topic_id is None:
+            return log
+        partition_id = (log.topic_id, log.partition)
+        if beginning.is_decided:
+            self._settled_ends[partition_id] = log.written_end_offset
+            return log
+        settled_end = self._settled_ends.get(partition_id)
+        return log if settled_end is None else attrs.evolve(log, settled_end_offset=settled_end)
 
     def _with_newest(self, log: PartitionLog, ends: Ends) -> PartitionLog:
         """Have it begin and end as its leader says."""
@@ -267,9 +321,12 @@ class Catalog:
         self,
         topic: str,
         by_partition: Mapping[int, Sequence[_Found]],
-        logged: Mapping[int, Sequence[LoggedBatch]],
+        begun_at: Mapping[int, Sequence[EpochStart]],
     ) -> dict[int, PartitionLog]:
-        """Read the footers that it takes, of all partitions at once: as a rule, one round is enough."""
+        """Read the footers that it takes, of all partitions at once: as a rule, one round is enough.
+
+        `begun_at` is where epochs are known to have begun.
+        """
         tried: set[SegmentKey] = set()
         assemblies = [
             _Assembly(
@@ -279,7 +336,7 @@ class Catalog:
                 self._footers,
                 tried,
                 assumed_ends(each.key for each in found),
-                begun(logged.get(index, ())),
+                begun_at[index],
             )
             for index, found in by_partition.items()
         ]
@@ -418,7 +475,7 @@ class _Assembly:
     footers: Mapping[SegmentKey, Footer]
     tried: Collection[SegmentKey]  # those that are not in `footers` are damaged
     ends: Mapping[SegmentKey, int]
-    begun: Sequence[EpochStart]  # as the write-ahead log tells
+    begun: Sequence[EpochStart]  # as the write-ahead log and the placements tell
     decided: Decided = NOTHING_DECIDED
 
     def decided_by(self, decisions: DecisionReader) -> _Assembly:

@@ -1,8 +1,11 @@
-"""What the broker's newest checkpoint in the bucket tells of topics, and a listing of their segments does not.
+"""What the metadata in the bucket tells of topics, and a listing of their segments does not.
 
 Partitions that nothing was flushed of, offsets below which all was deleted (by DeleteRecords or retention), and topics
 that were deleted while their objects are still there. A checkpoint is some seconds old, or older while the broker is
 away or its disk is not the bucket's, so what is listed counts beside it. Other brokers' buckets have none.
+
+Several brokers that share a bucket have, beside checkpoints, the head (`kafscale.formats.metadata_head`), which has
+what they have committed since: with it the metadata is that of this moment, and tells where each leader epoch began.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from operator import is_
 import attrs
 
 from kafscale.errors import AccessDenied, DamagedObject, NotFound
-from kafscale.formats.metadata_changes import Transaction, folded
+from kafscale.formats.metadata_changes import Transaction, decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint, newest_checkpoint, with_changes
+from kafscale.formats.metadata_head import Head, HeadEntry, decode_head, head_key
+from kafscale.formats.placements import ASSIGNMENTS, Beginning, decode_beginnings, parse_row_key
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_prefix
@@ -54,13 +59,26 @@ class Deletion:
 
 @attrs.frozen(kw_only=True)
 class Metadata:
-    """The metadata of one checkpoint; empty where there is none.
+    """The metadata of one moment; empty where there is none.
 
-    Deletions are by topic id, and remembered for a day or longer.
+    Deletions are by topic id, and remembered for a day or longer. `rows` are those of placements, encoded, by topic id
+    and first partition: there are none unless several brokers share the bucket.
     """
 
     topics: Mapping[str, TopicMetadata] = attrs.field(factory=dict)
     deletions: Mapping[bytes, Deletion] = attrs.field(factory=dict)
+    rows: Mapping[bytes, Mapping[int, bytes]] = attrs.field(factory=dict, repr=False)
+
+    def beginnings(self, topic_id: bytes) -> Mapping[int, Beginning]:
+        """Return where the leader epochs of a topic's partitions began. Raises DamagedObject."""
+        found: dict[int, Beginning] = {}
+        for first, row in self.rows.get(topic_id, {}).items():
+            try:
+                found.update(enumerate(decode_beginnings(row), start=first))
+            except (ValueError, KeyError, TypeError) as exc:
+                name = f"{ASSIGNMENTS}{topic_id.hex()}"
+                raise DamagedObject(f"{name}: the metadata holds a row that is none of placements: {exc!r}") from exc
+        return found
 
     def deletion_of(self, name: str) -> Deletion | None:
         """The last one of a topic of this name."""
@@ -70,7 +88,7 @@ class Metadata:
 
 @attrs.define(eq=False, repr=False)
 class MetadataReader:
-    """Reads the newest checkpoint, once."""
+    """Reads the newest checkpoint, once, and the head each time, where several brokers share the bucket."""
 
     bucket: Bucket
     namespace: str
@@ -80,15 +98,23 @@ class MetadataReader:
     _is_unreadable: bool = attrs.field(default=False, init=False)
     _changes: Sequence[Transaction] = attrs.field(default=(), init=False)
     _changed: Metadata | None = attrs.field(default=None, init=False)  # by these
+    _head: Head | None = attrs.field(default=None, init=False)
+    _with_head: tuple[Head, Metadata] | None = attrs.field(default=None, init=False)
 
     def read(self) -> Metadata:
-        """Return what the bucket has now. One listing request, and one or two more for a new checkpoint.
+        """Return what the bucket has now.
 
-        What may not be read is not there, with a warning: a policy may give a reader the segments alone. Raises
-        StoreError.
+        One listing request, and one to three more for a new checkpoint; the head alone where that has all changes since
+        the checkpoint that was read last. What may not be read is not there, with a warning: a policy may give a reader
+        the segments alone. Raises StoreError.
         """
         prefix = system_prefix("checkpoint", namespace=self.namespace)
         try:
+            if self._head is not None:
+                self._look_at_head()
+                if self._head is not None and self._entries() is not None:
+                    self._is_unreadable = False
+                    return self._metadata_of_head()
             return self._read(prefix)
         except AccessDenied as exc:
             logger.warning(
@@ -110,7 +136,8 @@ class MetadataReader:
     @property
     def is_shared(self) -> bool:
         """Tell whether several brokers share the bucket: then the position has the last epoch of a broker alone."""
-        return self._checkpoint is not None and SHARED_KEY in self._checkpoint.transaction.puts
+        is_known = self._checkpoint is not None and SHARED_KEY in self._checkpoint.transaction.puts
+        return is_known or self._head is not None
 
     def changed_by(self, transactions: Sequence[Transaction]) -> Metadata:
         """Return what was read last with the changes that the log has behind its position, in order.
@@ -118,13 +145,10 @@ class MetadataReader:
         Raises DamagedObject.
         """
         if not transactions:
-            return self._metadata
+            return self._metadata_of_head()
         is_same = len(transactions) == len(self._changes) and all(map(is_, transactions, self._changes))
         if self._changed is None or not is_same:
-            checkpoint = self._checkpoint or Checkpoint(START, Transaction())
-            for each in folded(transactions, CHANGES_AT_ONCE_COUNT):
-                checkpoint = with_changes(checkpoint, Checkpoint(checkpoint.position, each))
-            self._changes, self._changed = transactions, decode_metadata("the write-ahead log", checkpoint)
+            self._changes, self._changed = transactions, self._applied(transactions)
         return self._changed
 
     def _read(self, prefix: str) -> Metadata:
@@ -132,24 +156,59 @@ class MetadataReader:
             found = [parse_numbered_key(info.key) for info in self.bucket.list(prefix)]
             keys = [key for key in found if key is not None]
             self._is_unreadable = False
-            if not keys or keys[-1] == self._key:
-                break
             try:
-                self._take(self._read_newest(keys), keys[-1])
-                break
+                if keys and keys[-1] != self._key:
+                    self._take(self._read_newest(keys), keys[-1])
+                    self._look_at_head()
+                if self._head is None or self._entries() is not None:
+                    break
             except DamagedObject as exc:
                 logger.warning("the checkpoint of the metadata can't be read: %s", exc)
                 self._is_unreadable = True
                 break
             except NotFound as exc:
                 logger.info("a checkpoint of the metadata has been replaced while it was read: %s", exc)
-        return self._metadata
+        return self._metadata_of_head()
+
+    def _look_at_head(self) -> None:
+        """Get the head, which there is none of where one broker has the bucket to itself. Raises StoreError."""
+        key = head_key(self.namespace)
+        try:
+            self._head = decode_head(key, self.bucket.get(key).data)
+        except NotFound:
+            self._head = None
+        except DamagedObject as exc:  # no broker changes anything without it
+            logger.warning("the newest changes of the metadata can't be read: %s", exc)
+
+    def _entries(self) -> Sequence[HeadEntry] | None:
+        """Return what the head has behind the checkpoint; None if there is no checkpoint that is new enough."""
+        if self._head is None or self._checkpoint is None:
+            return None
+        position = self._checkpoint.position
+        return self._head.behind(position.number if position.epoch == self._head.epoch else -1)
+
+    def _metadata_of_head(self) -> Metadata:
+        if self._head is None:
+            return self._metadata
+        if self._with_head is None or self._with_head[0] != self._head:
+            entries = self._entries()
+            if entries is None:
+                logger.warning("no checkpoint of the metadata goes with the head, so what is new is not known")
+            changes = [decode_transaction(memoryview(each.data)) for each in entries or ()]
+            self._with_head = (self._head, self._applied(changes))
+        return self._with_head[1]
+
+    def _applied(self, transactions: Sequence[Transaction]) -> Metadata:
+        checkpoint = self._checkpoint or Checkpoint(START, Transaction())
+        for each in folded(transactions, CHANGES_AT_ONCE_COUNT):
+            checkpoint = with_changes(checkpoint, Checkpoint(checkpoint.position, each))
+        return decode_metadata("the newest metadata", checkpoint)
 
     def _take(self, checkpoint: Checkpoint | None, newest: NumberedKey) -> None:
         """Have what was read; None if nothing of it is intact."""
         if checkpoint is not None:
             self._metadata = decode_metadata(newest.key, checkpoint)
-            self._checkpoint, self._changed = checkpoint, None
+            self._checkpoint, self._changed, self._with_head = checkpoint, None, None
         self._key = newest
 
     def _read_newest(self, keys: Sequence[NumberedKey]) -> Checkpoint | None:
@@ -172,6 +231,7 @@ def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
     topics: dict[str, TopicMetadata] = {}
     deletions: dict[bytes, Deletion] = {}
     log_start_offsets: dict[bytes, dict[int, int]] = defaultdict(dict)
+    rows: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     try:
         for name, value in puts.items():
             kind, _, rest = name.partition("/")
@@ -189,6 +249,9 @@ def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
             elif kind == "log-start-offsets":
                 hex_id, _, partition = rest.partition("/")
                 log_start_offsets[bytes.fromhex(hex_id)][int(partition)] = int(json.loads(value))
+            elif name.startswith(ASSIGNMENTS):
+                row_id, first = parse_row_key(name)
+                rows[row_id][first] = value
     except (ValueError, KeyError, TypeError) as exc:
         raise DamagedObject(f"{key}: the metadata holds a value that is none of a topic: {exc!r}") from exc
-    return Metadata(topics=topics, deletions=deletions)
+    return Metadata(topics=topics, deletions=deletions, rows=rows)

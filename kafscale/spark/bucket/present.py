@@ -8,10 +8,12 @@ several brokers share the bucket, the log is all of their streams, which have no
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import attrs
 
 from kafscale.errors import AccessDenied, DamagedObject, StoreError
+from kafscale.formats.placements import Beginning
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.log_objects import NO_LOG, LogMoved, LogReader, LogView
 from kafscale.spark.bucket.metadata import Metadata, MetadataReader
@@ -70,3 +72,10 @@ class PresentReader:
                 return Present(metadata)
             return Present(self._metadata.changed_by(view.transactions), view)
         raise StoreError("the write-ahead log in the bucket is trimmed faster than it can be read: try again")
+
+    def beginnings(self, topic_id: bytes) -> Mapping[int, Beginning]:
+        """Return where epochs of a topic's partitions began, as of now; nothing where a broker has the bucket alone.
+
+        What a listing has that was made before counts if the partition is decided. Raises DamagedObject, StoreError.
+        """
+        return self._metadata.read().beginnings(topic_id) if self._metadata.is_shared else {}

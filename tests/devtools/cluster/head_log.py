@@ -16,13 +16,10 @@ import attrs
 
 from kafscale.cluster.brokers.leading import begun
 from kafscale.cluster.brokers.records import (
-    ASSIGNMENTS,
-    ROW_COUNT,
     BrokerRecord,
     Placement,
     decode_row,
     parse_record_key,
-    parse_row_key,
     record_key,
 )
 from kafscale.cluster.metadata.base import Transaction
@@ -30,6 +27,7 @@ from kafscale.cluster.metadata.converter import decode
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.metadata_head import Head, decode_head
+from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key
 from kafscale.formats.segment import EpochStart
 
 

@@ -1,0 +1,72 @@
+"""Who leads each partition where several brokers share the bucket, and where its epoch began: rows of the metadata.
+
+    assignments/<topic id, 32 hex digits>/<hundred, 5 digits>     partitions 100 * hundred to 100 * hundred + 99
+
+A row is JSON, with a list for each column. Broker `leaders[n]` leads the n-th partition of the row, with leader epoch
+`epochs[n]`. It lists what the bucket holds, and commits where its epoch begins before anybody is served:
+`decided_epochs[n]` began at `decided_offsets[n]`, and the partition is *decided* while that is the epoch of its leader.
+
+What a broker of an earlier epoch has written that ends at or behind that came too late (`resolution`, which is told so
+by `begun`). While a partition is not decided, its leader may have listed it already: an object that has come since will
+be late, and nobody can tell it from one that has come before. So whoever reads the bucket looks at a row *behind* its
+listing, and believes the listing if the partition is decided: whoever leads it next lists it later.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+
+from kafscale.buffers import Buffer
+from kafscale.formats.segment import EpochStart
+
+ASSIGNMENTS = "assignments/"
+ROW_COUNT = 100  # partitions in one entry: 100,000 partitions are 1,000 entries, and a move writes 2 KB
+
+
+@attrs.frozen
+class Beginning:
+    """Which epoch a partition is led with, and which was decided last, at which offset; -1 if none was."""
+
+    epoch: int
+    decided_epoch: int
+    decided_offset: int
+
+    @property
+    def is_decided(self) -> bool:
+        """Tell whether the leader has committed where its epoch begins."""
+        return self.decided_epoch == self.epoch
+
+    @property
+    def begun(self) -> tuple[EpochStart, ...]:
+        """Return where the last epoch that was decided began, as the resolution of segments wants it."""
+        return decided_begin(self.decided_epoch, self.decided_offset)
+
+
+def decided_begin(decided_epoch: int, decided_offset: int) -> tuple[EpochStart, ...]:
+    """Return where an epoch began that was decided, as the resolution of segments wants it; nothing for epoch -1."""
+    return (EpochStart(decided_epoch, decided_offset),) if decided_epoch >= 0 else ()
+
+
+def topic_rows_prefix(topic_id: bytes) -> str:
+    """Return what the keys of all rows of a topic begin with."""
+    return f"{ASSIGNMENTS}{topic_id.hex()}/"
+
+
+def row_key(topic_id: bytes, index: int) -> str:
+    """Return where the placement of a partition is."""
+    return f"{topic_rows_prefix(topic_id)}{index // ROW_COUNT:05d}"
+
+
+def parse_row_key(key: str) -> tuple[bytes, int]:
+    """Return the topic's id, and the index of the first partition of the row."""
+    _, topic_id, hundred = key.split("/")
+    return bytes.fromhex(topic_id), int(hundred) * ROW_COUNT
+
+
+def decode_beginnings(value: Buffer) -> list[Beginning]:
+    """Return what a row says of where epochs begin. Raises ValueError, KeyError, TypeError for what is no row."""
+    row = json.loads(bytes(value))
+    columns = zip(row["epochs"], row["decided_epochs"], row["decided_offsets"], strict=True)
+    return [Beginning(int(epoch), int(decided), int(offset)) for epoch, decided, offset in columns]
