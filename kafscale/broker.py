@@ -246,7 +246,7 @@ class Broker:
         log = open_log(
             settings,
             lead.views,
-            open_journal(settings, disk, lead.journal, self.metrics),
+            open_journal(settings, disk, lead.journal, self.metrics, None if several is None else several.lease),
             broker_epoch=lead.epoch,
             metrics=self.metrics,
             check_lead=lead.check.confirm,
@@ -338,7 +338,7 @@ class Broker:
             log.open_topic(topic_spec(services, topic))
         await lead.end_earlier(log.partitions.keys())
         await log.restore(*([] if lead.several is None else [lead.several.begun]))
-        await log.replay()
+        await log.replay(*([] if lead.several is None else [lead.several.is_lost]))
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
         await self._decide(lead, log)
         await services.producer_ids.begin(log.producer_ids())

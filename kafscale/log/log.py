@@ -28,7 +28,7 @@ from kafscale.errors import StoreError
 from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_entries import WalFile
+from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.bucket.deletion import Deleter
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer
@@ -41,7 +41,7 @@ from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Traffic
 from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.read.reader import LogReader
-from kafscale.log.replaying import Replay, RestoreBefore
+from kafscale.log.replaying import Replay, RestoreBefore, is_never_lost
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
 from kafscale.log.wal.journal import Journal
@@ -351,14 +351,19 @@ class Log:
             self.restored.footer_read_count,
         )
 
-    async def replay(self) -> None:
-        """Bring back what the journal has and no segment has. Raises DamagedObject, StorageFailed, StoreError."""
+    async def replay(self, is_lost: Callable[[WalEntry], bool] = is_never_lost) -> None:
+        """Bring back what the journal has and no segment has.
+
+        Of partitions that are not led here, `is_lost` tells what no segment has: that is kept for the user. Raises
+        DamagedObject, StorageFailed, StoreError.
+        """
         replay = Replay(
             journal=self.journal,
             pool=self.pool,
             partitions=self.partitions,
             restore_before=self._restore_before,
             superseded=self.superseded,
+            is_lost=is_lost,
         )
         progress = _Progress("replaying the write-ahead log: %d entries")
         await self.journal.replay(replay.handle, on_progress=lambda done: progress.report(done.entry_count))

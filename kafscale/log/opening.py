@@ -36,13 +36,15 @@ from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.flush_on_append import FlushOnAppend
 from kafscale.log.wal.journal import Journal
-from kafscale.log.wal.local_wal import Wal
+from kafscale.log.wal.local_wal import Lease, Wal
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
 
 
-def open_journal(settings: Settings, disk: Disk, bucket_log: S3Wal | None, metrics: Metrics) -> Journal:
+def open_journal(
+    settings: Settings, disk: Disk, bucket_log: S3Wal | None, metrics: Metrics, lease: Lease | None = None
+) -> Journal:
     """Build what makes record batches durable. Nothing is read or written yet.
 
     `bucket_log`, which must tell `became_durable`, is that of the broker's metadata, unless `--durability` is `wal`.
@@ -55,6 +57,7 @@ def open_journal(settings: Settings, disk: Disk, bucket_log: S3Wal | None, metri
     wal = Wal(
         disk=disk,
         on_durable=became_durable,
+        lease=lease,
         segment_bytes=settings.wal_segment_bytes,
         max_bytes=settings.wal_max_bytes,
         sync_interval_seconds=settings.wal_sync_interval_seconds,

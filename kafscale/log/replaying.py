@@ -27,6 +27,11 @@ REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held;
 RestoreBefore = Callable[[PartitionId, EpochStart], Awaitable[None]]
 
 
+def is_never_lost(_entry: WalEntry) -> bool:
+    """Tell of any entry that all of it is in the bucket, or wanted by nobody."""
+    return False
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Replay:
     """One replay: hand entries in order to `handle`, then `finish`.
@@ -40,17 +45,21 @@ class Replay:
     partitions: Mapping[PartitionId, Partition]
     restore_before: RestoreBefore
     superseded: Counter[WalFile] = attrs.field(factory=Counter)
+    is_lost: Callable[[WalEntry], bool] = is_never_lost
     _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
     _now_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
 
     def handle(self, entry: WalEntry) -> bool:
         """Put an entry back into its partition's tail; False if it is in the bucket, or its partition is none of these.
 
-        What is not led here any more was flushed before it was handed over, or its topic is deleted. Raises
-        DamagedObject if the bucket ends before it.
+        What is not led here any more was flushed before it was handed over, or its topic is deleted, unless it
+        `is_lost`. Raises DamagedObject if the bucket ends before it.
         """
         partition = self.partitions.get((entry.topic_id, entry.partition))
         if partition is None:
+            if self.is_lost(entry):
+                assert entry.file is not None
+                self.superseded[entry.file] += 1
             return False
         if (entry.topic_id, entry.partition) in self._postponed or partition.is_superseded_by(entry):
             self._postponed.add(entry)

@@ -11,6 +11,7 @@
     membership  what an operator decides about a broker: that it is drained, or does not come back
     liveness    pure: which of the others were heard of lately
     heartbeats  from broker to broker, over `lines`
+    lease       whether a broker with a log of its own may acknowledge
     failing_over    what a broker led that is lost is led by others: one commit
     control     what one of the brokers does for all: checkpoints, balance, fail-over
 

@@ -83,7 +83,7 @@ class Controller:
     _needed: Set[int] | None = attrs.field(default=None, init=False)  # the streams that were when it looked last
 
     def __attrs_post_init__(self) -> None:
-        self.fail_over = FailOver(self.state)
+        self.fail_over = FailOver(self.state, self.liveness.session_timeout_seconds)
         self.metadata.kept_until = lambda: self._kept_until if self.is_mine else 0
 
     @property

@@ -43,7 +43,9 @@ from kafscale.errors import KafkaError
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 
-GIVEN_UP_WAIT_SECONDS = 3.0  # as after a take-over: a broker looks at the metadata every 0.5 s
+# Until others lead what a broker led that may acknowledge without a look at the metadata; or the session timeout, where
+# that is longer (`kafscale.cluster.brokers.lease`).
+GIVEN_UP_WAIT_SECONDS = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class FailOver:
     """Has others lead what brokers led that do not any more."""
 
     state: ClusterState
+    session_timeout_seconds: float
     _seen_revision: int = attrs.field(default=-1, init=False)
     _given_up_at: dict[int, tuple[int, float]] = attrs.field(factory=dict, init=False)  # by id: incarnation, since when
     _declared: CounterFamily | None = attrs.field(default=None, init=False)
@@ -103,7 +106,7 @@ class FailOver:
                 if incarnation != record.incarnation:
                     since = now
                 given_up[broker_id] = record.incarnation, since
-                if now - since >= GIVEN_UP_WAIT_SECONDS:
+                if now - since >= max(GIVEN_UP_WAIT_SECONDS, self.session_timeout_seconds):
                     ripe.append(broker_id)
         self._given_up_at = given_up
         return ripe

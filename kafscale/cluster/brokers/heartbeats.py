@@ -1,7 +1,7 @@
 """Heartbeats between brokers, on connections that are kept: each says that it runs, and hears whether the other does.
 
     the controller    to every other broker
-    the others        to the controller; to all if there is none
+    the others        to the controller; to all while there is none
 
 So both ends hear of each other in two ways, and one direction that is cut off costs nothing. A broker that is starting
 sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
@@ -66,7 +66,7 @@ class Heartbeats:
     def watched(self) -> dict[int, BrokerRecord]:
         """Return the brokers to send heartbeats to: all others that may run, or the one that decides."""
         controller = NOBODY if self.state.controller is None else self.state.controller.broker_id
-        watches_all = controller in (self.broker_id, NOBODY)
+        watches_all = controller in (self.broker_id, NOBODY) or controller in self.liveness.lost()
         return {
             broker_id: record
             for broker_id, record in self.state.brokers.items()

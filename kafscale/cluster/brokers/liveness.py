@@ -109,6 +109,10 @@ class Liveness:
         patience_seconds = PATIENCE_TIMEOUTS * self.session_timeout_seconds
         return not known.is_new or known.is_refusing or self.clock() - known.at >= patience_seconds
 
+    def hears_half(self) -> bool:
+        """Tell whether at least half of the watched brokers are heard of; so it is where there are none."""
+        return not self.is_watching or 2 * sum(map(self.is_heard, self._heard)) >= len(self._heard)
+
     def silent(self) -> Collection[int]:
         """Return which are lost, or will be soon if nothing is heard of them."""
         since = self.clock() - self.session_timeout_seconds / 2

@@ -192,6 +192,11 @@ class LeadCheck:
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
 
+    @property
+    def led_at(self) -> float:
+        """Return when the last look began that found it so."""
+        return self._led_at
+
     async def confirm(self) -> None:
         """Return if it led at a moment after this was called. Raises Fenced, StoreError, DamagedObject."""
         while True:

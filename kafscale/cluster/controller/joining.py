@@ -27,6 +27,7 @@ import trio
 import kafscale
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
+from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import (
@@ -140,6 +141,7 @@ async def join(
             controller=controller,
             streams=streams,
             heartbeats=heartbeats,
+            lease=Lease(liveness, lambda: check.led_at, check.confirm),
         ),
         watch_seconds=LOOK_SECONDS,
     )

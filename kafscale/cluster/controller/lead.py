@@ -11,6 +11,7 @@ import trio
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.leading import begun, decide_begin
+from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerState, record_key
@@ -26,6 +27,7 @@ from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject, Fenced, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.journal import Handle
 from kafscale.log.wal.s3_wal import S3Wal
@@ -44,6 +46,7 @@ class Several:
     controller: Controller
     streams: Streams
     heartbeats: Heartbeats
+    lease: Lease
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
@@ -58,6 +61,18 @@ class Several:
         """Return where the last epoch of a partition began that was decided, as `resolve` wants it."""
         placement = self.state.placement(*partition_id)
         return () if placement is None else begun(placement)
+
+    def is_lost(self, entry: WalEntry) -> bool:
+        """Tell whether others lead the partition of an entry of this broker's log, and began before it.
+
+        So it is where an operator has given this broker up.
+        """
+        placement = self.state.placement(entry.topic_id, entry.partition)
+        return (
+            placement is not None
+            and placement.decided_epoch > entry.leader_epoch
+            and placement.decided_offset <= entry.base_offset
+        )
 
     async def end_streams(self, partitions: Collection[PartitionId]) -> Earlier:
         """End the streams that these partitions are to be recovered from. Raises DamagedObject, StoreError."""

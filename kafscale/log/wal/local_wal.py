@@ -21,7 +21,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import attrs
 import trio
@@ -54,6 +54,16 @@ WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that wai
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 
 logger = logging.getLogger(__name__)
+
+
+class Lease(Protocol):
+    """Whether anything may be acknowledged."""
+
+    def is_good(self) -> bool:
+        """Tell whether it may now."""
+
+    async def wait(self) -> None:
+        """Wait until it may. Raises Fenced if it never will."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -89,8 +99,8 @@ class Wal(LogJournal):
     """The log on one disk, a `Journal`.
 
     `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
-    It must not raise. Whoever is in `on_crowded` is called when a file has been begun, or can't be, while the log
-    `is_crowded`.
+    It must not raise. Where there is a `lease`, it is put off while that is not good, and so are the rounds. Whoever is
+    in `on_crowded` is called when a file has been begun, or can't be, while the log `is_crowded`.
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
@@ -99,6 +109,7 @@ class Wal(LogJournal):
 
     disk: Disk
     on_durable: Callable[[Sequence[WalEntry]], None]
+    lease: Lease | None = None
     segment_bytes: int = 64 << 20
     max_bytes: int = 4 << 30
     waiting_max_count: int = WAITING_MAX_COUNT
@@ -355,6 +366,8 @@ class Wal(LogJournal):
         self._room.resume()
         self._last_sync_time = trio.current_time()
         self._observe(self._last_sync_time - began)
+        if self.lease is not None and not self.lease.is_good():
+            await self.lease.wait()  # cancelled, it writes the same again
         self._commit(group, file)
         del round._entries[: len(group)]
         self.on_durable(group)

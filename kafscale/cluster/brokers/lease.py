@@ -1,0 +1,45 @@
+"""Whether a broker with a log of its own may acknowledge: whoever is to lead in its place waits until it does no more.
+
+With `--durability wal` an acknowledgement touches no store, so a broker would not notice that an operator has given it
+up (`kafscale.cluster.brokers.failing_over.give_up`), as while it is suspended, or cut off. So it acknowledges only
+
+    within LEASE_SECONDS of a look at the head that found it to be the one it was
+    or while it hears of at least half of those that it watches, as when the bucket is away: nobody is fenced then
+
+and otherwise waits for the next look. Others lead GIVEN_UP_WAIT_SECONDS after the fence at the earliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.liveness import Liveness
+from kafscale.errors import DamagedObject, StoreError
+
+LEASE_SECONDS = 2.5  # five looks
+RETRY_SECONDS = 0.25
+
+
+@attrs.frozen(eq=False, repr=False)
+class Lease:
+    """That of one incarnation. `looked_at` tells when a look began that found it current; `look` looks again."""
+
+    liveness: Liveness
+    looked_at: Callable[[], float]
+    look: Callable[[], Awaitable[None]]
+
+    def is_good(self) -> bool:
+        """Tell whether it may acknowledge now."""
+        return trio.current_time() - self.looked_at() <= LEASE_SECONDS or self.liveness.hears_half()
+
+    async def wait(self) -> None:
+        """Wait until it may. Raises Fenced."""
+        while not self.is_good():
+            with suppress(StoreError, DamagedObject):
+                await self.look()
+            if not self.is_good():
+                await trio.sleep(RETRY_SECONDS)

@@ -1,0 +1,100 @@
+"""A broker with a log of its own acknowledges nothing when others may lead in its place, however it was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import trio
+from trio.testing import MockClock
+
+from kafscale.cluster.brokers.failing_over import give_up
+from kafscale.config import Durability
+from kafscale.errors import DeclaredDead, KafScaleError
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire import error_codes
+from tests.cluster.brokers.test_fail_over import Cluster, cluster, topic_of
+from tests.cluster.brokers.test_several import Machine, led_by, produce, until, values
+
+WAL = Durability.WAL
+
+
+class Producing:
+    """A produce to partition `index` of broker 3 that may take as long as it likes."""
+
+    def __init__(self, running: Cluster, index: int, value: bytes) -> None:
+        self.is_acknowledged = False
+        self.running, self.index, self.value = running, index, value
+        running.brokers[3].nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        with suppress(KafScaleError):
+            self.is_acknowledged = await produce(self.running.brokers[3], self.index, self.value) == error_codes.NONE
+
+
+@asynccontextmanager
+async def three_with_logs() -> AsyncIterator[tuple[Cluster, list[FaultyStore]]]:
+    """Run three brokers, each with a way of its own to the bucket, and a topic of which broker 3 leads a partition."""
+    async with cluster(0) as running:
+        buckets = [FaultyStore(running.bucket) for _ in range(3)]
+        for broker_id, bucket in enumerate(buckets, start=1):
+            running.machines[broker_id] = Machine(bucket, broker_id)
+            await running.start(broker_id, WAL, flush_interval_seconds=3600.0)
+        await until(lambda: running.controller() == 1)
+        await topic_of(running, 3)
+        yield running, buckets
+
+
+async def test_while_the_bucket_is_away_producing_goes_on(autojump_clock: MockClock) -> None:
+    async with three_with_logs() as (running, buckets):
+        for bucket in buckets:
+            bucket.fail(On())
+        await trio.sleep(60.0)
+        for each in running.brokers.values():
+            (index,) = led_by(each.broker)
+            assert await produce(each, index, b"meanwhile") == error_codes.NONE
+
+
+async def test_a_broker_that_reaches_neither_the_bucket_nor_the_others_waits(autojump_clock: MockClock) -> None:
+    async with three_with_logs() as (running, buckets):
+        (index,) = led_by(running.brokers[3].broker)
+        buckets[2].fail(On())
+        running.network.cut(3, 1, 2)
+        await trio.sleep(10.0)
+        late = Producing(running, index, b"late")
+        await trio.sleep(30.0)
+        assert not late.is_acknowledged
+        buckets[2].heal()
+        await trio.sleep(5.0)
+        assert await values(running.brokers[3], index) == [b"before", b"late"]
+        assert await produce(running.brokers[3], index, b"after") == error_codes.NONE
+
+
+async def test_who_was_given_up_acknowledges_nothing_when_others_lead(autojump_clock: MockClock) -> None:
+    async with three_with_logs() as (running, buckets):
+        (index,) = led_by(running.brokers[3].broker)
+        buckets[2].fail(On())
+        running.network.cut(3, 1, 2)
+        await give_up(running.state(2), 3)
+        acknowledged_at: list[float] = []
+
+        async def produce_all_the_time() -> None:
+            with suppress(KafScaleError):
+                while await produce(running.brokers[3], index, b"late") == error_codes.NONE:
+                    acknowledged_at.append(trio.current_time())
+                    await trio.sleep(0.1)
+
+        running.brokers[3].nursery.start_soon(produce_all_the_time)
+        await until(lambda: running.all_led(3, [1, 2]))
+        led_at = trio.current_time()
+        heir = next(each for each in (1, 2) if index in led_by(running.brokers[each].broker))
+        assert await values(running.brokers[heir], index) == []  # an operator has accepted that
+        buckets[2].heal()
+        await running.brokers[3].ended.wait()
+        failure = running.brokers[3].failure
+        assert failure is not None
+        assert failure.split(DeclaredDead)[0] is not None
+        assert acknowledged_at
+        assert max(acknowledged_at) < led_at - 0.25
+        back = await running.start(3, WAL)
+        assert back.broker.services.log.superseded.total() >= 1 + len(acknowledged_at)  # kept for the operator
