@@ -1,17 +1,19 @@
 """Partitions that come to a broker which serves, from one that has failed: they are replayed from its stream.
 
-Each is restored by itself; those that have been restored by then are replayed together, in one pass over the streams.
-So however many there are, a stream is read a few times: once for the first of them, and once for those that have come
-meanwhile.
+Each is restored by itself, then they are replayed together, in one pass over the streams. A pass waits for those that
+are expected, but not for long: then there is another one for those that have come meanwhile. So however many there are,
+a stream is read a few times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafScaleError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
@@ -21,6 +23,8 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.replaying import Replay, RestoreBefore
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Streams
+
+GATHER_SECONDS = 0.5  # that a pass waits for partitions which are being restored
 
 
 @attrs.define(eq=False, repr=False)
@@ -44,6 +48,21 @@ class Recovering:
     pass_count: int = attrs.field(default=0, init=False)
     _waiting: list[_Wanted] = attrs.field(factory=list, init=False)
     _replaying: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _expected: set[PartitionId] = attrs.field(factory=set, init=False)
+    _has_come: Signal = attrs.field(factory=Signal, init=False)
+
+    @contextmanager
+    def expecting(self, partition_id: PartitionId) -> Iterator[None]:
+        """Have passes wait for a partition, which is being restored in the block, until it comes to `replay`."""
+        self._expected.add(partition_id)
+        try:
+            yield
+        finally:
+            self._note_come(partition_id)
+
+    def _note_come(self, partition_id: PartitionId) -> None:
+        self._expected.discard(partition_id)
+        self._has_come.wake()
 
     async def end(self, partition_id: PartitionId, numbers: Sequence[int]) -> None:
         """End the streams that a partition is to be recovered from, before the bucket is listed.
@@ -60,6 +79,7 @@ class Recovering:
         """
         wanted = _Wanted(partition, numbers, restore_before)
         self._waiting.append(wanted)
+        self._note_come(partition.partition_id)
         async with self._replaying:
             if not wanted.is_done:
                 await self._replay_waiting()
@@ -67,6 +87,9 @@ class Recovering:
             raise wanted.failure
 
     async def _replay_waiting(self) -> None:
+        with trio.move_on_after(GATHER_SECONDS):
+            while self._expected:
+                await self._has_come.wait()
         batch, self._waiting = {each.partition.partition_id: each for each in self._waiting}, []
         replay = Replay(
             journal=self.journal,

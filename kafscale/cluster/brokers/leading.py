@@ -194,23 +194,19 @@ class Leading:
         if spec.leader_epochs.get(index) != placement.epoch:
             raise Superseded
         how = Acquisition(begun=begun(placement), restoring=self._limiter, decide=decide)
-        if placement.recover:
-            how = self._with_recovery(how, (topic.topic_id, index), placement.recover)
-        await acquire_partition(self.log, spec, index, how)
-
-    def _with_recovery(self, how: Acquisition, partition_id: PartitionId, streams: Sequence[int]) -> Acquisition:
-        recovering = self.recovering
-        if recovering is None:
+        if not placement.recover:
+            await acquire_partition(self.log, spec, index, how)
+            return
+        if self.recovering is None:
             raise KafkaError(
                 NOT_LEADER_OR_FOLLOWER,
                 "records of it are in the write-ahead log in the bucket only, which this broker does not use: start it "
                 "with --durability s3-wal",
             )
-
-        async def recover(partition: Partition, restore_before: RestoreBefore) -> None:
-            await recovering.replay(partition, streams, restore_before)
-
-        return attrs.evolve(how, prepare=partial(recovering.end, partition_id, streams), recover=recover)
+        partition_id = topic.topic_id, index
+        with self.recovering.expecting(partition_id):
+            how = _with_recovery(how, self.recovering, partition_id, placement.recover)
+            await acquire_partition(self.log, spec, index, how)
 
     # ---- what has been recovered -----------------------------------------------------------------------------------
 
@@ -242,6 +238,17 @@ class Leading:
             await self.writer.change(*partition.partition_id, partition.leader_epoch, recovered)
         except (StoreError, KafkaError) as exc:
             logger.warning("%s is recovered, and that can't be noted just now: %s", partition, exc)
+
+
+def _with_recovery(
+    how: Acquisition, recovering: Recovering, partition_id: PartitionId, streams: Sequence[int]
+) -> Acquisition:
+    """End these streams before anything is listed, and replay them."""
+
+    async def recover(partition: Partition, restore_before: RestoreBefore) -> None:
+        await recovering.replay(partition, streams, restore_before)
+
+    return attrs.evolve(how, prepare=partial(recovering.end, partition_id, streams), recover=recover)
 
 
 async def decide_begin(writer: PlacementWriter, partition: Partition) -> bool:
