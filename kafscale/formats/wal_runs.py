@@ -108,7 +108,8 @@ def wal_key(namespace: str, epoch: int, number: int) -> NumberedKey:
 class LogRun:
     """What counts of an epoch: the objects with these numbers, in order. At `end` there is a fence, or nothing.
 
-    `late_fences` are before it, `leftover` behind it. What is missing up to `kept_number` was deleted.
+    `late_fences` are before it, `leftover` behind it. What is missing up to `kept_number` was deleted. `sizes` are the
+    bytes of the objects, of one each.
     """
 
     numbers: Sequence[int]
@@ -117,6 +118,7 @@ class LogRun:
     late_fences: Sequence[int]
     leftover: Sequence[int]
     kept_number: int
+    sizes: Sequence[int]
 
 
 def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
@@ -124,13 +126,15 @@ def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
     kept = _kept_number(epoch, listed, kept_until)
     end = next(number for number in count(kept + 1) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
     before = [number for number in sorted(listed) if number < end]
+    numbers = [number for number in before if listed[number] > HEADER_BYTES]
     return LogRun(
-        numbers=[number for number in before if listed[number] > HEADER_BYTES],
+        numbers=numbers,
         end=end,
         has_fence=end in listed,
         late_fences=[number for number in before if listed[number] <= HEADER_BYTES],
         leftover=[number for number in sorted(listed) if number > end],
         kept_number=kept,
+        sizes=[listed[number] for number in numbers],
     )
 
 

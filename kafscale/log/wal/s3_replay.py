@@ -28,7 +28,7 @@ one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import trio
@@ -64,7 +64,9 @@ from kafscale.store.paths import EPOCH_MAX, NumberedKey
 from kafscale.store.versions import undisturbed
 
 FENCES_KEPT_COUNT = 1000  # starts that a broker may have been suspended for and still be stopped
-READS_AT_ONCE_COUNT = 8  # whole objects in memory while replaying
+READS_AT_ONCE_COUNT = 8  # whole objects in memory while replaying, of which it is not known how large they are
+SMALL_READS_AT_ONCE_COUNT = 32  # a stream that is not busy has 20 small objects for each second
+READ_AT_ONCE_BYTES = 64 << 20
 SLICE_COUNT = 1000  # entries between two checkpoints
 
 logger = logging.getLogger(__name__)
@@ -74,12 +76,13 @@ logger = logging.getLogger(__name__)
 class EarlierLog:
     """The log of all epochs before ours: the keys of what counts, in order, without the fences.
 
-    What was deleted up to `kept_until`, even since it was listed, was in order.
+    What was deleted up to `kept_until`, even since it was listed, was in order. `sizes` are those that are known.
     """
 
     store: ObjectStore
     keys: Sequence[NumberedKey]
     kept_until: WalPosition = START
+    sizes: Mapping[NumberedKey, int] = attrs.field(factory=dict)
 
     async def replay(
         self,
@@ -91,7 +94,7 @@ class EarlierLog:
         """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
 
         `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
-        the objects, of which at most READS_AT_ONCE_COUNT are in memory at once; `on_progress` is called after so many.
+        the objects, of which some are in memory at once; `on_progress` is called after so many.
         Raises DamagedObject, StoreError, of which NotFound says that an object behind `kept_until` has gone since it
         was listed.
         """
@@ -99,8 +102,7 @@ class EarlierLog:
         replayed: list[WalObject] = []
         expected: WalPosition | None = None
         entry_count = read_bytes = 0
-        for start in range(0, len(wanted), READS_AT_ONCE_COUNT):
-            group = wanted[start : start + READS_AT_ONCE_COUNT]
+        for group in self._groups(wanted):
             for key, content in await self._read_all(group):
                 header, entries = decode_object(key.key, content)
                 if replayed and is_gap(replayed[-1].position, position_of(key)):
@@ -114,6 +116,20 @@ class EarlierLog:
             if on_progress is not None:
                 on_progress(ReplayProgress(len(replayed), len(wanted), entry_count, read_bytes))
         return replayed
+
+    def _groups(self, wanted: Iterable[NumberedKey]) -> Iterator[Sequence[NumberedKey]]:
+        """Iterate over what is to be read at once."""
+        group: list[NumberedKey] = []
+        group_bytes = 0
+        for key in wanted:
+            size_bytes = self.sizes.get(key, READ_AT_ONCE_BYTES // READS_AT_ONCE_COUNT)
+            if group and (len(group) == SMALL_READS_AT_ONCE_COUNT or group_bytes + size_bytes > READ_AT_ONCE_BYTES):
+                yield group
+                group, group_bytes = [], 0
+            group.append(key)
+            group_bytes += size_bytes
+        if group:
+            yield group
 
     async def _read_all(self, keys: Sequence[NumberedKey]) -> Sequence[tuple[NumberedKey, Buffer]]:
         """Read the objects that are still there, and return them in order."""
@@ -200,7 +216,8 @@ async def end_stream(store: ObjectStore, namespace: str, incarnation: int, *, ta
     """
     run = await _Epoch(store, namespace, incarnation, fence_epoch=taken_by).end_stream()
     keys = [wal_key(namespace, incarnation, number) for number in run.numbers]
-    return EarlierLog(store, keys, WalPosition(incarnation, run.kept_number))
+    kept_until = WalPosition(incarnation, run.kept_number)
+    return EarlierLog(store, keys, kept_until, dict(zip(keys, run.sizes, strict=True)))
 
 
 async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:

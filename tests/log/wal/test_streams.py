@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import attrs
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,6 +186,21 @@ async def test_partitions_get_of_each_stream_what_is_theirs_in_their_own_order()
     replayed = await earlier.replay(handle)
     assert handed == [(1, 20), (1, 10)]
     assert sum(each.pending_count for each in replayed) == 2
+
+
+async def test_small_objects_are_read_many_at_once_and_large_ones_few(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    await written(store, range(100))
+    slow = FaultyStore(store)
+    slow.delay(On("get", "*.wal"), 1.0)
+    earlier = await end_stream(slow, "default", STREAM, taken_by=9)
+    before = trio.current_time()
+    await earlier.replay(lambda entry: True)
+    assert trio.current_time() - before == pytest.approx(4.0)
+    large = attrs.evolve(earlier, sizes=dict.fromkeys(earlier.keys, 20 << 20))
+    before = trio.current_time()
+    await large.replay(lambda entry: True)
+    assert trio.current_time() - before == pytest.approx(34.0)  # three in 64 MiB
 
 
 recovers = st.dictionaries(
