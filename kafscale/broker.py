@@ -316,6 +316,7 @@ class Broker:
             catch_up=trio.lowlevel.checkpoint if several is None else lead.catch_up,
             mover=None if several is None else ClusterMover(several.state, several.writer),
             membership=None if several is None else Membership(several.state),
+            wait_awake=None if several is None else lead.wakefulness.wait,
             heard_of=None if several is None else several.heartbeats.liveness.heard,
         )
         self.services.groups.state_bytes.register(self.metrics)

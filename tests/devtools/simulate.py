@@ -34,7 +34,7 @@ from tests.devtools.simulation import Simulation
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
 BRIEF_LINES_COUNT = 12
-CPU_MAX_SECONDS = 100.0  # of one seed; most take less than four
+CPU_MAX_SECONDS = 60.0  # of one seed; most take less than four
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.buffers import Buffer
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
+from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, PreconditionFailed, StartupError, StorageFailed
 from kafscale.log.wal.disk import Disk
@@ -28,6 +29,7 @@ from tests.devtools.crash_points import CrashPoint, crashing_parts
 from tests.devtools.event_log import EventLog, LoggedStore
 from tests.devtools.memory_broker import MemoryBroker
 from tests.devtools.memory_network import MemoryConnection, MemoryNetwork
+from tests.devtools.memory_stream import MemoryStream
 from tests.devtools.processes import PROCESS, Process
 
 ADDRESS = Address("192.0.2.2", 9092)
@@ -107,6 +109,8 @@ class SimulatedBroker:
     on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
     watched: Callable[[Disk], Disk] = lambda disk: disk  # the disk, with whoever looks on
     on_ready: Callable[[SimulatedBroker], None] = lambda life: None  # before any client is served
+    connect: Connect | None = None  # to other brokers
+    may_be_fenced: Callable[[SimulatedBroker], bool] = lambda life: life.is_superseded
     page_max_counts: Sequence[int] = (2, 1000)  # of listings
     client_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     process: Process = attrs.field(factory=Process)
@@ -125,7 +129,7 @@ class SimulatedBroker:
     _point: CrashPoint | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.broker = Broker(self.settings)
+        self.broker = Broker(self.settings, connect=self.connect)
         self.store = FaultyStore(
             self.bucket, Random(self.random.random()), page_max_count=self.random.choice(self.page_max_counts)
         )
@@ -164,6 +168,12 @@ class SimulatedBroker:
         return not self.has_crashed and self.failure is None and self.broker.services.log.tail_bytes() == 0
 
     @property
+    def incarnation(self) -> int | None:
+        """The number of this start, as soon as it is known."""
+        services = getattr(self.broker, "services", None)
+        return None if services is None else services.node.broker_epoch
+
+    @property
     def hanging_count(self) -> int:
         """Count the transactions that it found open in partitions, and that no coordinator knew of."""
         return int(self.broker.services.transactions.hanging.value) if self.was_ready else 0
@@ -182,20 +192,24 @@ class SimulatedBroker:
         if self.process.is_suspended:
             self.process.resume()
 
-    async def connect(self) -> tuple[MemoryConnection, Connection]:
+    async def open_connection(self) -> tuple[MemoryConnection, Connection]:
         """Raises BrokerUnavailable."""
-        stream = self.network.connect(self._context.run(MemoryBroker(self.broker, self._nursery).open_stream))
+        stream = self.network.connect(self.open_stream())
         try:
             return stream, await Connection.over(stream, ADDRESS, timeout_seconds=self.client_timeout_seconds)
         except BaseException:
             stream.cut()
             raise
 
+    def open_stream(self) -> MemoryStream:
+        """Connect to it past the network of its clients."""
+        return self._context.run(MemoryBroker(self.broker, self._nursery).open_stream)
+
     async def connect_client(self) -> Connection:
         """Raises BrokerUnavailable, once it has ended too."""
         if not self.is_ready:
             raise BrokerUnavailable("it has ended")
-        return (await self.connect())[1]
+        return (await self.open_connection())[1]
 
     def _is_started(self) -> None:
         self.on_ready(self)
@@ -228,7 +242,7 @@ class SimulatedBroker:
             stream.cut()
 
     def _explained(self) -> tuple[type[BaseException], ...]:
-        fenced: list[type[BaseException]] = [Fenced] if self.is_superseded else []
+        fenced: list[type[BaseException]] = [Fenced] if self.may_be_fenced(self) else []
         if self.is_ready:
             return (*fenced, StorageFailed)
         return (*fenced, StorageFailed, StartupError, *([DamagedObject] if self.is_damaged else []))

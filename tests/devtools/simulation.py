@@ -464,7 +464,7 @@ class Simulation:
 
     async def _connect_newest(self) -> Connection:
         life = await self._wait_up()
-        stream, connection = await life.connect()
+        stream, connection = await life.open_connection()
         self._following.append(stream)
         if life is not self._newest:
             stream.cut()
@@ -474,7 +474,7 @@ class Simulation:
         newest = await self._wait_up()
         stale = [each for each in self._lives if each.is_ready and each is not newest]
         life = self._random.choice(stale) if stale and self._random.random() < STALE_PROBABILITY else newest
-        return (await life.connect())[1]
+        return (await life.open_connection())[1]
 
     async def _wait_up(self) -> SimulatedBroker:
         while self._newest is None or not self._newest.is_ready:

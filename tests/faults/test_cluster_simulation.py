@@ -12,8 +12,9 @@ SEEDS_COUNT = 6
 PROCESSES_COUNT = min(2, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.
 SEEDS_THAT_FAILED = [
-    19,  # a move that was asked for while the leader was away is never made
+    19,  # a move that was noted while nobody waited is never made
     21,  # brokers that are started at once the first time claim the bucket from each other without end
+    2009,  # a broker that was declared dead while it was suspended tells a consumer to begin anew
 ]
 
 

@@ -42,7 +42,8 @@ class Services:
     Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
     tells and changes what is known of them. `heard_of` is to be told of heartbeats: of which broker, and of which
-    incarnation.
+    incarnation. `wait_awake` is to be waited for before an answer, as this process may have been suspended, and raises
+    Fenced if it must not go on.
     """
 
     metrics: Metrics
@@ -74,6 +75,7 @@ class Services:
     mover: Mover | None = None
     membership: Membership | None = None
     heard_of: Callable[[int, int], None] | None = None
+    wait_awake: Callable[[], Awaitable[None]] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

@@ -74,7 +74,7 @@ class Leading:
     find_topic: Callable[[bytes], Topic | None]
     spec: Callable[[Topic], TopicSpec]
     recovering: Recovering | None = None
-    _changed: set[bytes] = attrs.field(factory=set, init=False)
+    _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
     _more: Signal = attrs.field(factory=Signal, init=False)
     _busy: set[PartitionId] = attrs.field(factory=set, init=False)
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(AT_ONCE_COUNT), init=False)
@@ -90,7 +90,7 @@ class Leading:
                 while True:
                     await self._more.wait()
                     self._more.clear()  # what is noted from here on, while the others are looked at, is not missed
-                    changed, self._changed = self._changed, set()
+                    changed, self._changed = self._changed, {}
                     for topic_id in changed:
                         self._begin_work(topic_id, nursery)
                         await trio.lowlevel.checkpoint()
@@ -99,7 +99,7 @@ class Leading:
 
     def note(self, topic_ids: Collection[bytes]) -> None:
         """Look at the placements of these topics again; of all where a broker has come or gone."""
-        self._changed.update(topic_ids or self.state.placements)
+        self._changed.update(dict.fromkeys(topic_ids or self.state.placements))
         for topic_id in topic_ids:
             self._open_new(topic_id)
         self._more.set()

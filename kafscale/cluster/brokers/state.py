@@ -101,15 +101,15 @@ class ClusterState:
     # ---- following -------------------------------------------------------------------------------------------------
 
     def _apply(self, change: Change) -> None:
-        topics: set[bytes] = set()
+        topics: dict[bytes, None] = {}  # as a set, in order
         for key in change.deletes:
             if key.startswith(ASSIGNMENTS):
-                topics.add(self._remove_row(key))
+                topics[self._remove_row(key)] = None
             elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
                 self.brokers.pop(broker_id, None)
         for key, value in change.puts.items():
             if key.startswith(ASSIGNMENTS):
-                topics.add(self._put_row(key, value))
+                topics[self._put_row(key, value)] = None
             elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
                 self.brokers[broker_id] = decode(BrokerRecord, value)
             elif key == CONTROLLER_KEY:
@@ -118,7 +118,7 @@ class ClusterState:
                 self.next_number = decode(int, value)
         self.revision += 1
         for tell in tuple(self.listeners):
-            tell(topics)
+            tell(topics.keys())
 
     def _put_row(self, key: str, value: bytes) -> bytes:
         topic_id, first = parse_row_key(key)

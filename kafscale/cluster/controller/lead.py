@@ -17,6 +17,7 @@ from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.topic_rows import place_topics
+from kafscale.cluster.brokers.wakefulness import Wakefulness
 from kafscale.cluster.controller.claim import WATCH_SECONDS, LeadCheck, watch_claim
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
@@ -137,6 +138,10 @@ class Lead:
     checkpointer: Checkpointer | None
     several: Several | None = None
     watch_seconds: float = WATCH_SECONDS
+    wakefulness: Wakefulness = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.wakefulness = Wakefulness(self.check.confirm)
 
     def register(self, metrics: Metrics) -> None:
         """Show the metadata, and the log in the bucket if this broker writes one, to whoever scrapes."""
@@ -206,6 +211,7 @@ class Lead:
                     nursery.start_soon(self.several.state.run)
                     nursery.start_soon(self.several.controller.run)
                     nursery.start_soon(self.several.heartbeats.run)
+                    nursery.start_soon(self.wakefulness.run)
                 if self.checkpointer is not None:
                     nursery.start_soon(self.checkpointer.run)
                 nursery.start_soon(watch_claim, self.check, self.watch_seconds)

@@ -26,7 +26,7 @@ from kafscale.api.records import fetch
 from kafscale.api.records.fetch import FetchReply
 from kafscale.concurrency.byte_budget import ByteBudget, Share
 from kafscale.concurrency.metering import Meter, metered
-from kafscale.errors import ProtocolError
+from kafscale.errors import Fenced, ProtocolError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.tail import Releasable
 from kafscale.metrics import Counter, CounterFamily, Histogram, HistogramFamily, Metrics
@@ -120,6 +120,13 @@ class _Counters:
         """Show zeros from the start."""
         self.requests.of(api.name)
         self.latency.of(api.name)
+
+
+async def _see_whether_superseded(wait_awake: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await wait_awake()
+    except Fenced as exc:  # whoever watches that ends the broker
+        raise ProtocolError(f"this broker must not answer any more: {exc}") from exc
 
 
 @attrs.define(eq=False, repr=False)
@@ -240,6 +247,8 @@ class Dispatcher:
         row = self._rows[request.api.key]
         if request.pending is not None:
             return await self._answer_produce(row, request.call, request.pending)
+        if self.services.wait_awake is not None:
+            await _see_whether_superseded(self.services.wait_awake)
         if len(request.body) <= LONG_REQUEST_BYTES:
             return await self._answer(row, request, None)
         share = await self._long_requests.share(len(request.body))

@@ -16,7 +16,9 @@ import attrs
 
 from kafscale.cluster.brokers.leading import begun
 from kafscale.cluster.brokers.records import (
+    BROKERS,
     BrokerRecord,
+    BrokerState,
     Placement,
     decode_row,
     parse_record_key,
@@ -75,9 +77,13 @@ class HeadLog:
 
     def is_leader(self, broker_id: int, incarnation: int, partition_id: PartitionId) -> bool:
         """Tell whether an incarnation of a broker leads a partition, as of the last version."""
-        record, placement = self.brokers.get(broker_id), self.placements.get(partition_id)
-        is_current = record is not None and record.incarnation == incarnation
-        return is_current and placement is not None and placement.leader == broker_id
+        placement = self.placements.get(partition_id)
+        return self.may_act(broker_id, incarnation) and placement is not None and placement.leader == broker_id
+
+    def may_act(self, broker_id: int, incarnation: int) -> bool:
+        """Tell whether an incarnation of a broker was neither replaced nor fenced, as of the last version."""
+        record = self.brokers.get(broker_id)
+        return record is not None and record.incarnation == incarnation and record.state is not BrokerState.FENCED
 
     def _compare(self, before: Head, after: Head) -> None:
         if after.epoch != before.epoch or after.revision <= before.revision or after.kept_until < before.kept_until:
@@ -98,15 +104,16 @@ class HeadLog:
         for prefix in transaction.delete_prefixes:
             self._delete(lambda known, prefix=prefix: known.startswith(prefix))  # type: ignore[misc]
         for key, value in transaction.puts.items():
-            if key.startswith(ASSIGNMENTS):
-                self._put_row(key, value)
-            elif key.startswith("brokers/") and (broker_id := parse_record_key(key)) is not None:
+            if key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
                 record, known = decode(BrokerRecord, value), self.brokers.get(broker_id)
                 if known is not None and known.incarnation > record.incarnation:
                     self.faults.append(
                         f"broker {broker_id}: incarnation {record.incarnation} follows {known.incarnation}"
                     )
                 self.brokers[broker_id] = record
+        for key, value in transaction.puts.items():
+            if key.startswith(ASSIGNMENTS):
+                self._put_row(key, value)
 
     def _delete(self, is_meant: Callable[[str], bool]) -> None:
         for partition_id in [each for each in self.placements if is_meant(_row_key(each))]:

@@ -19,6 +19,7 @@ from random import Random
 import attrs
 import trio
 
+from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.config import Durability, Settings
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -51,6 +52,8 @@ class Machine:
     random: Random
     spawn: Spawn
     on_put: Callable[[str, bytes], None]
+    connect: Connect
+    may_act: Callable[[SimulatedBroker], bool]
     lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
     _disk: MemoryDisk = attrs.field(init=False)
@@ -71,15 +74,23 @@ class Machine:
         """Return the lives that clients can connect to, the newest last; none unless that is ready."""
         return [life for life in self.lives if life.is_ready] if self.lives and self.newest.is_ready else []
 
+    @property
+    def running(self) -> SimulatedBroker | None:
+        """The newest life, unless that has ended."""
+        return self.newest if self.lives and not self.newest.ended.is_set() else None
+
     async def run(self, turn_count: int) -> None:
         """Trouble the broker that is there, turn after turn; in the end nothing fails."""
         for _ in range(turn_count):
             await self._turn()
-        self.heal()
-
-    def heal(self) -> None:
-        """Nothing fails any more for the newest life."""
         self._heal(self.newest)
+
+    async def keep_up(self) -> None:
+        """Have a broker that ends by itself start again, as one that the others have declared dead does."""
+        while True:
+            await self.newest.ended.wait()
+            self._take_disk(self.newest)
+            await self.start(calm=True)
 
     async def stop(self) -> None:
         """Stop the broker in order."""
@@ -249,6 +260,8 @@ class Machine:
             disk=self._disk,
             metadata=self._metadata,
             page_max_counts=(50, 1000),
+            connect=self.connect,
+            may_be_fenced=lambda life: life.is_superseded or not self.may_act(life),
             client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
             process=Process(f"{self.name}.{len(self.lives)}"),
         )

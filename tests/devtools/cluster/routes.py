@@ -36,7 +36,7 @@ class Routes:
         await self._pause()
         up = [lives for lives in self.lives() if lives]
         life = await self._choose(self.random.choice(up) if up else (), may_be_stale=True)
-        return (await life.connect())[1]
+        return (await life.open_connection())[1]
 
     def to_leader(self, topic: Topic, index: int) -> LeaderRoute:
         """Return how to connect to who leads a partition."""
@@ -50,7 +50,7 @@ class Routes:
                 request = FindCoordinatorRequest(coordinator_keys=[group])
                 (found,) = (await connection.request(request, FindCoordinatorResponse)).coordinators
             life = await self.find(-1 if found.error_code else found.node_id, may_be_stale=False)
-            return (await life.connect())[1]
+            return (await life.open_connection())[1]
 
         return connect
 
@@ -86,4 +86,4 @@ class LeaderRoute:
             (found,) = (await connection.request(request, MetadataResponse)).topics
         leaders = [each.leader_id for each in found.partitions if each.partition_index == self.index]
         self.life = await self.routes.find(leaders[0] if leaders else -1)
-        return (await self.life.connect())[1]
+        return (await self.life.open_connection())[1]

@@ -1,0 +1,54 @@
+"""What is noted of placements is looked at, whenever that is."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import attrs
+import trio
+from trio.testing import MockClock
+
+from kafscale.cluster.brokers.leading import Leading
+from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.testing.metadata import MemoryMetadataStore
+
+FIRST, SECOND = bytes(16), bytes([1] * 16)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Noting(Leading):
+    """Writes down which topics it looks at; the second is noted while the first is looked at."""
+
+    seen: list[bytes] = attrs.field(factory=list)
+
+    def _open_new(self, topic_id: bytes) -> None:
+        pass
+
+    async def _forget_recovered(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
+        self.seen.append(topic_id)
+        if topic_id == FIRST:
+            self.note([SECOND])
+
+
+async def test_what_is_noted_before_it_runs_or_while_it_looks_is_not_missed(autojump_clock: MockClock) -> None:
+    state = ClusterState(MemoryMetadataStore())
+    state.placements[FIRST] = [Placement(1, 1, 1, 0)]
+    leading = Noting(
+        broker_id=1,
+        incarnation=1,
+        state=state,
+        writer=PlacementWriter(state),
+        log=cast(Any, None),
+        find_topic=lambda topic_id: None,
+        spec=cast(Any, None),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(leading.run)
+        await trio.sleep(1.0)
+        assert leading.seen == [FIRST, SECOND]
+        nursery.cancel_scope.cancel()

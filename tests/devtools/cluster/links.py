@@ -1,0 +1,98 @@
+"""The network between the brokers of a simulated cluster: who connects to whom, and links that carry nothing.
+
+    links = Links(running=…)
+    links.connect_from(life)                what a broker connects to others with
+    links.cuts.add((1, 2))                  nothing that 1 sends arrives at 2 any more, whoever has connected
+
+Nobody listens where no broker runs; one that starts takes connections and does not answer yet, and one that is
+suspended neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.cluster.brokers.heartbeats import Connect, Line
+from kafscale.cluster.brokers.records import BrokerRecord
+from kafscale.errors import BrokerUnavailable
+from tests.devtools.memory_stream import MemoryStream
+from tests.devtools.simulated_broker import ADDRESS, SimulatedBroker
+
+STARTING_POLL_SECONDS = 0.05
+CUT_MEAN_SECONDS = 4.0  # between two troubles of the links
+CUT_MAX_SECONDS = 8.0  # longer than the longest session
+
+
+@attrs.define(eq=False)
+class _Stream(trio.abc.Stream):
+    """One end of a connection of broker `ours` to broker `theirs`: what a cut link does not carry never comes."""
+
+    stream: MemoryStream
+    links: Links
+    ours: int
+    theirs: int
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if (self.ours, self.theirs) in self.links.cuts:
+            await trio.lowlevel.checkpoint()
+            return
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        received = await self.stream.receive_some(max_bytes)
+        if (self.theirs, self.ours) in self.links.cuts:
+            await trio.sleep_forever()
+        return received
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+@attrs.define(eq=False)
+class Links:
+    """`running` tells the newest life of a broker that has not ended, None if there is none."""
+
+    running: Callable[[int], SimulatedBroker | None]
+    cuts: set[tuple[int, int]] = attrs.field(factory=set)
+
+    def connect_from(self, ours: int) -> Connect:
+        """Return what broker `ours` connects to others with."""
+
+        async def connect(theirs: int, _record: BrokerRecord) -> Line:
+            while True:
+                if {(ours, theirs), (theirs, ours)} & self.cuts:
+                    await trio.sleep_forever()
+                life = self.running(theirs)
+                if life is None:
+                    await trio.lowlevel.checkpoint()
+                    raise BrokerUnavailable(f"can't connect to broker {theirs}") from ConnectionRefusedError()
+                if life.is_ready:
+                    break
+                await trio.sleep(STARTING_POLL_SECONDS)
+            return await Connection.over(_Stream(life.open_stream(), self, ours, theirs), ADDRESS)
+
+        return connect
+
+    async def trouble(self, broker_ids: Sequence[int], random: Random) -> None:
+        """Cut a broker off from another one, or from all, in one direction or both, again and again."""
+        while True:
+            await trio.sleep(random.expovariate(1 / CUT_MEAN_SECONDS))
+            one = random.choice(broker_ids)
+            others = [each for each in broker_ids if each != one]
+            if random.random() < 0.5:
+                others = [random.choice(others)]
+            ways = random.choice([(1, 0), (0, 1), (1, 1)])
+            for other in others:
+                self.cuts.update([(one, other)] * ways[0] + [(other, one)] * ways[1])
+            try:
+                await trio.sleep(random.uniform(0, CUT_MAX_SECONDS))
+            finally:
+                self.cuts.clear()
