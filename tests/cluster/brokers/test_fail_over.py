@@ -248,6 +248,7 @@ async def test_a_fenced_broker_that_does_not_know_it_yet_changes_no_metadata(aut
         fenced = await running.start(3)
         await until(lambda: 3 in running.state(1).brokers)
         bucket.fail(LOOK)
+        bucket.fail(On("put_if_match"))  # it would decide who is dead as well
         running.network.cut(3, 1, 2)
         await until(lambda: running.state(1).brokers[3].state is BrokerState.FENCED)
         bucket.heal()
