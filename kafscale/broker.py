@@ -40,6 +40,7 @@ from kafscale.broker_security import BrokerSecurity, open_access, open_security
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.brokers.assignment import ClusterAssignment
+from kafscale.cluster.brokers.following import Following
 from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.lines import lines_between
@@ -319,6 +320,7 @@ class Broker:
             wait_awake=None if several is None else lead.wakefulness.wait,
             heard_of=None if several is None else several.heartbeats.liveness.heard,
         )
+        self.services.following = self._following(lead, log)
         self.services.groups.state_bytes.register(self.metrics)
         register_group_lag(self.services)
         return log
@@ -480,6 +482,19 @@ class Broker:
             log=log,
             find_topic=services.topics.by_id,
             spec=partial(topic_spec, services),
+        )
+
+    def _following(self, lead: Lead, log: Log) -> Following | None:
+        services = self.services
+        if lead.several is None:
+            return None
+        return Following(
+            broker_id=self.settings.broker_id,
+            state=lead.several.state,
+            log=log,
+            spec=partial(topic_spec, services),
+            log_start_offsets=services.topics.log_start_offsets,
+            refresh=lead.several.controller.metadata.refresh,
         )
 
     def _orphan_collector(self, lead: Lead, log: Log) -> OrphanCollector:

@@ -126,7 +126,7 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
         log_start_offset=lambda partition_id: partition.log_start_offset,
     )
     async with how.restoring:
-        listed = await _list(log, partition)
+        listed = await list_partition(log, partition)
         contents = await restorer.restore_partition(partition.partition_id, listed, begun=how.begun)
 
     async def restore_before(partition_id: PartitionId, begun: EpochStart) -> None:
@@ -137,7 +137,7 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
         await how.recover(partition, restore_before)
 
 
-async def _list(log: Log, partition: Partition) -> Sequence[ListedSegment]:
+async def list_partition(log: Log, partition: Partition) -> Sequence[ListedSegment]:
     """List what the bucket has of a partition, with objects of version 1 if its topic was adopted with such."""
     prefixes = [partition.objects_prefix]
     if partition.topic_id == version_1_topic_id(partition.topic, namespace=log.namespace):

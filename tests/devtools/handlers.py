@@ -36,6 +36,7 @@ def some_services(**components: object) -> Any:
     components.setdefault("catch_up", trio.lowlevel.checkpoint)
     components.setdefault("mover", None)
     components.setdefault("membership", None)
+    components.setdefault("following", None)
     return SimpleNamespace(**components)
 
 

@@ -23,6 +23,7 @@ from kafscale.wire.error_codes import (
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
 
 NO_SESSION = 0
+NO_REPLICA = -1
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EVICTABLE_AFTER_SECONDS = 120.0  # as Kafka: a session idle for this long makes room for a new one
@@ -52,6 +53,7 @@ class FetchedPartition:
         return bool(
             data.error_code
             or data.records
+            or data.preferred_read_replica != NO_REPLICA
             or data.high_watermark != self.told_high_watermark
             or data.log_start_offset != self.told_log_start_offset
         )

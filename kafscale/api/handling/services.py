@@ -15,6 +15,7 @@ from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
+from kafscale.cluster.brokers.following import Following
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
@@ -43,7 +44,7 @@ class Services:
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
     tells and changes what is known of them. `heard_of` is to be told of heartbeats: of which broker, and of which
     incarnation. `wait_awake` is to be waited for before an answer, as this process may have been suspended, and raises
-    Fenced if it must not go on.
+    Fenced if it must not go on. `following` reads what others lead, as far as it is in the bucket.
     """
 
     metrics: Metrics
@@ -74,6 +75,7 @@ class Services:
     catch_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     mover: Mover | None = None
     membership: Membership | None = None
+    following: Following | None = None
     heard_of: Callable[[int, int], None] | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)

@@ -2,12 +2,16 @@
 
      7  fetch sessions (KIP-227)                   12  flexible encoding
      9  the consumer's leader epoch is checked     13  topics by id (KIP-516)
-    11  the rack (no preferred replica is named)   15  the replica's state (only consumers are served)
+    11  the rack of the consumer (KIP-392)         15  the replica's state (only consumers are served)
                                                    16  where other leaders are (KIP-951)
                                                    17, 18  what replicas of Kafka's metadata tell (ignored)
 
 With `read_committed` a fetch ends at the last stable offset, and tells which transactions were aborted in what it
 returns.
+
+A consumer that says its rack is told a broker in that rack to read from, where the leader is in another one and at
+least NEARBY_LEAST_BYTES that it wants are in the bucket, which any broker reads. That broker serves it up to the end of
+what is in the bucket; behind that it is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader.
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
 by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.handling.quotas`).
@@ -16,13 +20,15 @@ by what becomes durable; nobody polls. A client above its quota is told in the r
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import attrs
 import trio
 
+from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.fetch_sessions import FetchContext, FetchedPartition, TopicName
-from kafscale.api.handling.partitions import NotLeader, find_partition, led_partition, name_of, tell_leader
+from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partition, led_partition, name_of, tell_leader
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
 from kafscale.concurrency.turns import Turns
@@ -45,6 +51,7 @@ from kafscale.wire.messages.fetch import (
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+NEARBY_LEAST_BYTES = 16 << 20  # in the bucket; for less, two more round trips are not worth it
 SHARES_WHILE_SHORT = 16  # of the fetch budget
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
@@ -182,6 +189,7 @@ def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
 async def _read_all(services: Services, call: Call, request: FetchRequest, context: FetchContext) -> _Pass:
     committed = request.isolation_level == READ_COMMITTED
     look = _Pass(left_bytes=min(request.max_bytes, _most_bytes(services)), committed=committed)
+    nearby = _nearby(services, call, request)
     turns = Turns()
     try:
         for fetched in context.partitions:
@@ -192,13 +200,62 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
             look.results.append((fetched, data))
             try:
                 partition = _check(services, call, fetched, data)
-                await _read_into(look, services.log.reader, partition, fetched.wanted, data)
+                if nearby and _behind_bytes(partition, fetched.wanted.fetch_offset) >= NEARBY_LEAST_BYTES:
+                    data.preferred_read_replica = nearby[partition.index % len(nearby)]
+                    look.complete = True
+                else:
+                    await _read_into(look, services.log.reader, partition, fetched.wanted, data)
+            except NotLeader as exc:
+                if not await _read_nearby(services, request, look, fetched, data):
+                    look.refuse(data, exc)
             except KafkaError as exc:
                 look.refuse(data, exc)
     except BaseException:
         _release(look.held)
         raise
     return look
+
+
+def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[int]:
+    """Return the other brokers in the consumer's rack, if it has one and this broker is not in it."""
+    if not request.rack_id or services.following is None or request.rack_id == services.node.rack:
+        return ()
+    brokers = reachable_brokers(services, call.peer)
+    return [each.node.node_id for each in brokers if each.node.rack == request.rack_id]
+
+
+def _behind_bytes(partition: Partition, offset: int) -> int:
+    """Return how much is in the bucket behind an offset, or enough of it."""
+    size_bytes = 0
+    for segment in reversed(partition.manifest.segments):
+        if segment.last_offset < offset or size_bytes >= NEARBY_LEAST_BYTES:
+            break
+        size_bytes += segment.size_bytes
+    return size_bytes
+
+
+async def _read_nearby(
+    services: Services, request: FetchRequest, look: _Pass, fetched: FetchedPartition, data: PartitionData
+) -> bool:
+    """Read what another broker leads from the bucket, for a consumer of this rack; False if it is to ask the leader."""
+    topic_name, wanted = fetched.topic, fetched.wanted
+    topic = services.topics.get(topic_name.name) if topic_name.name else services.topics.by_id(topic_name.topic_id)
+    if services.following is None or topic is None or not request.rack_id or request.rack_id != services.node.rack:
+        return False
+    partition = await services.following.find(topic, wanted.partition, wanted.fetch_offset)
+    if partition is None or wanted.current_leader_epoch not in (ANY_EPOCH, partition.leader_epoch):
+        return False
+    data.high_watermark = partition.high_watermark
+    data.last_stable_offset = partition.last_stable_offset
+    data.log_start_offset = partition.log_start_offset
+    if look.committed and wanted.fetch_offset >= data.last_stable_offset:
+        return False
+    try:
+        await _read_into(look, services.log.reader, partition, wanted, data)
+    except KafkaError:  # what is known of it here has been merged or deleted since
+        services.following.forget(partition)
+        return False
+    return True
 
 
 def _most_bytes(services: Services) -> int:

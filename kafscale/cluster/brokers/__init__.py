@@ -7,6 +7,7 @@
     placements  changes of rows, those of many partitions in one commit
     leading     acquires and releases partitions, as the rows say
     moving      moves that somebody asks for
+    following   what others lead, read from the bucket for consumers nearby
     leaving     others lead what a broker leads that is being stopped
     membership  what an operator decides about a broker: that it is drained, or does not come back
     liveness    pure: which of the others were heard of lately
