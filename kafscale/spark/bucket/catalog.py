@@ -17,7 +17,7 @@ from time import monotonic, sleep
 
 import attrs
 
-from kafscale.errors import DamagedObject, NotFound, StoreUnavailable
+from kafscale.errors import DamagedObject, NotFound, StoreError
 from kafscale.formats.footer_reading import read_footer, read_footer_with_timestamps, read_index
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, PartitionId, Segment, fingerprint
 from kafscale.formats.placements import Beginning
@@ -50,6 +50,10 @@ DECISION_LOOK_SECONDS = 0.2
 BEHIND_EVERY_KEY = "\U0010ffff"
 
 logger = logging.getLogger(__name__)
+
+
+class Undecided(StoreError):
+    """A partition has a new leader, which has not told yet what of it counts."""
 
 
 @attrs.frozen(kw_only=True)
@@ -278,7 +282,7 @@ class Catalog:
             if not undecided:
                 return topic_id, by_partition, beginnings
             if monotonic() >= give_up_at:
-                raise StoreUnavailable(
+                raise Undecided(
                     f"partition {min(undecided)} of topic '{topic}' has a new leader, which has not told yet what of "
                     "it counts: try again when its broker serves"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import attrs
 from pyspark.sql import SparkSession
@@ -11,7 +12,7 @@ from pyspark.sql.functions import col
 from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.formats import format_of
-from kafscale.spark.pipeline.runner import Lag, behind_of
+from kafscale.spark.pipeline.runner import Lag, behind_of, planner_of
 from kafscale.spark.pipeline.snapshots import newest
 
 
@@ -44,7 +45,8 @@ def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> M
     tables = format_of(spark, pipeline)
     committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
     end = Position() if committed is None else committed.end
-    lag = Lag.of(behind_of(pipeline, mapping, committed), committed)
+    with closing(planner_of(pipeline, mapping)) as planner:
+        lag = Lag.of(behind_of(planner, committed), committed)
     return MappingStatus(
         mapping=mapping.id,
         table=mapping.table,

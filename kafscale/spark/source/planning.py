@@ -60,7 +60,8 @@ class Planner:
             return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
         except (AccessDenied, NotFound, StoreUnavailable, WrongRegion) as exc:
             url = self.options.bucket.url
-            raise StoreError(
+            kind = StoreUnavailable if isinstance(exc, StoreUnavailable) else StoreError  # the first may pass
+            raise kind(
                 f"{url} can't be listed: {exc}. Check the options store, s3Endpoint and s3Region, and the credentials"
             ) from exc
 

@@ -24,7 +24,7 @@ from kafscale.spark.sql.calls import bound_of
 from kafscale.spark.sql.clauses import Bound, Clauses
 from kafscale.spark.sql.edits import Edit, edited
 from kafscale.spark.sql.estimates import explained
-from kafscale.spark.sql.failures import is_of_spark, spark_errors
+from kafscale.spark.sql.failures import may_be_of_columns, spark_errors
 from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions
 from kafscale.spark.sql.needed import columns_needed
 from kafscale.spark.sql.references import Found, Reference, find
@@ -57,7 +57,7 @@ class Engine:
     def _fitting_query(self, statement: str) -> DataFrame:
         """Read the columns that the statement names; all, where they are too few, as `orders AS o(a, b, …)` counts.
 
-        Spark's errors may be of that, or name columns; what is refused here does not depend on them, and is final.
+        Spark's errors may be of that, or name columns; those that are not are final, as what is refused here is.
         """
         spoken = Spoken.of(statement)
         columns = None
@@ -68,7 +68,7 @@ class Engine:
         try:
             return self._query(spoken, columns)
         except QueryError as exc:
-            if not is_of_spark(exc):
+            if not may_be_of_columns(exc):
                 raise
             return self._query(spoken)
 

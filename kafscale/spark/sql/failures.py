@@ -10,6 +10,20 @@ from contextlib import contextmanager
 from kafscale.errors import QueryError
 
 _OURS = re.compile(r"^kafscale\.[\w.]+: (.+)", re.MULTILINE)  # in the traceback of a worker
+# Of Spark's conditions, those that have nothing to do with which columns a topic has, nor a message that lists them.
+OF_NO_COLUMNS = {
+    "DATATYPE_MISMATCH",
+    "INVALID_TYPED_LITERAL",
+    "MISSING_AGGREGATION",
+    "MISSING_GROUP_BY",
+    "PARSE_EMPTY_STATEMENT",
+    "PARSE_SYNTAX_ERROR",
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "UNRESOLVED_ROUTINE",
+    "UNSUPPORTED_DATATYPE",
+    "WRONG_NUM_ARGS",
+}
+
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error): ")
 
 
@@ -33,12 +47,18 @@ def spark_errors() -> Iterator[None]:
         raise QueryError(message_of(str(exc))) from exc
 
 
-def is_of_spark(error: QueryError) -> bool:
-    """Tell whether Spark has raised it, and not this package of a statement that it does not take."""
+def may_be_of_columns(error: QueryError) -> bool:
+    """Tell whether another try with all columns may end otherwise: if Spark has raised it, of columns, or unnamed.
+
+    What this package refuses is final, and so is a statement that Spark can't parse, or that names what is none.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return isinstance(error.__cause__, (PySparkException, Py4JError))
+    cause = error.__cause__
+    if isinstance(cause, PySparkException):
+        return (cause.getCondition() or "").partition(".")[0] not in OF_NO_COLUMNS
+    return isinstance(cause, Py4JError)
 
 
 def message_of(text: str) -> str:

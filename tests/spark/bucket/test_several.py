@@ -13,13 +13,13 @@ from kafscale.broker import Broker
 from kafscale.cluster.brokers.records import Placement, encode_row
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, StoreUrl
-from kafscale.errors import DamagedObject, Fenced, StoreUnavailable
+from kafscale.errors import DamagedObject, Fenced
 from kafscale.formats.metadata_head import head_key
 from kafscale.formats.placements import Beginning, decode_beginnings
 from kafscale.formats.segment import EpochStart
 from kafscale.spark.bucket import catalog as catalogs
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.catalog import Catalog, Undecided
 from kafscale.spark.bucket.metadata import Metadata
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan
@@ -173,7 +173,7 @@ async def open_late(upload, listing, bucket: ObjectStore, reader: Reader, path: 
         while not any(key.endswith(".kfs") for key in await keys_of(bucket)):
             await trio.sleep(0.05)
     assert await reader.values() == [], "it ends where it did when it was decided"
-    with pytest.raises(StoreUnavailable, match="has not told yet what of it counts"):
+    with pytest.raises(Undecided, match="has not told yet what of it counts"):
         await Reader(bucket, path / "meanwhile").values()
     listing.open()
 

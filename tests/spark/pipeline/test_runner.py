@@ -1,14 +1,18 @@
 """What a run makes of what a query tells: which failures are tried again, and which batches are done."""
 
+import threading
 import traceback
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kafscale.errors import StoreUnavailable
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, report_loss
 from kafscale.spark.source.offsets import PartitionNotNamed
+from kafscale.store.paths import SegmentKey
+from tests.devtools.segment_objects import make_batches, version_2_objects
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
 
@@ -52,7 +56,7 @@ def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
     waits, writes = {"latestOffset": 1, "triggerExecution": 2}, {"latestOffset": 1, "addBatch": 9}
     reports = [(0, 5, writes), (1, 0, waits), (1, 0, waits), (1, 3, writes), (2, 0, waits)]
     progress = [{"batchId": number, "numInputRows": rows, "durationMs": parts} for number, rows, parts in reports]
-    monkeypatch.setattr(runner, "bucket_ends", lambda *_: Position())
+    monkeypatch.setattr(runner.MappingRun, "_newest_ends", lambda _: Position())
     told: list[tuple[int, int]] = []
     run: Any = object.__new__(runner.MappingRun)
     run.mapping, run.pipeline, run._query = SimpleNamespace(id="m"), None, SimpleNamespace(recentProgress=progress)
@@ -61,6 +65,44 @@ def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
     observer = SimpleNamespace(batch_done=lambda _, outcome, rows, __: told.append((outcome.batch.batch_id, rows)))
     run._tell(observer)
     assert told == [(0, 5), (1, 3)]
+
+
+def looking(options: dict[str, str]) -> Any:
+    """A run of a mapping that looks into a bucket, without a query."""
+    from kafscale.spark.pipeline import runner
+    from kafscale.spark.source.options import Given, ReadOptions
+    from kafscale.spark.source.planning import Planner
+
+    run: Any = object.__new__(runner.MappingRun)
+    run.mapping, run.pipeline, run._ends = SimpleNamespace(id="m"), None, Position(offsets={("t", 0): 7})
+    run._looking, run._planner = threading.Lock(), Planner.of(ReadOptions.of(Given(options)), counts=True)
+    return run
+
+
+def test_a_bucket_that_did_not_answer_had_a_good_query_started_again(monkeypatch, tmp_path):
+    run = looking({"store": f"file:{tmp_path}", "subscribe": "t"})
+
+    def refuse(prefix: str, start_after: str = "") -> Any:
+        raise StoreUnavailable("LIST: refused")
+
+    monkeypatch.setattr(run._planner.catalog, "bucket", SimpleNamespace(list=refuse, get=refuse))
+    monkeypatch.setattr(run._planner.catalog._reader._metadata, "bucket", SimpleNamespace(list=refuse))
+    assert run._newest_ends() == Position(offsets={("t", 0): 7}), "as of the time before"
+
+
+def test_a_batch_read_the_footers_of_all_merged_segments_anew(tmp_path):
+    for base_offset in range(0, 60, 6):
+        key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=base_offset, generation=1)
+        version_2_objects(key, make_batches(base_offset, 2)).write_to(tmp_path)
+    run = looking({"store": f"file:{tmp_path}", "subscribe": "t"})
+    ends = [Position(offsets={("t", 0): offset}, topic_ids={}) for offset in (54, 60)]
+    assert run._digests(Position(), ends[0])
+    gets = run._planner.catalog.bucket.get_count
+    assert gets >= 10
+    assert run._digests(*ends)
+    assert run._planner.catalog.bucket.get_count - gets <= 1
+    run.close()
+    assert run._planner is None
 
 
 def test_offsets_of_a_user_that_leave_out_a_partition_are_not_tried_again():

@@ -43,5 +43,25 @@ def test_what_is_no_affair_of_columns_is_refused_at_once(monkeypatch):
     assert tried(monkeypatch, no_such_topic) == [False]
 
 
+def with_condition(condition: str):
+    """Return what refuses a statement with one of Spark's conditions, as the JVM tells it."""
+
+    class Refusal(spark_sql_errors.AnalysisException):
+        def getCondition(self) -> str:
+            return condition
+
+    def refuse() -> None:
+        with spark_errors():
+            raise Refusal("refused")
+
+    return refuse
+
+
+def test_what_spark_can_not_parse_is_refused_at_once(monkeypatch):
+    assert tried(monkeypatch, with_condition("PARSE_SYNTAX_ERROR")) == [False]
+    assert tried(monkeypatch, with_condition("DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE")) == [False]
+    assert tried(monkeypatch, with_condition("UNRESOLVED_COLUMN.WITH_SUGGESTION")) == [False, True]
+
+
 def test_what_spark_refuses_is_tried_with_all_columns(monkeypatch):
     assert tried(monkeypatch, in_spark) == [False, True]
