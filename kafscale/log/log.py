@@ -55,6 +55,7 @@ from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_SECONDS = 1.0
+OPENING_SECONDS = 1.0  # longer than what clients had under way to a partition takes to be refused
 
 
 def _nothing_begun(_partition_id: PartitionId) -> Sequence[EpochStart]:
@@ -227,6 +228,7 @@ class Log:
         """Serve a partition of an open topic from now on."""
         assert not partition.closed
         partition.is_leaving = False
+        partition.producers.opening_until = trio.current_time() + OPENING_SECONDS
         self.moving.pop(partition.partition_id, None)
         self.by_name[partition.topic][partition.index] = partition
         self.partitions[partition.partition_id] = partition

@@ -14,6 +14,7 @@ PROCESSES_COUNT = min(2, len(os.sched_getaffinity(0)))
 SEEDS_THAT_FAILED = [
     19,  # a move that was noted while nobody waited is never made
     21,  # brokers that are started at once the first time claim the bucket from each other without end
+    3002,  # the fifth batch of a producer is taken for its first, as the partition was opened behind the fourth
     2009,  # a broker that was declared dead while it was suspended tells a consumer to begin anew
 ]
 

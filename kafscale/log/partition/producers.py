@@ -16,12 +16,14 @@ go last. A segment's footer does not hold all of them, so a flush costs what has
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import OrderedDict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
+import trio
 
 from kafscale.errors import KafkaError
 from kafscale.formats.producers import NO_COORDINATOR_EPOCH, NO_SEQUENCE, ProducedBatch, Producer
@@ -30,6 +32,7 @@ from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
+    NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 from kafscale.wire.records import BatchHeader
@@ -65,20 +68,26 @@ class ProducerStates:
     `kept_from` on, have all of them.
 
     `with_transaction` has the ids of those with an open transaction.
+
+    A partition that has just been opened was refused to its clients a moment ago, and they have several batches under
+    way: were the third the first to come, and taken for the beginning of a producer that is not known, then the two
+    before it would come behind it. So until `opening_until` such a producer begins with its sequence 0, or later.
     """
 
     budget: ProducerBudget = attrs.field(factory=ProducerBudget)
     with_transaction: Container[int] = ()
     producers: OrderedDict[int, Producer] = attrs.field(factory=OrderedDict, init=False)
+    opening_until: float = attrs.field(default=-math.inf, init=False)  # trio's clock
     kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
     _former: dict[int, list[_Former]] = attrs.field(factory=dict, init=False)  # by id, oldest first
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Check whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap) or
-        INVALID_PRODUCER_ID_MAPPING (its id was never given out). A producer that is not known, or no longer, may begin
-        anywhere, but not behind a batch of it that was refused; a new epoch of a known one begins at 0.
+        Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap),
+        INVALID_PRODUCER_ID_MAPPING (its id was never given out) or NOT_LEADER_OR_FOLLOWER (see above). A producer that
+        is not known, or no longer, may begin anywhere, but not behind a batch of it that was refused; a new epoch of a
+        known one begins at 0.
         """
         producer = self.producers.get(header.producer_id)
         if producer is None:
@@ -87,6 +96,8 @@ class ProducerStates:
                     INVALID_PRODUCER_ID_MAPPING,
                     f"producer id {header.producer_id} was never given out here: the client needs a new producer",
                 )
+            if header.base_sequence and self._is_opening():
+                raise KafkaError(NOT_LEADER_OR_FOLLOWER, "what was sent before this may have been refused: try again")
             return None
         sequence = header.base_sequence
         if header.producer_epoch != producer.epoch:
@@ -110,6 +121,9 @@ class ProducerStates:
             if batch.base_sequence == sequence and batch.last_sequence == last_sequence:
                 return batch
         raise _out_of_order(header, expected)
+
+    def _is_opening(self) -> bool:
+        return self.opening_until > -math.inf and trio.current_time() < self.opening_until
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, durable_before: int) -> None:
         """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""

@@ -1,6 +1,7 @@
 """Idempotent producers: which batch may come next, which is a duplicate, what is forgotten and restored."""
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +9,7 @@ from kafscale.errors import KafkaError
 from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.log.partition.producers import SEQUENCE_COUNT, ProducerStates
 from kafscale.wire.control_records import EndMarker
-from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
 
 EVERYTHING_IS_DURABLE = 1 << 62
@@ -49,6 +50,20 @@ def test_each_of_the_last_five_batches_is_recognised_with_its_offset():
     offsets = [partition.append(10 * index, 10) for index in range(6)]
     assert [partition.append(10 * index, 10) for index in range(1, 6)] == offsets[1:]
     assert partition.next_offset == 60
+
+
+async def test_a_batch_whose_predecessors_were_refused_before_the_partition_was_opened_is_not_taken_for_the_first(
+    autojump_clock,
+):
+    partition = Partition()
+    partition.append(0, 2, producer_id=8)
+    partition.states.opening_until = trio.current_time() + 1.0
+    assert partition.refuses(3, 2) == NOT_LEADER_OR_FOLLOWER
+    assert partition.append(2, 1, producer_id=8) == 2  # one that is known
+    assert [partition.append(0, 3), partition.append(3, 2)] == [3, 6]
+    assert partition.refuses(5, producer_id=9) == NOT_LEADER_OR_FOLLOWER
+    await trio.sleep(1.0)
+    assert partition.append(5, producer_id=9) == 8  # its earlier batches are forgotten
 
 
 def test_what_comes_behind_a_first_batch_that_was_refused_waits_for_it():
