@@ -149,6 +149,23 @@ def test_the_controller_is_the_voter_and_the_others_observe(java: JavaTools) -> 
     assert roles == {each: "Leader" if [each] == leader else "Observer" for each in "123"}
 
 
+def test_an_unclean_election_has_others_lead_what_a_dead_broker_led(
+    java: JavaTools, name: str, describe: Describe, brokers: Sequence[BrokerProcess]
+) -> None:
+    create(java, name, 3)
+    brokers[1].kill()  # with --durability wal: what it led waits for it
+    wait_until(lambda: ("none", "2", "") in describe(), "broker 2 is known to be dead", seconds=CLUSTER_SECONDS)
+    said = java("TopicCommand", "--describe", "--unavailable-partitions", "--topic", name)
+    assert [found[1:] for found in ROW.findall(said)] == [("none", "2", "")]
+    elect = ("LeaderElectionCommand", "--topic", name, "--partition", ROW.findall(said)[0][0], "--election-type")
+    with pytest.raises(AssertionError, match="preferred leader was not available"):
+        java(*elect, "preferred")
+    assert "Successfully completed leader election (UNCLEAN)" in java(*elect, "unclean")
+    assert {leader for leader, *_ in describe()} == {"1", "3"}
+    brokers[1].start()
+    wait_until(lambda: "2" in [each[0] for each in describe()], "broker 2 leads again", seconds=CLUSTER_SECONDS)
+
+
 def test_a_broker_is_listed_stopped_and_removed(java: JavaTools, brokers: Sequence[BrokerProcess]) -> None:
     """The last test of this module: broker 3 does not run behind it."""
     listed = java("ClusterTool", "list-endpoints")

@@ -33,13 +33,17 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Leaving:
-    """The last that an incarnation of broker `broker_id` does as one of several. `refresh` looks what others do."""
+    """The last that an incarnation of broker `broker_id` does as one of several. `refresh` looks what others do.
+
+    `silent` tells of which brokers nothing was heard lately: those may be dead, and are given nothing.
+    """
 
     broker_id: int
     incarnation: int
     state: ClusterState
     writer: PlacementWriter
     refresh: Callable[[], Awaitable[None]]
+    silent: Callable[[], Collection[int]]
 
     async def run(self) -> None:
         """Return when nothing is led here any more, or when nobody else can lead it, or the store fails.
@@ -58,8 +62,8 @@ class Leaving:
             logger.warning("not everything is led by others at this shutdown: %s", exc)
 
     def _others(self) -> Collection[int]:
-        live = self.state.live().items()
-        return [each for each, record in live if each != self.broker_id and record.may_lead]
+        live, silent = self.state.live().items(), self.silent()
+        return [each for each, record in live if each != self.broker_id and record.may_lead and each not in silent]
 
     async def _say_so(self) -> None:
         key = record_key(self.broker_id)

@@ -101,6 +101,7 @@ class Several:
             state=self.state,
             writer=self.writer,
             refresh=self.controller.metadata.refresh,
+            silent=self.heartbeats.liveness.silent,
         )
 
     async def leave(self) -> None:
