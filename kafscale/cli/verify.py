@@ -135,6 +135,8 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
     """Read the metadata after the listing, so that what went missing before a log start that moved meanwhile counts as
     deleted.
     """
+    from kafscale.cluster.brokers.leading import begun
+    from kafscale.cluster.brokers.state import ClusterState
     from kafscale.log.check.verification import KnownTopic
     from kafscale.log.repair.findings import Finding, Kind
 
@@ -149,6 +151,9 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
                     )
                     for topic in topics.all()
                 }
+                state = ClusterState(topics.store)
+                await state.load()
+                verifier.begun = lambda each: () if (found := state.placement(*each)) is None else begun(found)
     except (DamagedObject, NotFound) as exc:
         message = f"topics are not known, so that less can be proven: {exc}"
         verifier.report.add([Finding(name="metadata", kind=Kind.CHECKPOINT, message=message, damage=False)])

@@ -32,6 +32,7 @@ from kafscale.errors import NotFound
 from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, MissingSegment
 from kafscale.formats.resolution import NOTHING_DECIDED, resolve
+from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import Listed
 from kafscale.log.check.local_wal_check import check_wal_files
@@ -89,7 +90,7 @@ class Verifier:
 
     `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None if there is none to ask. What
     is not `metadata_is_current` may lack what happened since the last checkpoint. `manifests` is the last checkpoint of
-    the segments.
+    the segments, and `begun` tells where several brokers have decided that epochs of a partition began.
     """
 
     store: ObjectStore
@@ -97,6 +98,7 @@ class Verifier:
     topics: Mapping[bytes, KnownTopic] | None = None
     metadata_is_current: bool = True
     manifests: ManifestCheckpoint = attrs.field(factory=dict)
+    begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: ()
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     report: Report = attrs.field(factory=Report, init=False)
     _logs: list[LoggedBatches] = attrs.field(factory=list, init=False)
@@ -228,7 +230,7 @@ class Verifier:
         known = self.manifests.get(partition_id)
         decided = NOTHING_DECIDED if known is None else known.decided(each.key for each in checked)
         histories = {each.key: each.epochs for each in checked}
-        resolution = resolve(map(_segment, checked), histories, decided=decided)
+        resolution = resolve(map(_segment, checked), histories, begun=self.begun(partition_id), decided=decided)
         segments = resolution.segments
         used = {segment.key for segment in segments}
         for each in checked:
@@ -237,6 +239,8 @@ class Verifier:
                 self._note(each.key.key, Kind.LATE, self._lateness(each))
             elif each.key not in used:
                 self._note(each.key.key, Kind.SUPERSEDED, "a newer segment covers it")
+        if not segments:
+            return  # all of it came too late
         topic = self._topic(partition_id)
         end = segments[0].base_offset
         if topic is not None:
@@ -279,7 +283,7 @@ class Verifier:
     def _lateness(self, late: CheckedSegment) -> str:
         return (
             f"nobody reads its offsets {late.base_offset} to {late.last_offset}: its broker wrote them after another "
-            "one had taken over, which wrote other records there. `kafscale inspect --batches` shows them; produce "
+            "one had taken over, whose records are others. `kafscale inspect --batches` shows them; produce "
             "again what is wanted of them, then delete this object and its .index"
         )
 

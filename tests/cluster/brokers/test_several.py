@@ -12,12 +12,15 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.broker import Broker, StorageParts
+from kafscale.cli.verify import _learn_topics
 from kafscale.cluster.controller.claim import claim_key, decode_claim
 from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.controller.recovery import preview
 from kafscale.cluster.topics.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafScaleError, StartupError
+from kafscale.log.check.verification import Verifier
+from kafscale.log.repair.findings import Kind
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -397,6 +400,16 @@ async def produce_in_vain(running: MemoryBroker) -> None:
         assert await produce(running, 0, b"late") != error_codes.NONE
 
 
+async def late_by_verify(bucket: ObjectStore) -> int:
+    """Count the objects that `kafscale verify` finds to be late, where nothing else is wrong."""
+    verifier = Verifier(store=bucket, namespace="default")
+    await verifier.list_bucket()
+    await _learn_topics(verifier, memory_settings(), with_data_dir=False)
+    await verifier.read_bucket(lambda _: None)
+    assert {each.kind for each in verifier.report.findings} <= {Kind.LATE}
+    return len(verifier.report.findings)
+
+
 async def test_what_a_superseded_broker_uploads_late_is_not_read(autojump_clock: MockClock) -> None:
     bucket = MemoryStore()
     late = FaultyStore(bucket)
@@ -421,6 +434,7 @@ async def test_what_a_superseded_broker_uploads_late_is_not_read(autojump_clock:
             with trio.fail_after(SOON_SECONDS):
                 while not any(key.endswith(".kfs") for key in await keys_of(bucket)):
                     await trio.sleep(0.05)
+            assert await late_by_verify(bucket) == 1
         async with second.run(Durability.SEGMENT) as running:
             assert await values(running, 0) == []
             assert await produce(running, 0, b"new") == error_codes.NONE
