@@ -10,9 +10,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show
-from kafscale.config import Address
 from kafscale.errors import ConfigError, NotFound
 from kafscale.security.acls import (
     CLUSTER_NAME,
@@ -145,7 +144,7 @@ def command() -> None:
 @click.option("--deny", is_flag=True, help="Deny it, whatever else is allowed.")
 @bootstrap_option
 def add_command(
-    principal: str, operations: tuple[str, ...], host: str | None, deny: bool, bootstrap: Address, **options: Any
+    principal: str, operations: tuple[str, ...], host: str | None, deny: bool, bootstrap: Bootstrap, **options: Any
 ) -> None:
     """Allow PRINCIPAL, such as User:alice or User:*, operations on a resource, from any host unless one is given."""
     prefixed: bool = options.pop("prefixed")
@@ -180,7 +179,7 @@ def add_command(
 @_resource_options
 @bootstrap_option
 @json_option
-def list_command(bootstrap: Address, as_json: bool, **options: Any) -> None:
+def list_command(bootstrap: Bootstrap, as_json: bool, **options: Any) -> None:
     """List what there is; of a resource that is named all that acts on it, by prefixes and * too."""
     wanted = _filters(options, pattern_type=PatternType.MATCH)
 
@@ -196,7 +195,7 @@ def list_command(bootstrap: Address, as_json: bool, **options: Any) -> None:
 @command.command("load")
 @click.argument("file", type=click.File())
 @bootstrap_option
-def load_command(file: IO[str], bootstrap: Address) -> None:
+def load_command(file: IO[str], bootstrap: Bootstrap) -> None:
     """Add all that FILE has, as `list --json` prints it; - is the standard input.
 
     What is listed may be another broker's, also Apache Kafka's. What is there already stays.
@@ -217,7 +216,7 @@ def load_command(file: IO[str], bootstrap: Address) -> None:
 @_entry_options
 @_resource_options
 @bootstrap_option
-def remove_command(principal: str, bootstrap: Address, **options: Any) -> None:
+def remove_command(principal: str, bootstrap: Bootstrap, **options: Any) -> None:
     """Remove what is said to PRINCIPAL, of a resource, an operation or a host only where they are given."""
     wanted = _filters({"principal": principal, **options}, pattern_type=PatternType.LITERAL)
 

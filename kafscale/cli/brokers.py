@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
 from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
 from kafscale.config import Address
@@ -55,7 +55,7 @@ def command() -> None:
 @command.command("list")
 @bootstrap_option
 @json_option
-def list_command(bootstrap: Address, as_json: bool) -> None:
+def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
     """List all brokers, also those that do not serve just now."""
 
     async def use(client: Client) -> None:
@@ -68,7 +68,7 @@ def list_command(bootstrap: Address, as_json: bool) -> None:
 @_id_argument
 @bootstrap_option
 @json_option
-def describe_command(broker_id: int, bootstrap: Address, as_json: bool) -> None:
+def describe_command(broker_id: int, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show broker ID and the partitions that it leads, or that wait for it."""
 
     async def use(client: Client) -> None:
@@ -98,7 +98,7 @@ def describe_command(broker_id: int, bootstrap: Address, as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Have it lead partitions again, as `kafscale brokers undrain`.")
 @timeout_option
 @bootstrap_option
-def drain_command(broker_id: int, undo: bool, timeout_seconds: float, bootstrap: Address) -> None:
+def drain_command(broker_id: int, undo: bool, timeout_seconds: float, bootstrap: Bootstrap) -> None:
     """Have all partitions of broker ID led by others, one after the other, and wait until it leads none.
 
     It serves meanwhile, and gets no new ones until `kafscale brokers undrain ID`, also when it is started again.
@@ -116,7 +116,7 @@ def drain_command(broker_id: int, undo: bool, timeout_seconds: float, bootstrap:
 @command.command("undrain")
 @_id_argument
 @bootstrap_option
-def undrain_command(broker_id: int, bootstrap: Address) -> None:
+def undrain_command(broker_id: int, bootstrap: Bootstrap) -> None:
     """Have broker ID lead partitions again: they move to it until all brokers lead about as many."""
 
     async def use(client: Client) -> None:
@@ -130,7 +130,7 @@ def undrain_command(broker_id: int, bootstrap: Address) -> None:
 @click.option("--accept-loss", is_flag=True, help="Lose what the broker has acknowledged and not uploaded.")
 @timeout_option
 @bootstrap_option
-def replace_command(broker_id: int, accept_loss: bool, timeout_seconds: float, bootstrap: Address) -> None:
+def replace_command(broker_id: int, accept_loss: bool, timeout_seconds: float, bootstrap: Bootstrap) -> None:
     """Have others lead what broker ID led, which has died, and wait until they do.
 
     With --durability segment they do so by themselves. Otherwise records that it has acknowledged may be nowhere else
@@ -146,7 +146,7 @@ def replace_command(broker_id: int, accept_loss: bool, timeout_seconds: float, b
 @command.command("remove")
 @_id_argument
 @bootstrap_option
-def remove_command(broker_id: int, bootstrap: Address) -> None:
+def remove_command(broker_id: int, bootstrap: Bootstrap) -> None:
     """Forget broker ID, which has stopped and leads nothing; started again, it would join anew."""
 
     async def use(client: Client) -> None:

@@ -16,6 +16,8 @@ from kafscale.errors import ConfigError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
+Bootstrap = tuple[Address, ...]  # brokers of the cluster, of which the first that answers is asked
+
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
@@ -86,12 +88,18 @@ def parse_time(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def parse_bootstrap(text: str) -> Bootstrap:
+    """Read HOST:PORT, or several with commas between them. Raises ValueError."""
+    return tuple(Address.parse(each.strip()) for each in text.split(","))
+
+
 def take(options: dict[str, Any], cls: type[T]) -> T:
     """Move the options that are fields of an attrs class out of `options` into an instance of it."""
     return cls(**{field.name: options.pop(field.name) for field in attrs.fields(cls)})
 
 
 ADDRESS = Parsed("HOST:PORT", Address.parse)
+BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)
 SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
@@ -105,10 +113,11 @@ def _keep_command_config(ctx: click.Context, _param: click.Parameter, value: str
 
 _bootstrap = click.option(
     "--bootstrap",
-    type=ADDRESS,
+    type=BOOTSTRAP,
     envvar=BOOTSTRAP_VARIABLE,
     default=DEFAULT_BOOTSTRAP,
-    help=f"A broker of the cluster.  [default: {DEFAULT_BOOTSTRAP}; {BOOTSTRAP_VARIABLE}]",
+    help="Brokers of the cluster, of which the first that answers is asked.  "
+    f"[default: {DEFAULT_BOOTSTRAP}; {BOOTSTRAP_VARIABLE}]",
 )
 _command_config = click.option(
     "--command-config",
@@ -129,8 +138,8 @@ def bootstrap_option(function: Callable[..., Any]) -> Callable[..., Any]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def run_with_client(bootstrap: Address, use: Callable[[Any], Awaitable[None]]) -> None:
-    """Connect, call `use(client)`, close. What it raises comes out as it is."""
+def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]]) -> None:
+    """Connect to the first broker that answers, call `use(client)`, close. What it raises comes out as it is."""
     import trio
 
     from kafscale.client import connect

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import TIME, bootstrap_option, run_with_client, take
+from kafscale.cli.connecting import TIME, Bootstrap, bootstrap_option, run_with_client, take
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, text_formatter, unescape
-from kafscale.config import Address
 
 if TYPE_CHECKING:
     from kafscale.client import Client, Consumer, IsolationLevel
@@ -86,7 +85,7 @@ class Style:
 @bootstrap_option
 def command(
     topic: str,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     *,
     group: str | None,
     partitions: tuple[int, ...],

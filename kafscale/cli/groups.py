@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import TIME, bootstrap_option, json_option, run_with_client, take
+from kafscale.cli.connecting import TIME, Bootstrap, bootstrap_option, json_option, run_with_client, take
 from kafscale.cli.output import say, show, show_json
-from kafscale.config import Address
 from kafscale.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def command() -> None:
 @command.command("list")
 @bootstrap_option
 @json_option
-def list_command(bootstrap: Address, as_json: bool) -> None:
+def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
     """List all consumer groups."""
 
     async def use(client: Client) -> None:
@@ -110,7 +109,7 @@ def list_command(bootstrap: Address, as_json: bool) -> None:
 @click.argument("group")
 @bootstrap_option
 @json_option
-def describe_command(group: str, bootstrap: Address, as_json: bool) -> None:
+def describe_command(group: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show the members of GROUP, its committed offsets, and how far they are behind."""
 
     async def use(client: Client) -> None:
@@ -143,7 +142,7 @@ def describe_command(group: str, bootstrap: Address, as_json: bool) -> None:
 @command.command("delete")
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
 @bootstrap_option
-def delete_command(groups: tuple[str, ...], bootstrap: Address) -> None:
+def delete_command(groups: tuple[str, ...], bootstrap: Bootstrap) -> None:
     """Delete each GROUP, which must have no members, with its offsets."""
 
     async def use(client: Client) -> None:
@@ -169,7 +168,7 @@ def delete_command(groups: tuple[str, ...], bootstrap: Address) -> None:
 @json_option
 def reset_command(
     group: str,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     *,
     dry_run: bool,
     as_json: bool,

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show
 from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
-from kafscale.config import Address
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def command() -> None:
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @bootstrap_option
 @json_option
-def list_command(topics: tuple[str, ...], bootstrap: Address, as_json: bool) -> None:
+def list_command(topics: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
     """List who leads the partitions of TOPIC, or of all topics, and which are on their way."""
 
     async def use(client: Client) -> None:
@@ -73,7 +72,7 @@ def list_command(topics: tuple[str, ...], bootstrap: Address, as_json: bool) -> 
 @timeout_option
 @bootstrap_option
 def move_command(
-    topic: str, partitions: tuple[int, ...], broker_id: int, timeout_seconds: float, bootstrap: Address
+    topic: str, partitions: tuple[int, ...], broker_id: int, timeout_seconds: float, bootstrap: Bootstrap
 ) -> None:
     """Have each PARTITION of TOPIC, or all of them, led by broker --to, and wait until it leads them.
 
@@ -94,7 +93,7 @@ def move_command(
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @timeout_option
 @bootstrap_option
-def balance_command(topics: tuple[str, ...], timeout_seconds: float, bootstrap: Address) -> None:
+def balance_command(topics: tuple[str, ...], timeout_seconds: float, bootstrap: Bootstrap) -> None:
     """Forget which brokers partitions of TOPIC, or of all topics, were moved to by hand, and wait for balance.
 
     Partitions move until all brokers lead about as many, but for those of other topics that were moved by hand.

@@ -12,8 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, bootstrap_option, run_with_client, take
-from kafscale.config import Address
+from kafscale.cli.connecting import SETTING, Bootstrap, bootstrap_option, run_with_client, take
 
 if TYPE_CHECKING:
     from kafscale.client import Client
@@ -68,7 +67,7 @@ class LineForm:
 @bootstrap_option
 def command(
     topic: str,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     **options: Any,
 ) -> None:
     """Write the lines of stdin to TOPIC, which the broker may create.

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, bootstrap_option, json_option, run_with_client, take
+from kafscale.cli.connecting import SETTING, Bootstrap, bootstrap_option, json_option, run_with_client, take
 from kafscale.cli.output import show, show_json
-from kafscale.config import Address
 from kafscale.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def command() -> None:
 @command.command("list")
 @bootstrap_option
 @json_option
-def list_command(bootstrap: Address, as_json: bool) -> None:
+def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
     """List all topics."""
 
     async def use(client: Client) -> None:
@@ -90,7 +89,7 @@ def list_command(bootstrap: Address, as_json: bool) -> None:
 @bootstrap_option
 def create_command(
     topic: str,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     *,
     if_not_exists: bool,
     **options: Any,
@@ -122,7 +121,7 @@ def create_command(
 @click.option("--all-configs", is_flag=True, help="Show settings that are at their defaults, too.")
 @bootstrap_option
 @json_option
-def describe_command(topic: str, bootstrap: Address, *, all_configs: bool, as_json: bool) -> None:
+def describe_command(topic: str, bootstrap: Bootstrap, *, all_configs: bool, as_json: bool) -> None:
     """Show the partitions of TOPIC, their first and next offset, and its settings."""
 
     async def use(client: Client) -> None:
@@ -149,7 +148,7 @@ def describe_command(topic: str, bootstrap: Address, *, all_configs: bool, as_js
 @command.command("delete")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @bootstrap_option
-def delete_command(topics: tuple[str, ...], bootstrap: Address) -> None:
+def delete_command(topics: tuple[str, ...], bootstrap: Bootstrap) -> None:
     """Delete each TOPIC and all of its data."""
 
     async def use(client: Client) -> None:
@@ -169,7 +168,7 @@ def delete_command(topics: tuple[str, ...], bootstrap: Address) -> None:
 @bootstrap_option
 def alter_command(
     topic: str,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     *,
     partitions: int | None,
     configs: tuple[tuple[str, str], ...],

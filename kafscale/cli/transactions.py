@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
-from kafscale.config import Address
 from kafscale.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def command() -> None:
 @click.option("--state", "states", multiple=True, help="Only ids in this state, such as Ongoing; may be repeated.")
 @bootstrap_option
 @json_option
-def list_command(states: tuple[str, ...], bootstrap: Address, as_json: bool) -> None:
+def list_command(states: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
     """List all transactional ids."""
 
     async def use(client: Client) -> None:
@@ -61,7 +60,7 @@ def list_command(states: tuple[str, ...], bootstrap: Address, as_json: bool) -> 
 @click.argument("transactional_id", metavar="ID")
 @bootstrap_option
 @json_option
-def describe_command(transactional_id: str, bootstrap: Address, as_json: bool) -> None:
+def describe_command(transactional_id: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show who has the transactional ID, and which partitions its transaction has written to."""
 
     async def use(client: Client) -> None:
@@ -98,7 +97,7 @@ def describe_command(transactional_id: str, bootstrap: Address, as_json: bool) -
 @command.command("abort")
 @click.argument("transactional_id", metavar="ID")
 @bootstrap_option
-def abort_command(transactional_id: str, bootstrap: Address) -> None:
+def abort_command(transactional_id: str, bootstrap: Bootstrap) -> None:
     """Abort the transaction that the transactional ID has open; its producer is fenced."""
 
     async def use(client: Client) -> None:

@@ -16,10 +16,10 @@ import attrs
 import click
 
 from kafscale.cli.adopt import WRITING_OPTIONS
-from kafscale.cli.connecting import bootstrap_option, json_option, run_with_client, value_or_file
+from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client, value_or_file
 from kafscale.cli.output import say, show
 from kafscale.cli.serve import settings_flags
-from kafscale.config import USER_PASSWORD_VARIABLE, Address, SaslMechanism, Settings, StoreUrl, load
+from kafscale.config import USER_PASSWORD_VARIABLE, SaslMechanism, Settings, StoreUrl, load
 from kafscale.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _run(
     """Do it over a connection; or, if a directory, a store or a file of settings is given, of a stopped broker."""
     import trio
 
-    bootstrap: Address = where.pop("bootstrap")
+    bootstrap: Bootstrap = where.pop("bootstrap")
     config_file: str | None = where.pop("config_file")
     if config_file is None and where.get("data_dir") is None and where.get("store") is None:
         run_with_client(bootstrap, over_connection)

@@ -6,7 +6,7 @@ the caller `forget` it. A topic that is being created is waited for, as every cl
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ import trio
 
 from kafscale.client.connection import Connection, connect_to
 from kafscale.config import Address
+from kafscale.errors import BrokerUnavailable
 from kafscale.login.failures import check, failure
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.wire import error_codes
@@ -146,12 +147,23 @@ class Client:
 
 @asynccontextmanager
 async def connect(
-    bootstrap: Address, client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
+    bootstrap: Address | Sequence[Address], client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
 ) -> AsyncIterator[Client]:
-    """A client whose bootstrap broker has answered. Raises BrokerUnavailable, KafkaError."""
-    client = Client(bootstrap=bootstrap, client_id=client_id, security=security)
+    """A client whose bootstrap broker has answered; of several the first that does.
+
+    Raises BrokerUnavailable, KafkaError.
+    """
+    first, *others = [bootstrap] if isinstance(bootstrap, Address) else bootstrap
+    client = Client(bootstrap=first, client_id=client_id, security=security)
     try:
-        await client.connection_to(bootstrap)
+        while True:
+            try:
+                await client.connection_to(client.bootstrap)
+                break
+            except BrokerUnavailable:
+                if not others:
+                    raise
+                client.bootstrap = others.pop(0)
         yield client
     finally:
         await client.aclose()

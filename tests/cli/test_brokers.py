@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import attrs
 import pytest
 import trio
 
+from kafscale.cli.main import run
 from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.topics.topics import NewTopic
 from tests.cli.conftest import CommandLine
@@ -167,3 +169,13 @@ async def test_a_broker_alone_is_listed_and_can_not_be_drained(capsys: pytest.Ca
         said = await kafscale("brokers", "drain", "1", code=1)
         assert "kafscale.draining" in said
         await trio.lowlevel.checkpoint()
+
+
+async def test_commands_ask_the_first_broker_that_answers(two: Several, capsys: pytest.CaptureFixture[str]) -> None:
+    await two.cluster.stop(1)
+    both = f"{two.cluster.address(1)},{two.cluster.address(2)}"
+    assert await trio.to_thread.run_sync(run, ["brokers", "list", "--json", "--bootstrap", both]) == 0
+    assert [each["state"] for each in json.loads(capsys.readouterr().out)] == ["stopped", "live"]
+    assert await trio.to_thread.run_sync(run, ["brokers", "list", "--bootstrap", str(two.cluster.address(1))]) == 1
+    assert f"can't connect to {two.cluster.address(1)}" in capsys.readouterr().err
+    assert await trio.to_thread.run_sync(run, ["brokers", "list", "--bootstrap", "here,there"]) == 2
