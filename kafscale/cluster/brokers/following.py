@@ -153,7 +153,7 @@ class Following:
         after = self.state.placement(topic.topic_id, index)
         if after is None or (after.leader, after.epoch) != (placement.leader, placement.epoch):
             return
-        take_restored(partition, contents)
+        take_restored(partition, _without_producers(contents))
         if partition.partition_id in self._known:
             self._drop(partition.partition_id)
         self._known[partition.partition_id] = _Known(partition, placement.leader, looked_at)
@@ -180,3 +180,9 @@ def _whole(listed: Sequence[ListedSegment]) -> Sequence[ListedSegment]:
     """Return the segments before the first one whose upload is under way, as it has no `.index` yet."""
     first = min((each.key.base_offset for each in listed if not each.has_index), default=None)
     return [each for each in listed if first is None or each.key.base_offset < first]
+
+
+def _without_producers(contents: RestoredPartition) -> RestoredPartition:
+    """Leave out who has produced: nobody does here, and what is led here needs the room."""
+    end = contents.end
+    return contents if end is None else attrs.evolve(contents, end=attrs.evolve(end, producers=(), kept_in={}))

@@ -15,7 +15,8 @@ from kafscale.log.partition.partition import Partition
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kafscale.wire.records import batches, iterate_records
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.records import ProducerStamp, batches, iterate_records
 from tests.cluster.brokers.test_several import TOPIC, Machine, create, led_by, produce, until
 from tests.devtools.memory_broker import MemoryBroker, memory_parts
 
@@ -104,6 +105,17 @@ async def test_who_names_no_rack_or_another_one_is_told_the_leader(autojump_cloc
     epoch = pair.leader.broker.services.log.partitions[pair.topic_id, 0].leader_epoch
     assert (await pair.fetch(pair.other, 0, epoch=epoch)).error_code == e.NONE
     assert (await pair.fetch(pair.other, 0, epoch=epoch - 1)).error_code == e.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_producers_of_what_is_only_read_take_no_room(autojump_clock: MockClock, pair: Pair) -> None:
+    client = await pair.leader.connect()
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    producer_id = (await client.request(request, InitProducerIdResponse)).producer_id
+    assert await produce(pair.leader, 0, b"x", ProducerStamp(producer_id, 0, 0)) == e.NONE
+    await pair.flush()
+    assert values(await pair.fetch(pair.other, 0)) == [b"x"]
+    counts = [each.broker.services.log.producer_budget.count for each in (pair.leader, pair.other)]
+    assert counts == [1, 0]
 
 
 async def test_looks_at_the_bucket_are_bounded_in_number(autojump_clock: MockClock, pair: Pair) -> None:
