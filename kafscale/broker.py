@@ -318,7 +318,7 @@ class Broker:
             mover=None if several is None else ClusterMover(several.state, several.writer),
             membership=None if several is None else Membership(several.state),
             wait_awake=None if several is None else lead.wakefulness.wait,
-            heard_of=None if several is None else several.heartbeats.liveness.heard,
+            heard_of=None if several is None else several.heartbeats.heard,
         )
         self.services.following = self._following(lead, log)
         self.services.groups.state_bytes.register(self.metrics)

@@ -42,9 +42,10 @@ class Services:
 
     Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
-    tells and changes what is known of them. `heard_of` is to be told of heartbeats: of which broker, and of which
-    incarnation. `wait_awake` is to be waited for before an answer, as this process may have been suspended, and raises
-    Fenced if it must not go on. `following` reads what others lead, as far as it is in the bucket.
+    tells and changes what is known of them. `heard_of` is to be told of heartbeats: of which broker and incarnation,
+    and up to which revision that knows the metadata. `wait_awake` is to be waited for before an answer, as this process
+    may have been suspended, and raises Fenced if it must not go on. `following` reads what others lead, as far as it is
+    in the bucket.
     """
 
     metrics: Metrics
@@ -76,7 +77,7 @@ class Services:
     mover: Mover | None = None
     membership: Membership | None = None
     following: Following | None = None
-    heard_of: Callable[[int, int], None] | None = None
+    heard_of: Callable[[int, int, int], None] | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 

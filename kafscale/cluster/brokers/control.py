@@ -5,8 +5,9 @@ it has seen as it can't be heard of any more. It is controller for a term, whose
 checkpoints. One that is suspended and goes on as if nothing had happened does no harm: what it decides are commits that
 fail as it has not seen the latest, and its checkpoints are older than those of the later term.
 
-A controller that hears nothing of most brokers, of three or more, may be the one that is cut off. It steps down instead
-of declaring them dead, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
+A controller that hears nothing of most brokers, of three or more, may be the one that is cut off. So it declares nobody
+dead before it has heard of at least half of them, one that has just begun neither, and if that takes too long steps
+down, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
 If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself.
 """
 
@@ -47,6 +48,7 @@ from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import list_versions
 
 LOOK_SECONDS = 1.0
+LOOKS_COUNT = 4  # at who is lost, between two heartbeats
 MOST_LEAST_COUNT = 3  # brokers; of two, each that loses the other has lost half
 BALANCE_SECONDS = 5.0  # between two looks; while a broker is drained, there is one every LOOK_SECONDS
 MOVES_AT_ONCE_COUNT = 50  # partitions that are on their way for the sake of balance
@@ -135,7 +137,7 @@ class Controller:
 
     async def _look_after_others(self) -> None:
         await self.serving.wait()
-        await self._every(self.liveness.interval_seconds, self._look_once)
+        await self._every(self.liveness.interval_seconds / LOOKS_COUNT, self._look_once)
 
     async def _look_once(self) -> None:
         if not self.is_mine and self._should_claim():
@@ -192,12 +194,12 @@ class Controller:
         assert controller is not None
         live = self.state.live()
         lost = {each: why for each, why in self.liveness.lost().items() if each in live}
-        silent = self.liveness.silent()
-        if not self._is_last_resort and _are_most(silent, live):
+        unheard = [each for each in live if each != self.broker_id and not self.liveness.is_heard(each)]
+        if not self._is_last_resort and _are_most(unheard, live):
             if _are_most(lost, live):
                 await self._step_down(controller, len(lost))
             return  # soon more is known
-        self._is_last_resort = self._is_last_resort and _are_most(silent, live)
+        self._is_last_resort = self._is_last_resort and _are_most(unheard, live)
         away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
         await self.fail_over.run_once(controller, lost, [each for each in away if self.liveness.is_heard(each)])
 

@@ -31,6 +31,7 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StartupError, StoreError
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_MAX, system_key
@@ -151,7 +152,9 @@ async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
 async def watch_claim(check: LeadCheck, interval_seconds: float = WATCH_SECONDS) -> NoReturn:
     """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
     while True:
-        await trio.sleep(interval_seconds)
+        with trio.move_on_after(interval_seconds):
+            await check.sooner.wait()
+        check.sooner.clear()
         try:
             await check.confirm()
         except (StoreError, DamagedObject) as exc:
@@ -186,8 +189,12 @@ class _Look:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LeadCheck:
-    """Asks the bucket whether a broker still leads. At most one look is under way, however many ask."""
+    """Asks the bucket whether a broker still leads. At most one look is under way, however many ask.
 
+    `sooner` has the watch look at once.
+    """
+
+    sooner: Signal = attrs.field(factory=Signal, init=False)
     _led_at: float = attrs.field(factory=trio.current_time, init=False)  # when the last look began that found it so
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)

@@ -116,6 +116,7 @@ async def join(
         liveness=liveness,
         connect=connect,
         revision=lambda: metadata.applied.number,
+        look_soon=check.sooner.set,
     )
     streams = Streams(
         store=own_views.acknowledge,
