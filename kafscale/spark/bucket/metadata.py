@@ -177,6 +177,11 @@ class MetadataReader:
             self._head = decode_head(key, self.bucket.get(key).data)
         except NotFound:
             self._head = None
+        except AccessDenied as exc:
+            self._head = None
+            level = logging.WARNING if self.is_shared else logging.DEBUG  # a policy for one broker has no need of it
+            message = "%s can't be read, so changes are known later, and what a broker sent too late may be read: %s"
+            logger.log(level, message, key, exc)
         except DamagedObject as exc:  # no broker changes anything without it
             logger.warning("the newest changes of the metadata can't be read: %s", exc)
 

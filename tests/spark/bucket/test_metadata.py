@@ -12,7 +12,7 @@ from kafscale.formats.metadata_changes import Transaction
 from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.bucket.metadata import MetadataReader, decode_metadata
+from kafscale.spark.bucket.metadata import SHARED_KEY, MetadataReader, decode_metadata
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
 from kafscale.spark.source.bounds import Bounds
@@ -321,6 +321,20 @@ def test_who_may_not_read_checkpoints_reads_segments_all_the_same(checkpoints, c
     assert "partitions without a segment and deleted records are not known" in caplog.text
 
 
+def test_a_policy_that_does_not_know_the_head_reads_checkpoints_all_the_same(checkpoints, caplog):
+    """S3 says 403 of an object that is not there to who may not get it; with one broker the head is not there."""
+    bucket = Counting(checkpoints.directory)
+    bucket.denied = "head"
+    reader = MetadataReader(bucket, "default")
+    assert set(reader.read().topics) == {"t", "empty"}
+    assert reader.position is not None, "the log can be read"
+    assert not caplog.records
+    checkpoints.write({SHARED_KEY: b"9"})
+    assert reader.read().topics
+    assert reader.position is not None
+    assert "default/head can't be read" in caplog.text
+
+
 class Counting:
     """A bucket."""
 
@@ -330,7 +344,7 @@ class Counting:
         self.denied = ""
 
     def get(self, key):
-        if self.denied == "get":
+        if self.denied == "get" or (self.denied == "head" and key.endswith("/head")):
             raise AccessDenied(key)
         self.get_count += 1
         return self.bucket.get(key)
