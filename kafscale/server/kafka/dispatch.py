@@ -48,8 +48,9 @@ NOTHING = memoryview(b"")
 LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded though nobody has asked for them
 PERCENT: Final = 100
 WRITE_TXN_MARKERS: Final = 27
+BROKER_HEARTBEAT: Final = 63
 # Requests whose time is nobody's: those of logins, which are bounded otherwise, and of brokers among themselves.
-UNCOUNTED: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE, WRITE_TXN_MARKERS})
+UNCOUNTED: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE, WRITE_TXN_MARKERS, BROKER_HEARTBEAT})
 WAIT_FOR_OTHERS = ("Fetch", "JoinGroup", "SyncGroup")  # so that they hold nothing that others need meanwhile
 
 T = TypeVar("T")

@@ -1,0 +1,40 @@
+"""BrokerHeartbeat: what another broker says of itself is passed on, and its time counts for nobody."""
+
+from __future__ import annotations
+
+from trio.testing import MockClock
+
+from kafscale.api.cluster.broker_heartbeat import API
+from kafscale.server.kafka.dispatch import UNCOUNTED
+from kafscale.wire import error_codes
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tests.devtools.memory_broker import memory_broker, memory_parts
+
+REQUEST = BrokerHeartbeatRequest(
+    broker_id=2, broker_epoch=20, current_metadata_offset=200, want_fence=False, want_shut_down=False
+)
+
+
+async def test_a_broker_alone_knows_of_no_other(autojump_clock: MockClock) -> None:
+    async with memory_broker(memory_parts()) as running:
+        client = await running.connect()
+        response = await client.request(REQUEST, BrokerHeartbeatResponse)
+        assert (response.error_code, response.is_fenced) == (error_codes.BROKER_ID_NOT_REGISTERED, True)
+
+
+async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock: MockClock) -> None:
+    heard: list[tuple[int, int, int]] = []
+
+    def hear(broker_id: int, incarnation: int, revision: int) -> None:
+        heard.append((broker_id, incarnation, revision))
+
+    async with memory_broker(memory_parts()) as running:
+        running.broker.services.heard_of = hear
+        client = await running.connect()
+        response = await client.request(REQUEST, BrokerHeartbeatResponse)
+        assert (response.error_code, response.is_fenced, response.is_caught_up) == (error_codes.NONE, False, True)
+        assert heard == [(2, 20, 200)]
+
+
+def test_no_quota_holds_back_what_would_have_a_broker_be_taken_for_dead() -> None:
+    assert API.key in UNCOUNTED
