@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from kafscale.broker import Broker, StorageParts
+from kafscale.cli import waiting
 from kafscale.client.connection import Connection, connect_to
 from kafscale.cluster.brokers import control, failing_over, leaving
 from kafscale.cluster.controller import joining
@@ -37,6 +38,7 @@ _WAITS = (
     (failing_over, "GIVEN_UP_WAIT_SECONDS"),
     (joining, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),
+    (waiting, "LOOK_SECONDS"),
 )
 
 
