@@ -99,7 +99,8 @@ def test_three_brokers_share_a_bucket_that_the_one_does_not_have() -> None:
     for service, settings in zip(THREE, loaded, strict=True):
         assert settings.several_brokers
         assert settings.durability is Durability.S3_WAL
-        assert [listener.name for listener in settings.listeners] == ["INTERNAL", "HOST"]  # heartbeats go by the first
+        assert [listener.name for listener in settings.listeners] == ["INTERNAL", "HOST"]
+        assert settings.inter_broker_listener == "INTERNAL"
         inside, outside = settings.advertised_listeners
         assert (inside.host, inside.port) == (service, settings.listeners[0].port)
         assert SERVICES[service]["ports"] == [f"{outside.address}:{settings.listeners[1].port}"]
