@@ -1,14 +1,19 @@
-"""Seeds of the simulation of several brokers on one bucket; `make test-cluster-simulation SEEDS=…` runs others."""
+"""Seeds of the simulation of several brokers on one bucket; `make test-cluster-simulation SEEDS=…` runs others.
+
+`make test-faults` runs all that have ever failed, too.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 
 from tests.devtools.simulate import run_seeds
 
-SEEDS_COUNT = 6
+SEEDS_COUNT = 2  # eleven seconds of CPU each
+MORE_SEEDS_COUNT = 12  # of the slow suite
 PROCESSES_COUNT = min(2, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.
 SEEDS_THAT_FAILED = [
@@ -19,9 +24,18 @@ SEEDS_THAT_FAILED = [
 ]
 
 
-@pytest.mark.timeout(300)  # ten seconds, where nobody else uses the machine
-def test_no_seed_of_several_brokers_loses_repeats_or_reorders_what_was_acknowledged() -> None:
-    seeds = [*range(1, SEEDS_COUNT + 1), *(seed for seed in SEEDS_THAT_FAILED if seed > SEEDS_COUNT)]
+def run_and_check(seeds: Sequence[int]) -> None:
     outcomes = list(run_seeds(seeds, PROCESSES_COUNT, of_cluster=True))
     assert {outcome.seed: list(outcome.problems) for outcome in outcomes if outcome.problems} == {}
     assert sum(outcome.acknowledged_count for outcome in outcomes) > 100 * len(outcomes)  # otherwise nothing was tried
+
+
+@pytest.mark.timeout(600)  # half a minute, where nobody else uses the machine
+def test_no_seed_of_several_brokers_loses_repeats_or_reorders_what_was_acknowledged() -> None:
+    run_and_check(range(1, SEEDS_COUNT + 1))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_no_seed_of_several_brokers_that_ever_failed_or_many_others_do() -> None:
+    run_and_check([*range(1, MORE_SEEDS_COUNT + 1), *(seed for seed in SEEDS_THAT_FAILED if seed > MORE_SEEDS_COUNT)])

@@ -1,19 +1,22 @@
 """Seeds of the simulation: a broker and its clients among crashes, takeovers and faults of store, disk and network.
 
-`make test-simulation SEEDS=…` runs others. A seed that has ever failed is kept in SEEDS_THAT_FAILED.
+`make test-simulation SEEDS=…` runs others. A seed that has ever failed is kept in SEEDS_THAT_FAILED, which
+`make test-faults` runs.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from kafscale.config import Durability
 from tests.devtools.simulate import run_seed, run_seeds
 
-SEEDS_COUNT = 60
+SEEDS_COUNT = 20  # a second and a half of CPU each
+MORE_SEEDS_COUNT = 100  # of the slow suite
 PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.
 SEEDS_THAT_FAILED = [
@@ -35,9 +38,7 @@ SEEDS_THAT_FAILED = [
 ]
 
 
-@pytest.mark.timeout(600)  # half a minute, where nobody else uses the machine
-def test_no_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
-    seeds = [*range(1, SEEDS_COUNT + 1), *(seed for seed in SEEDS_THAT_FAILED if seed > SEEDS_COUNT)]
+def run_and_check(seeds: Sequence[int]) -> None:
     outcomes = list(run_seeds(seeds, PROCESSES_COUNT))
     assert {outcome.seed: list(outcome.problems) for outcome in outcomes if outcome.problems} == {}
     acknowledged, committed = Counter[str](), Counter[str]()
@@ -47,6 +48,17 @@ def test_no_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
     for durability in Durability:  # otherwise nothing was tried
         assert acknowledged[durability] > 50 * len(outcomes) / len(Durability), durability
         assert committed[durability] > 2 * len(outcomes) / len(Durability), durability
+
+
+@pytest.mark.timeout(600)  # a quarter of a minute, where nobody else uses the machine
+def test_no_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
+    run_and_check(range(1, SEEDS_COUNT + 1))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_no_seed_that_ever_failed_or_many_others_do() -> None:
+    run_and_check([*range(1, MORE_SEEDS_COUNT + 1), *(seed for seed in SEEDS_THAT_FAILED if seed > MORE_SEEDS_COUNT)])
 
 
 def test_a_seed_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

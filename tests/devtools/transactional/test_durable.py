@@ -29,7 +29,6 @@ from tests.devtools.transactional.latecomer import Latecomer
 from tests.devtools.transactional_producer import TOPIC, Producer, broker
 from tests.devtools.workload import Topic
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 PARTITIONS = (0, 1)
 LATE_SECONDS = 20.0
 all_durabilities = pytest.mark.parametrize("durability", Durability)
@@ -130,13 +129,15 @@ async def late_markers(durability: Durability) -> Latecomer:
 
 
 @all_durabilities
-async def test_late_markers_are_refused(durability: Durability) -> None:
+async def test_late_markers_are_refused(durability: Durability, autojump_clock: trio.testing.MockClock) -> None:
     latecomer = await late_markers(durability)
     assert latecomer.faults == []
     assert latecomer.refused_count > 5
 
 
-async def test_late_markers_that_are_taken_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_markers_that_are_taken_are_found(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
     monkeypatch.setattr(Transactions, "check_marker", lambda *_: True)
     latecomer = await late_markers(Durability.WAL)
     assert "which comes too late, was taken in" in latecomer.faults[0]
