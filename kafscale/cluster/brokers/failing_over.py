@@ -21,6 +21,7 @@ With `--durability wal` nobody else has what was acknowledged last. So only an o
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -46,6 +47,7 @@ from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 # Until others lead what a broker led that may acknowledge without a look at the metadata; or the session timeout, where
 # that is longer (`kafscale.cluster.brokers.lease`).
 GIVEN_UP_WAIT_SECONDS = 3.0
+STOPPED_WAIT_SECONDS = 10.0  # for one to come back that has not handed over, as all were stopped
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,8 @@ class FailOver:
     state: ClusterState
     session_timeout_seconds: float
     _seen_revision: int = attrs.field(default=-1, init=False)
-    _given_up_at: dict[int, tuple[int, float]] = attrs.field(factory=dict, init=False)  # by id: incarnation, since when
+    _since: dict[tuple[int, int, BrokerState], float] = attrs.field(factory=dict, init=False)  # seen here as it is now
+    _next_at: float = attrs.field(default=math.inf, init=False)  # when others may lead for one more
     _declared: CounterFamily | None = attrs.field(default=None, init=False)
     _moved_count: int = attrs.field(default=0, init=False)
 
@@ -78,9 +81,10 @@ class FailOver:
         plan = _Plan(self.state, lost, back, self._ripe())
 
         async def make(revision: int) -> Transaction | None:
-            if self.state.controller != by:
-                return None
-            return plan.make(revision)
+            if self.state.controller == by:
+                return plan.make(revision)
+            plan.forget()
+            return None
 
         await self.state.follower.commit_planned(make)
         self._seen_revision = self.state.revision
@@ -91,25 +95,28 @@ class FailOver:
                 self._declared.of(record.state.value).value += 1
 
     def _may_have_orphans(self) -> bool:
-        return self._seen_revision != self.state.revision or bool(self._given_up_at)
+        return self._seen_revision != self.state.revision or trio.current_time() >= self._next_at
 
     def _ripe(self) -> Collection[int]:
-        """Return the brokers that others may lead for: they have stopped, or have had the time to notice."""
+        """Return the brokers that others may lead for, once they are fenced or have stopped."""
         now = trio.current_time()
-        ripe: list[int] = []
-        given_up: dict[int, tuple[int, float]] = {}
-        for broker_id, record in self.state.brokers.items():
-            if record.state is BrokerState.STOPPED or not record.acknowledges_locally:
-                ripe.append(broker_id)
-            elif record.is_given_up:
-                incarnation, since = self._given_up_at.get(broker_id, (record.incarnation, now))
-                if incarnation != record.incarnation:
-                    since = now
-                given_up[broker_id] = record.incarnation, since
-                if now - since >= max(GIVEN_UP_WAIT_SECONDS, self.session_timeout_seconds):
-                    ripe.append(broker_id)
-        self._given_up_at = given_up
-        return ripe
+        since = {
+            (broker_id, record.incarnation, record.state): self._wait_seconds(record)
+            for broker_id, record in self.state.brokers.items()
+        }
+        self._since = {key: self._since.get(key, now) for key in since}
+        ripe_at = {key: self._since[key] + wait_seconds for key, wait_seconds in since.items()}
+        self._next_at = min((at for at in ripe_at.values() if at > now), default=math.inf)
+        return [broker_id for (broker_id, _, _), at in ripe_at.items() if at <= now]
+
+    def _wait_seconds(self, record: BrokerRecord) -> float:
+        """Return how long a broker is to have been as it is before others lead what it led."""
+        if record.state is BrokerState.STOPPED:
+            return STOPPED_WAIT_SECONDS
+        if not record.acknowledges_locally:
+            return 0.0
+        is_fenced = record.state is BrokerState.FENCED
+        return max(GIVEN_UP_WAIT_SECONDS, self.session_timeout_seconds) if is_fenced else math.inf
 
 
 @attrs.define(eq=False, repr=False)
@@ -139,10 +146,15 @@ class _Plan:
         keys = {*puts, NEXT_NUMBER_KEY, *map(record_key, brokers)}
         return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=list(keys)), essential=True)
 
-    def _brokers(self) -> dict[int, BrokerRecord]:
-        """Return the records as they are to be."""
+    def forget(self) -> None:
+        """Tell of nothing, as nothing is planned."""
         self.declared.clear()
         self.returned.clear()
+        self.moved.clear()
+
+    def _brokers(self) -> dict[int, BrokerRecord]:
+        """Return the records as they are to be."""
+        self.forget()
         brokers = dict(self.state.brokers)
         for broker_id, record in self.state.brokers.items():
             if broker_id in self.lost and record.state is BrokerState.LIVE:
@@ -155,9 +167,9 @@ class _Plan:
 
     def _rows(self, brokers: Mapping[int, BrokerRecord], number: int) -> Mapping[str, bytes]:
         """Return the rows of placements that change."""
-        self.moved.clear()
         live = [broker_id for broker_id, record in sorted(brokers.items()) if record.state is BrokerState.LIVE]
-        heirs = [broker_id for broker_id in live if brokers[broker_id].may_lead] or live
+        live = [broker_id for broker_id in live if not brokers[broker_id].is_leaving]
+        heirs = [broker_id for broker_id in live if not brokers[broker_id].is_draining] or live
         heirs_with_stream = [broker_id for broker_id in heirs if brokers[broker_id].has_stream]
         from_whom = {
             broker_id

@@ -146,6 +146,24 @@ async def test_a_broker_that_comes_back_takes_part_again(autojump_clock: MockClo
 
 
 @pytest.mark.parametrize("durability", MODES)
+async def test_a_cluster_that_is_stopped_and_started_leads_what_it_led(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    async with cluster(2, durability) as running:
+        await topic_of(running, 4)
+        former = {broker_id: led_by(each.broker) for broker_id, each in running.brokers.items()}
+        for each in running.brokers.values():
+            each.broker.stop()
+        for each in running.brokers.values():
+            await each.ended.wait()
+        await running.start(1, durability)
+        await trio.sleep(5.0)
+        await running.start(2, durability)
+        assert {broker_id: led_by(each.broker) for broker_id, each in running.brokers.items()} == former
+        await check_goes_on(running, 4, [1, 2])
+
+
+@pytest.mark.parametrize("durability", MODES)
 async def test_what_a_stopped_broker_led_is_led_by_the_others(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
