@@ -195,6 +195,29 @@ async def test_a_superseded_incarnation_creates_nothing(autojump_clock: MockCloc
         nursery.cancel_scope.cancel()
 
 
+async def test_a_superseded_incarnation_opens_no_new_partition(autojump_clock: MockClock) -> None:
+    """It knows by the same metadata which placed the partition there that another incarnation is meant."""
+    bucket = MemoryStore()
+    settings = memory_settings(several_brokers=True, broker_id=1, durability=Durability.S3_WAL)
+    zombie_store, start_store = FaultyStore(bucket), FaultyStore(bucket)
+    opened: list[object] = []
+    async with Machine(bucket, 2).run(Durability.S3_WAL) as other, trio.open_nursery() as nursery:
+        zombie = await run_beside(nursery, Machine(zombie_store, 1), settings)
+        await create(other.broker, 2)
+        await until(lambda: len(led_by(zombie.broker)) == 1)
+        zombie.broker.services.log.on_opened.append(opened.append)
+        look = zombie_store.hold(On("head", "*/head"))
+        await look.wait_arrived()
+        start = start_store.hold(On("list", "*/wal/*"))
+        nursery.start_soon(run_beside, nursery, Machine(start_store, 1), settings)
+        await start.wait_arrived()  # it is registered
+        await create(other.broker, 4, "new")
+        look.open()
+        await until(lambda: zombie.broker.services.topics.get("new") is not None)
+        assert not opened
+        nursery.cancel_scope.cancel()
+
+
 async def test_nothing_is_needed_of_a_stream_that_was_flushed_and_it_goes(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run(Durability.S3_WAL) as a:
