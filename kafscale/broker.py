@@ -318,6 +318,7 @@ class Broker:
             mover=None if several is None else ClusterMover(several.state, several.writer),
             membership=None if several is None else Membership(several.state),
             wait_awake=None if several is None else lead.wakefulness.wait,
+            has_led_lately=(lambda: True) if several is None else lead.has_led_lately,
             heard_of=None if several is None else several.heartbeats.heard,
         )
         self.services.following = self._following(lead, log)

@@ -44,8 +44,8 @@ class Services:
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
     tells and changes what is known of them. `heard_of` is to be told of heartbeats: of which broker and incarnation,
     and up to which revision that knows the metadata. `wait_awake` is to be waited for before an answer, as this process
-    may have been suspended, and raises Fenced if it must not go on. `following` reads what others lead, as far as it is
-    in the bucket.
+    may have been suspended, and raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the
+    bucket lately that it may. `following` reads what others lead, as far as it is in the bucket.
     """
 
     metrics: Metrics
@@ -79,6 +79,7 @@ class Services:
     following: Following | None = None
     heard_of: Callable[[int, int, int], None] | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
+    has_led_lately: Callable[[], bool] = lambda: True
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

@@ -278,6 +278,8 @@ def _check(services: Services, call: Call, fetched: FetchedPartition, data: Part
     epoch = wanted.current_leader_epoch
     partition = led_partition(services, topic.name, wanted.partition, topic_id=topic_id, leader_epoch=epoch)
     if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
+        if wanted.fetch_offset > partition.high_watermark and not services.has_led_lately():
+            raise NotLeader(None)  # another leader may have written that: the consumer must not begin anew
         raise KafkaError(error_codes.OFFSET_OUT_OF_RANGE)
     data.high_watermark = partition.high_watermark
     data.last_stable_offset = partition.last_stable_offset

@@ -182,6 +182,10 @@ class Lead:
         with suppress(StoreError, DamagedObject, Fenced):  # who watches the lead sees to the last of these
             await self.check.confirm()
 
+    def has_led_lately(self) -> bool:
+        """Tell whether one of the last two looks has found that this broker may act."""
+        return trio.current_time() - self.check.led_at <= 2 * self.watch_seconds
+
     async def write_last_checkpoint(self) -> None:
         """Write a checkpoint of the metadata, if it is this broker's to do and something has changed.
 

@@ -455,3 +455,25 @@ async def test_groups_are_coordinated_by_who_leads_their_partition(autojump_cloc
             if (node := b.broker.services.assignment.coordinator(group)) is not None
         )
         assert set(coordinators) == {1, 2}
+
+
+async def test_who_can_not_look_whether_it_leads_tells_no_consumer_to_begin_anew(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    async with Machine(store, 1).run(Durability.SEGMENT) as a:
+        topic = await create(a.broker, 1)
+
+        async def code_behind_the_end() -> int:
+            client = await a.connect()
+            wanted = FetchPartition(partition=0, fetch_offset=100, partition_max_bytes=1 << 20)
+            fetched = FetchTopic(topic=TOPIC, topic_id=topic.topic_id, partitions=[wanted])
+            request = FetchRequest(max_wait_ms=10, min_bytes=1, topics=[fetched])
+            (answer,) = (await client.request(request, FetchResponse)).responses[0].partitions
+            return answer.error_code
+
+        assert await code_behind_the_end() == error_codes.OFFSET_OUT_OF_RANGE
+        store.fail(On("head"))
+        await trio.sleep(2.0)
+        assert await code_behind_the_end() == error_codes.NOT_LEADER_OR_FOLLOWER
+        store.heal()
+        await trio.sleep(2.0)
+        assert await code_behind_the_end() == error_codes.OFFSET_OUT_OF_RANGE
