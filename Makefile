@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-cluster-simulation test-faults test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -62,6 +62,9 @@ fuzz: $(VENV)/installed-dev ## Send a broker requests that are nearly right, for
 
 test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and count what is lost; takes minutes
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
+
+test-cluster: $(VENV)/installed-dev ## Kill, suspend and restart brokers that share a bucket, under load; takes minutes
+	$(BIN)/python -m pytest tests/faults/test_cluster.py -m faults --capture=no $(PYTEST_ARGS)
 
 test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
 	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)

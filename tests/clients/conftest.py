@@ -29,6 +29,8 @@ _counter = itertools.count()
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "run the tests on brokers with TLS, logins and lists; for tests/clients alone"
     parser.addoption("--secured", action="store_true", help=help_text)
+    help_text = "run the tests on so many brokers of one machine; for tests/clients alone"
+    parser.addoption("--processes", type=int, default=1, help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
         secured.install()
         collect_ignore.extend(secured.LEFT_OUT)
+    if (count := config.getoption("--processes", 1)) > 1:
+        from tests.devtools import several_processes
+
+        several_processes.install(count)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--processes", 1) > 1:
+        from tests.devtools import several_processes
+
+        for item in items:
+            if (why := several_processes.left_out(item)) is not None:
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

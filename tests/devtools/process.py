@@ -121,7 +121,7 @@ class BrokerProcess:
         if self._process is not None and self._process.poll() is None:
             raise ProcessFailed("the broker runs already")
         if self.kafka.port == 0:
-            self.kafka, self.admin = self._reserved(), self._reserved()
+            self.kafka, self.admin = self._reserved_kafka(), self._reserved()
         self.directory.mkdir(parents=True, exist_ok=True)
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -164,6 +164,9 @@ class BrokerProcess:
         else:
             self.stop()
         self.start()
+
+    def _reserved_kafka(self) -> Address:
+        return self._reserved()
 
     def _reserved(self) -> Address:
         """A free port, bound as long as this object lives; a broker that reuses addresses may listen on it."""

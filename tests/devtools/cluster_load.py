@@ -1,0 +1,142 @@
+"""A producer of librdkafka that loads several brokers, and what became of what it sent: for the fault suites.
+
+with ClusterLoad(bootstrap, topic, partition_count) as load:
+    ...                             kill brokers meanwhile
+report = load.read_back()           acknowledged, read, lost, repeated, out of order, and the longest gap
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import Self
+
+import attrs
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+UNDER_WAY_MAX_COUNT = 500
+PAUSE_SECONDS = 0.002
+READ_SECONDS = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class LoadReport:
+    """What became of it. `gap_seconds` is the longest time in which nothing of one partition was acknowledged."""
+
+    acknowledged_count: int
+    read_count: int
+    lost: list[str]
+    repeated: list[str]
+    reordered_count: int
+    failures: list[str]
+    gap_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged_count} acknowledged, {self.read_count} read, {len(self.lost)} lost, "
+            f"{len(self.repeated)} repeated, {self.reordered_count} out of order, {len(self.failures)} refused; "
+            f"longest gap of a partition {self.gap_seconds:.2f} s"
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what must not be; empty if all is well."""
+        wrong = [("lost", self.lost), ("repeated", self.repeated), ("refused", self.failures)]
+        return [f"{what}: {values[:5]}" for what, values in wrong if values] + ["order"] * bool(self.reordered_count)
+
+
+@attrs.define(eq=False)
+class ClusterLoad:
+    """Sends small records to the partitions in turn, idempotently, until the block ends; then waits for answers."""
+
+    bootstrap: str
+    topic: str
+    partition_count: int
+    _stopping: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _thread: threading.Thread = attrs.field(init=False)
+    _acknowledged: set[str] = attrs.field(factory=set, init=False)
+    _failures: list[str] = attrs.field(factory=list, init=False)
+    _times: defaultdict[int, list[float]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+
+    def __enter__(self) -> Self:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        created = admin.create_topics([NewTopic(self.topic, self.partition_count)])[self.topic]
+        created.result(READ_SECONDS)
+        self._thread = threading.Thread(target=self._produce, name="load", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def acknowledged_count(self) -> int:
+        return len(self._acknowledged)
+
+    def _produce(self) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "socket.timeout.ms": 5_000,  # a suspended broker answers nothing
+                "request.timeout.ms": 5_000,
+                "retry.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        number = 0
+        while not self._stopping.is_set():
+            if len(producer) < UNDER_WAY_MAX_COUNT:
+                value, partition = str(number), number % self.partition_count
+                producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+                number += 1
+            producer.poll(0)
+            time.sleep(PAUSE_SECONDS)
+        producer.flush(READ_SECONDS)
+        self._failures += ["no answer"] * len(producer)
+
+    def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        value, partition = (message.value() or b"").decode(), message.partition()
+        assert partition is not None
+        if error is not None:
+            self._failures.append(f"{value}: {error}")
+            return
+        self._acknowledged.add(value)
+        self._times[partition].append(time.monotonic())
+
+    def read_back(self) -> LoadReport:
+        """Read everything, from the start of each partition to its end."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "read-back", "enable.auto.commit": False}
+        )
+        partitions = [confluent_kafka.TopicPartition(self.topic, each, 0) for each in range(self.partition_count)]
+        ends = [consumer.get_watermark_offsets(each, timeout=READ_SECONDS)[1] for each in partitions]
+        consumer.assign(partitions)
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        left_count, give_up_at = sum(ends), time.monotonic() + READ_SECONDS
+        while left_count and time.monotonic() < give_up_at:
+            for message in consumer.consume(1000, timeout=1.0):
+                assert message.error() is None, message.error()
+                partition = message.partition()
+                assert partition is not None
+                found[partition].append(int(message.value() or b""))
+                left_count -= 1
+        consumer.close()
+        counts = Counter(str(value) for values in found.values() for value in values)
+        gaps = [after - before for times in self._times.values() for before, after in pairwise(times)]
+        return LoadReport(
+            acknowledged_count=len(self._acknowledged),
+            read_count=counts.total(),
+            lost=sorted(self._acknowledged - counts.keys(), key=int),
+            repeated=[value for value, count in counts.items() if count > 1],
+            reordered_count=sum(values != sorted(values) for values in found.values()),
+            failures=self._failures,
+            gap_seconds=max(gaps, default=0.0),
+        )

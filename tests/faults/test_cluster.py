@@ -1,0 +1,121 @@
+"""Several brokers as processes, under load: SIGKILL, SIGSTOP, and a restart of one after the other.
+
+Each test prints what was acknowledged, read, lost and repeated, and the longest time in which nothing of a partition
+was acknowledged. FAULTS_SEED chooses the seed; FAULTS_CYCLES how many faults there are. `make test-cluster` runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.devtools.cluster_load import ClusterLoad
+from tests.devtools.ordeal import chosen_seed
+from tests.devtools.process import BrokerProcess
+from tests.supervisor.several_processes import SeveralProcesses, is_there, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+CYCLES_COUNT = int(os.environ.get("FAULTS_CYCLES", "12"))
+BROKER_IDS = (1, 2, 3)
+PARTITION_COUNT = 6
+QUIET_SECONDS = 2.0  # under load, between two faults
+SUSPENDED_SECONDS = 5.0  # longer than --broker-session-timeout
+BACK_SECONDS = 1.0
+RESTART_SECONDS = 60.0
+
+
+@contextmanager
+def three_brokers(directory: Path, durability: str) -> Iterator[dict[int, BrokerProcess]]:
+    """Three brokers with data directories of their own, and one bucket."""
+    shared = ("--several-brokers", "--store", f"file:{directory / 'bucket'}", "--durability", durability)
+    with ExitStack() as stack:
+        brokers = {
+            each: BrokerProcess(directory=directory / str(each), options=(*shared, "--broker-id", str(each)))
+            for each in BROKER_IDS
+        }
+        for broker in brokers.values():
+            stack.enter_context(broker)
+        yield brokers
+
+
+def bootstrap_of(brokers: dict[int, BrokerProcess]) -> str:
+    return ",".join(each.bootstrap for each in brokers.values())
+
+
+def _runs(running: SeveralProcesses, broker_id: int) -> bool:
+    return is_there(running.pid_of(broker_id))
+
+
+def conclude(load: ClusterLoad, what: str) -> None:
+    report = load.read_back()
+    print(f"{what}: {report}")
+    assert report.problems == []
+    assert report.acknowledged_count > 100 * CYCLES_COUNT  # otherwise nothing was tried
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
+def test_brokers_that_are_killed_and_suspended_under_load_lose_and_repeat_nothing(
+    tmp_path: Path, durability: str
+) -> None:
+    random = Random(chosen_seed())
+    with three_brokers(tmp_path, durability) as brokers:
+        with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
+            for _ in range(CYCLES_COUNT):
+                time.sleep(random.uniform(0, QUIET_SECONDS))
+                broker = brokers[random.choice(BROKER_IDS)]
+                if random.random() < 0.5:
+                    broker.kill()
+                    time.sleep(random.choice([0.0, SUSPENDED_SECONDS]))
+                    broker.start()
+                else:
+                    broker.suspend()
+                    time.sleep(random.choice([0.5, SUSPENDED_SECONDS]))
+                    broker.resume()
+                    time.sleep(BACK_SECONDS)
+                    if broker.returncode is not None:
+                        broker.start()
+        conclude(load, f"three brokers, {durability}, {CYCLES_COUNT} times SIGKILL or SIGSTOP")
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment"])
+def test_processes_of_one_machine_that_are_killed_and_suspended_lose_and_repeat_nothing(
+    tmp_path: Path, durability: str
+) -> None:
+    random = Random(chosen_seed())
+    command = ("-m", "kafscale", "serve", "--processes", str(len(BROKER_IDS)), "--broker-id", str(BROKER_IDS[0]))
+    with SeveralProcesses(directory=tmp_path, command=command, options=("--durability", durability)) as running:
+        bootstrap = ",".join(map(str, running.kafka))
+        with ClusterLoad(bootstrap, "orders", PARTITION_COUNT) as load:
+            for _ in range(CYCLES_COUNT):
+                time.sleep(random.uniform(0, QUIET_SECONDS))
+                broker_id = random.choice(BROKER_IDS)
+                wait_until(partial(_runs, running, broker_id), RESTART_SECONDS)
+                pid = running.pid_of(broker_id)
+                if random.random() < 0.5:
+                    os.kill(pid, signal.SIGKILL)
+                else:
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(random.choice([0.5, SUSPENDED_SECONDS]))
+                    os.kill(pid, signal.SIGCONT)
+                time.sleep(BACK_SECONDS)
+        conclude(load, f"--processes 3, {durability}, {CYCLES_COUNT} times SIGKILL or SIGSTOP")
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
+def test_a_restart_of_one_after_the_other_fails_no_produce(tmp_path: Path, durability: str) -> None:
+    with three_brokers(tmp_path, durability) as brokers:
+        with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
+            for _ in range(max(1, CYCLES_COUNT // len(BROKER_IDS))):
+                for broker in brokers.values():
+                    time.sleep(QUIET_SECONDS)
+                    broker.restart()
+        conclude(load, f"restarts one by one, {durability}")
