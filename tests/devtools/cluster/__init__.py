@@ -5,5 +5,7 @@ machine      what outlasts a broker, the lives on it, and how they end
 routes       how clients find the leader of a partition or the coordinator of a group
 clients      who loads the brokers, and which of them take part in a seed
 line         a machine's way to the bucket: PUTs that arrive after their sender gave up, or died
+links        the network between brokers
 head_log     what the head of the metadata says, one version after the other, and what it must never say
+mutations    what a broker must not do, done on purpose: each has to be found
 """

@@ -1,0 +1,101 @@
+"""What a broker of several must not do, done on purpose, so that it is seen whether the simulation finds it.
+
+with MUTATIONS["grant before release"]():
+    simulate seeds, of which one has to fail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.cluster.brokers.leading import Leading
+from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.controller.joining import MembershipCheck
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.s3_replay import EarlierLog, find_log
+from kafscale.log.wal.streams import Streams
+from kafscale.store.forwarding import ForwardingStore
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+async def _look_without_conclusion(check: MembershipCheck) -> None:
+    await check.metadata.refresh()
+
+
+async def _know_nothing(check: MembershipCheck) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@contextmanager
+def _acknowledge_behind_the_fence() -> Iterator[None]:
+    """Neither look behind an upload, nor before a commit, whether another one leads."""
+    with _replaced(MembershipCheck, "look_once", _look_without_conclusion):
+        with _replaced(MembershipCheck, "check_known", _know_nothing):
+            yield
+
+
+@contextmanager
+def _grant_before_release() -> Iterator[None]:
+    """Commit that another broker leads, and release the partition then."""
+    hand_over = Leading._hand_over
+
+    async def commit_first(self: Leading, topic: Any, index: int, placement: Placement) -> None:
+        def lead_elsewhere(current: Placement, number: int) -> Placement:
+            leader = current.leader if current.target is None else current.target
+            return attrs.evolve(current, leader=leader, epoch=number, target=None)
+
+        await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
+        await hand_over(self, topic, index, placement)
+
+    with _replaced(Leading, "_hand_over", commit_first):
+        yield
+
+
+@attrs.define(eq=False)
+class _Unconditional(ForwardingStore):
+    """A store without conditions."""
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        return await self.store.put(key, parts)
+
+
+@contextmanager
+def _overwrite_the_head() -> Iterator[None]:
+    """Write the head without looking whether it is still the one that was read."""
+    initialise = SharedMetadataStore.__init__
+
+    def initialise_without_conditions(self: Any, local: Any, store: Any, *arguments: Any) -> None:
+        initialise(self, local, _Unconditional(store), *arguments)
+
+    with _replaced(SharedMetadataStore, "__init__", initialise_without_conditions):
+        yield
+
+
+async def _find_without_fence(self: Streams, number: int) -> EarlierLog:
+    """Read a stream as far as it goes."""
+    return await find_log(self.store, self.namespace, kept_until=WalPosition(number, 0), last_epoch=number)
+
+
+MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "acknowledge behind the fence": _acknowledge_behind_the_fence,
+    "grant before release": _grant_before_release,
+    "overwrite the head": _overwrite_the_head,
+    "skip the fence": partial(_replaced, Streams, "_end", _find_without_fence),
+}
