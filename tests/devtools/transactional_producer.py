@@ -56,6 +56,7 @@ class Producer:
     produce_version: int = NEW
     producer_id: int = -1
     epoch: int = -1
+    coordinator_id: int = 0
     sequences: dict[int, int] = attrs.field(factory=dict)
 
     async def call(self, request: Any, response: Any, version: int) -> Any:
@@ -65,7 +66,7 @@ class Producer:
     async def init(self, timeout_ms: int = 60_000) -> int:
         find = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
         (found,) = (await self.call(find, FindCoordinatorResponse, 4)).coordinators
-        assert (found.error_code, found.node_id) == (e.NONE, 0)
+        assert (found.error_code, found.node_id) == (e.NONE, self.coordinator_id)
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms)
         while True:
             answer = await self.call(request, InitProducerIdResponse, 4)

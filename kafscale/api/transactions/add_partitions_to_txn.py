@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal
 from kafscale.cluster.transactions.requests import AddPartitions, Identity, VerifyPartitions
@@ -30,7 +31,6 @@ from kafscale.wire.error_codes import (
     NONE,
     OPERATION_NOT_ATTEMPTED,
     TOPIC_AUTHORIZATION_FAILED,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kafscale.wire.messages.add_partitions_to_txn import (
@@ -72,8 +72,6 @@ async def _add(
         code := services.access.error_code(call, WRITE_TRANSACTION, wanted.transactional_id)
     ):
         errors = dict.fromkeys(errors, code)
-    if not services.assignment.is_alone:  # the transaction began when it was, and is to end with what it has
-        errors = dict.fromkeys(errors, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if any(errors.values()):
         errors = {each: code or OPERATION_NOT_ATTEMPTED for each, code in errors.items()}
     else:
@@ -91,6 +89,7 @@ async def _refused(
     services: Services, call: Call, topics: Sequence[AddPartitionsToTxnTopic]
 ) -> dict[TopicPartition, int]:
     """Return each partition, once, and why it can't be part of a transaction."""
+    await know_topics(services, [each.name for each in topics])
     turns = Turns()
     found: dict[TopicPartition, int] = {}
     for wanted in topics:

@@ -24,7 +24,6 @@ from kafscale.security.rights import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRAN
 from kafscale.wire.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     INVALID_REQUEST,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -66,9 +65,6 @@ def _check_access(services: Services, call: Call, transactional_id: str | None) 
 async def _init_transactions(
     services: Services, version: int, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
-    if not services.assignment.is_alone:
-        logger.warning("transactions are refused, as several brokers share the bucket: %s", transactional_id)
-        return InitProducerIdResponse(error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED)  # with which clients give up
     asked = InitProducerId(
         transactional_id=transactional_id,
         transaction_timeout_ms=request.transaction_timeout_ms,

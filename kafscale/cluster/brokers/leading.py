@@ -24,7 +24,6 @@ from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.topics.index import Topic
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
@@ -46,16 +45,6 @@ logger = logging.getLogger(__name__)
 
 class Superseded(Exception):
     """Another broker is to lead by now."""
-
-
-class MustStay(Exception):
-    """Transactions of a time when one broker led everything are not over: their coordinator writes markers here."""
-
-
-def _must_stay(partition: Partition) -> bool:
-    if partition.topic == TRANSACTION_STATE_NAME:
-        return partition.next_offset > 0
-    return bool(partition.transactions.open)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -161,8 +150,6 @@ class Leading:
                     await self._hand_over(topic, index, placement)
             else:
                 await self._acquire(topic, index, placement)
-        except MustStay:
-            await trio.sleep(RETRY_SECONDS)
         except Superseded:
             logger.info("%s is to be led by another broker by now", name)
         except (StoreError, DamagedObject, KafkaError) as exc:
@@ -175,8 +162,6 @@ class Leading:
     async def _hand_over(self, topic: Topic, index: int, placement: Placement) -> None:
         partition = self.log.partitions.get((topic.topic_id, index))
         if partition is not None:
-            if _must_stay(partition):
-                raise MustStay
             await release_partition(self.log, partition)
 
         def lead_elsewhere(current: Placement, number: int) -> Placement:

@@ -25,6 +25,7 @@ import attrs
 import trio
 
 import kafscale
+from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
 from kafscale.cluster.brokers.lease import Lease
@@ -142,6 +143,7 @@ async def join(
             controller=controller,
             streams=streams,
             heartbeats=heartbeats,
+            calls=BrokerCalls(state, connect),
             lease=Lease(liveness, lambda: check.led_at, check.confirm),
         ),
         watch_seconds=LOOK_SECONDS,

@@ -8,6 +8,7 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.leading import begun, decide_begin
@@ -47,6 +48,7 @@ class Several:
     controller: Controller
     streams: Streams
     heartbeats: Heartbeats
+    calls: BrokerCalls
     lease: Lease
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
@@ -216,6 +218,7 @@ class Lead:
                     nursery.start_soon(self.several.state.run)
                     nursery.start_soon(self.several.controller.run)
                     nursery.start_soon(self.several.heartbeats.run)
+                    nursery.start_soon(self.several.calls.run)
                     nursery.start_soon(self.wakefulness.run)
                 if self.checkpointer is not None:
                     nursery.start_soon(self.checkpointer.run)

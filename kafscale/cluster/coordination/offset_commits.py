@@ -3,7 +3,8 @@
 Like any partition that a transaction writes to, that one is enrolled before: by the commit itself (TxnOffsetCommit 5,
 KIP-890), or by AddOffsetsToTxn, and then it is looked whether it is. The group is asked, the partition enrolled, the
 batch appended and the group told of it in one step, so that nobody is fenced and no rebalance completes in between.
-Under `segment` enrolment has to be durable first; then everything is asked again.
+Under `segment`, and where another broker coordinates the transaction, enrolment has to be durable first; then all of it
+is asked again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import trio
 
+from kafscale.cluster.coordination.enrolling import Enrolment
 from kafscale.cluster.coordination.state_records import now_ms
 from kafscale.cluster.coordination.transactions import FATAL_TO_PRODUCERS, Transactions
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
@@ -22,7 +24,6 @@ from kafscale.cluster.groups.records import OffsetAndMetadata
 from kafscale.cluster.groups.records import TopicPartition as CommittedAt
 from kafscale.cluster.internal import Appended, InternalLog, RecordsEntry
 from kafscale.cluster.transactions.requests import Identity as Producer
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR, NOT_ENOUGH_REPLICAS
@@ -61,17 +62,18 @@ class TransactionalOffsets:
         `check` gives the error code of a partition when it is about to be committed: its topic may have been deleted
         since it was looked at. After an error of the group, or of the transaction, no more are tried.
         """
+        enrolment = Enrolment(self.transactions, wanted.producer, wanted.transaction_version)
         refused: dict[CommittedAt, int] = {}
         pending = list(wanted.offsets)
         appended: Appended | None = None
         for start in range(0, len(pending), PIECE_COUNT):
             piece = pending[start : start + PIECE_COUNT]
             try:
-                await self._enrol(wanted)
+                await self._enrol(wanted, enrolment)
                 refused |= {at: error_code for at in piece if (error_code := check(at)) != NONE}
                 offsets = {at: wanted.offsets[at] for at in piece if at not in refused}
                 if offsets:
-                    appended = self._append(wanted, offsets)
+                    appended = self._append(wanted, enrolment, offsets)
             except KafkaError as exc:
                 return dict.fromkeys(pending[start:], await self._confirmed(exc.code)) | refused
             await trio.lowlevel.checkpoint()
@@ -88,26 +90,18 @@ class TransactionalOffsets:
                 return exc.code
         return error_code
 
-    async def _enrol(self, wanted: OffsetsOfTransaction) -> None:
+    async def _enrol(self, wanted: OffsetsOfTransaction, enrolment: Enrolment) -> None:
         """Enrol the group's partition durably, where that is to be waited for. Raises KafkaError."""
-        if not self.internal.is_one_log:
-            partition = self._partition(wanted, wanted.offsets)
-            if not _is_enrolled(partition, wanted.producer):
-                errors = await self.transactions.enrol(
-                    wanted.producer,
-                    frozenset({_at(partition)}),
-                    transaction_version=wanted.transaction_version,
-                )
-                _raise(errors[_at(partition)])
+        partition = self._partition(wanted, wanted.offsets)
+        if enrolment.waits([partition]):
+            await enrolment.ask([partition])
 
-    def _append(self, wanted: OffsetsOfTransaction, offsets: Mapping[CommittedAt, OffsetAndMetadata]) -> Appended:
+    def _append(
+        self, wanted: OffsetsOfTransaction, enrolment: Enrolment, offsets: Mapping[CommittedAt, OffsetAndMetadata]
+    ) -> Appended:
         """Append these as a batch, and have the group know. Raises KafkaError."""
         partition = self._partition(wanted, offsets)
-        if not _is_enrolled(partition, wanted.producer):
-            errors = self.transactions.enrol_nowait(
-                wanted.producer, frozenset({_at(partition)}), transaction_version=wanted.transaction_version
-            )
-            _raise(errors[_at(partition)])
+        _raise(enrolment.take_nowait([partition]).get(partition, NONE))
         time_ms = now_ms()
         records = [offset_record(wanted.group_id, at, each, timestamp_ms=time_ms) for at, each in offsets.items()]
         stamp = ProducerStamp(wanted.producer.producer_id, wanted.producer.producer_epoch, FIRST_SEQUENCE)
@@ -127,15 +121,6 @@ class TransactionalOffsets:
         if partition is None:
             raise KafkaError(NOT_COORDINATOR)
         return partition
-
-
-def _at(partition: Partition) -> TopicPartition:
-    return TopicPartition(partition.topic, partition.index)
-
-
-def _is_enrolled(partition: Partition, producer: Producer) -> bool:
-    """Tell whether the producer's transaction is open there: nothing that is not enrolled opens one."""
-    return partition.transactions.has_open(producer.producer_id, producer.producer_epoch)
 
 
 def _raise(error_code: int) -> None:

@@ -1,17 +1,18 @@
 """Markers that could not be written together with the decision: sent until each is written, or needed no more.
 
-That is so under `segment`, where partitions have no log in common, and for partitions that are led by nobody just now.
-Between brokers it would be WriteTxnMarkers; as yet all partitions are led here.
+That is so under `segment`, where partitions have no log in common, and for partitions that other brokers lead, which
+get WriteTxnMarkers, or that nobody leads just now.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 import trio
 
+from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.state_records import end_marker, now_ms
 from kafscale.cluster.internal import Appended, EndEntry, InternalLog
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
@@ -37,6 +38,7 @@ class MarkerSender:
     internal: InternalLog
     exists: Callable[[TopicPartition], bool]
     report: Report
+    elsewhere: Elsewhere | None = None
     progress: Signal = attrs.field(factory=Signal, init=False)
     _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(SENDINGS_AT_ONCE_COUNT), init=False
@@ -67,24 +69,42 @@ class MarkerSender:
         )
         await self.report(coordinator, lambda now_ms: coordinator.markers_written(told, now_ms=now_ms))
 
-    async def _attempt(self, coordinator: TransactionCoordinator, markers: Iterable[Marker]) -> set[TopicPartition]:
+    async def _attempt(self, coordinator: TransactionCoordinator, markers: Collection[Marker]) -> set[TopicPartition]:
         """Return where markers are durable now, or needed no more."""
         waiting: dict[TopicPartition, Appended] = {}
-        written: set[TopicPartition] = set()
+        fates: dict[TopicPartition, MarkerFate] = {}
         for marker in markers:
             fate = self._append(marker, waiting)
-            if fate is MarkerFate.FENCED:
-                coordinator.resign()
-                return written
-            if fate is MarkerFate.WRITTEN:
-                written.add(marker.partition)
-        for partition, appended in waiting.items():
-            try:
-                await appended.wait()
-                written.add(partition)
-            except StorageFailed as exc:
-                logger.warning("the marker for %s-%d has to be written again: %s", *attrs.astuple(partition), exc)
-        return written
+            if fate is not None:
+                fates[marker.partition] = fate
+        async with trio.open_nursery() as nursery:
+            for broker_id, theirs in self._by_leader(each for each in markers if each.partition not in waiting).items():
+                nursery.start_soon(self._send_to, broker_id, theirs, fates)
+            for partition, appended in waiting.items():
+                try:
+                    await appended.wait()
+                    fates[partition] = MarkerFate.WRITTEN
+                except StorageFailed as exc:
+                    logger.warning("the marker for %s-%d has to be written again: %s", *attrs.astuple(partition), exc)
+        if MarkerFate.FENCED in fates.values():
+            coordinator.resign()
+        return {at for at, fate in fates.items() if fate is MarkerFate.WRITTEN}
+
+    def _by_leader(self, markers: Iterable[Marker]) -> Mapping[int, Sequence[Marker]]:
+        """The markers of partitions that other brokers lead, as far as this one knows."""
+        found: dict[int, list[Marker]] = {}
+        for each in markers:
+            leader = None if self.elsewhere is None else self.elsewhere.leader(each.partition)
+            if leader is not None:
+                found.setdefault(leader, []).append(each)
+        return found
+
+    async def _send_to(
+        self, broker_id: int, markers: Sequence[Marker], fates: dict[TopicPartition, MarkerFate]
+    ) -> None:
+        assert self.elsewhere is not None
+        for at, error_code in (await self.elsewhere.write_markers(broker_id, markers)).items():
+            fates[at] = marker_fate(error_code)
 
     def _append(self, marker: Marker, waiting: dict[TopicPartition, Appended]) -> MarkerFate | None:
         """Append it, and note in `waiting` what makes it durable; otherwise return what becomes of it."""

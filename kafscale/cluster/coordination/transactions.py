@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import attrs
 import trio
 
+from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.hanging import abort_hanging, find_hanging
 from kafscale.cluster.coordination.sending import MarkerSender
 from kafscale.cluster.coordination.state_records import decode_state, encode_state, end_marker, now_ms
@@ -108,7 +109,7 @@ class Transactions:
 
     `topic` is `__transaction_state`, `partition_count` says how many partitions it has, 0 while there is none.
     `exists` tells whether the cluster has a partition, wherever it is led. `check_lead` raises Fenced if another broker
-    has taken over.
+    has taken over. `elsewhere` are the other brokers, if there are any.
     """
 
     internal: InternalLog
@@ -118,6 +119,7 @@ class Transactions:
     exists: Callable[[TopicPartition], bool]
     allocate_producer_id: Callable[[], Awaitable[int]]
     check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    elsewhere: Elsewhere | None = None
     check_interval_seconds: float = 10.0
     coordinators: TransactionCoordinators = attrs.field(init=False)
     ended: dict[str, Counter] = attrs.field(init=False)
@@ -131,7 +133,9 @@ class Transactions:
 
     def __attrs_post_init__(self) -> None:
         self.coordinators = TransactionCoordinators(partition_count=1, settings=self.settings, leads=self._leads)
-        self._sender = MarkerSender(internal=self.internal, exists=self.exists, report=self.report)
+        self._sender = MarkerSender(
+            internal=self.internal, exists=self.exists, report=self.report, elsewhere=self.elsewhere
+        )
         self.ended = {"commit": Counter(), "abort": Counter()}
 
     def register(self, metrics: Metrics) -> None:
@@ -268,6 +272,24 @@ class Transactions:
         except KafkaError as exc:
             return dict.fromkeys(partitions, exc.code)
         return {each: outcome.reply.error_of(each) for each in partitions}
+
+    def is_elsewhere(self, transactional_id: str) -> bool:
+        """Tell whether another broker coordinates an id, as far as this one knows."""
+        if self.elsewhere is None:
+            return False
+        try:
+            self.coordinators.find(transactional_id)
+        except KafkaError as exc:
+            return exc.code == NOT_COORDINATOR
+        return False
+
+    async def enrol_elsewhere(
+        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
+    ) -> Mapping[TopicPartition, int]:
+        """Have another broker enrol partitions that are led here; as `enrol`."""
+        if self.elsewhere is None:
+            return dict.fromkeys(partitions, NOT_COORDINATOR)
+        return await self.elsewhere.enrol(identity, partitions, transaction_version=transaction_version)
 
     async def wait_settled(self) -> None:
         """Wait until all that was decided before is durable, so that a question about all ids may be answered.

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -40,6 +41,16 @@ _first_offset = attrgetter("first_offset")
 
 
 @attrs.define(eq=False, repr=False)
+class Expectation:
+    """A first batch of a producer's transaction is on its way, as its coordinator, a broker elsewhere, knows.
+
+    It `holds` until a marker of the producer has come: then that transaction is over.
+    """
+
+    holds: bool = True
+
+
+@attrs.define(eq=False, repr=False)
 class Transactions(OpenTransactions):
     """All transactions of a partition that matter still.
 
@@ -50,6 +61,7 @@ class Transactions(OpenTransactions):
     _ended: list[Ended] = attrs.field(factory=list, init=False)  # and in no segment; by marker
     _aborted: list[AbortedTransaction] = attrs.field(factory=list, init=False)  # of these
     _undurable: deque[Ended] = attrs.field(factory=deque, init=False)  # of these, by marker
+    _expected: WeakValueDictionary[int, Expectation] | None = attrs.field(default=None, init=False)  # by producer
 
     # ---- what may come next -------------------------------------------------------------------------------------
 
@@ -83,6 +95,8 @@ class Transactions(OpenTransactions):
         `producer` is what is remembered of its producer. Raises KafkaError INVALID_PRODUCER_EPOCH for an epoch that is
         over, TRANSACTION_COORDINATOR_FENCED for a coordinator that another one has followed.
         """
+        if self._expected is not None and (expected := self._expected.pop(marker.producer_id, None)) is not None:
+            expected.holds = False
         current = self.open.get(marker.producer_id)
         epoch = coordinator_epoch = -1
         if current is not None:
@@ -100,6 +114,15 @@ class Transactions(OpenTransactions):
             )
         is_news = (marker.producer_epoch, marker.coordinator_epoch) != (epoch, coordinator_epoch)
         return current is not None or is_news
+
+    def expect(self, producer_id: int) -> Expectation:
+        """Expect a first batch of this producer, until a marker of it comes. Ask its coordinator afterwards."""
+        if self._expected is None:
+            self._expected = WeakValueDictionary()
+        expected = self._expected.get(producer_id)
+        if expected is None:
+            expected = self._expected[producer_id] = Expectation()
+        return expected
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Tell whether this producer has a transaction open with this epoch; then the partition is enrolled in it."""

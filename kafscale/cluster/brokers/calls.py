@@ -1,0 +1,107 @@
+"""Requests to other brokers that wait for replies: one connection to each, made when there is something to ask.
+
+Requests share it, and replies come in order. One that is not answered in time ends the connection, as does an end of
+the incarnation at its other end: whoever waits then knows only that the request may have had its effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TypeVar
+
+import attrs
+import trio
+
+from kafscale.cluster.brokers.heartbeats import Connect, Line
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import BrokerUnavailable, ProtocolError
+
+TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms of a broker, 30,000
+
+R = TypeVar("R")
+
+
+@attrs.frozen(eq=False)
+class _Kept:
+    """A connection, and the incarnation that it leads to."""
+
+    incarnation: int
+    line: Line
+
+
+@attrs.define(eq=False, repr=False)
+class BrokerCalls:
+    """Asks other brokers; `run` it, which closes the connections. Without `connect` nobody can be reached."""
+
+    state: ClusterState
+    connect: Connect | None
+    timeout_seconds: float = TIMEOUT_SECONDS
+    _kept: dict[int, _Kept] = attrs.field(factory=dict, init=False)
+    _connecting: dict[int, trio.Lock] = attrs.field(factory=dict, init=False)
+    _changed: Signal = attrs.field(factory=Signal, init=False)
+
+    async def run(self) -> None:
+        """Close connections to what is not there any more, until cancelled; then all."""
+
+        def look(_topics: Collection[bytes]) -> None:
+            self._changed.set()
+
+        self.state.listeners.append(look)
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                for broker_id, kept in list(self._outdated()):
+                    await self._drop(broker_id, kept)
+        finally:
+            self.state.listeners.remove(look)
+            with trio.CancelScope(shield=True):
+                for broker_id, kept in list(self._kept.items()):
+                    await self._drop(broker_id, kept)
+
+    async def ask(self, broker_id: int, message: object, response_class: type[R]) -> R:
+        """Send one request to a broker that serves, and wait for its reply.
+
+        Raises BrokerUnavailable: it may have had its effect, or not. KafkaError UNSUPPORTED_VERSION, ProtocolError.
+        """
+        kept = None
+        try:
+            with trio.fail_after(self.timeout_seconds):
+                kept = await self._line_to(broker_id)
+                return await kept.line.request(message, response_class)
+        except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
+            if kept is not None:
+                await self._drop(broker_id, kept)
+            if isinstance(exc, trio.TooSlowError):
+                raise BrokerUnavailable(f"no answer from broker {broker_id} in {self.timeout_seconds:g} s") from exc
+            raise
+
+    async def _line_to(self, broker_id: int) -> _Kept:
+        """Return the connection to a broker, which may be new. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+        async with self._connecting.setdefault(broker_id, trio.Lock()):
+            record = self._serving(broker_id)
+            kept = self._kept.get(broker_id)
+            if record is None or self.connect is None:
+                raise BrokerUnavailable(f"broker {broker_id} can't be reached")
+            if kept is None or kept.incarnation != record.incarnation:
+                if kept is not None:
+                    await self._drop(broker_id, kept)
+                kept = self._kept[broker_id] = _Kept(record.incarnation, await self.connect(broker_id, record))
+            return kept
+
+    def _serving(self, broker_id: int) -> BrokerRecord | None:
+        record = self.state.brokers.get(broker_id)
+        return record if record is not None and record.state is BrokerState.LIVE else None
+
+    def _outdated(self) -> Iterator[tuple[int, _Kept]]:
+        for broker_id, kept in self._kept.items():
+            record = self._serving(broker_id)
+            if record is None or record.incarnation != kept.incarnation:
+                yield broker_id, kept
+
+    async def _drop(self, broker_id: int, kept: _Kept) -> None:
+        if self._kept.get(broker_id) is kept:
+            del self._kept[broker_id]
+        await kept.line.aclose()
