@@ -20,6 +20,8 @@ from kafscale.spark.pipeline.delta import Entry, in_effect
 from tests.devtools.pipelines import LOCAL_OPTIONS, MAPPINGS, Expected, PipelineDriver, batches_in, pipeline_command
 from tests.devtools.spark import environ_of
 from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
+from tests.spark.pipeline.test_fan_out import event, proofs
+from tests.spark.pipeline.test_fan_out import mapping as fanned_out
 
 KILL_COUNT = int(os.environ.get("KAFSCALE_TEST_KILLS", "6"))
 SEED = int(os.environ.get("KAFSCALE_TEST_SEED", "1"))
@@ -102,6 +104,32 @@ def forget_last_batch(lake: Lake, mapping: str) -> None:
 
 class TestTables:
     pytestmark = of_spark
+
+    def test_a_fan_out_puts_each_row_into_one_table_once_though_the_driver_ends_between_two(
+        self, delta, topic, produce, monkeypatch
+    ):
+        from kafscale.spark.pipeline import batch
+
+        made = fanned_out(topic, f"tables: {{old: db.{topic}_declared, b: db.{topic}_of_b}}")
+        produce(topic, [(n % 2, None, event(["old", "b", None][n % 3], n)) for n in range(6)])
+        delta.run(made)
+        produce(topic, [(n % 2, None, event(["old", "b", "c"][n % 3], n)) for n in range(6, 12)])
+        commit = batch._Attempt._commit
+
+        def ends(attempt: Any, rows: Any, of: Any) -> None:
+            if of.table == f"db.{topic}":
+                raise KafScaleError("the driver ended")
+            commit(attempt, rows, of)
+
+        monkeypatch.setattr(batch._Attempt, "_commit", ends)
+        assert delta.run(made, may_fail=True).failures
+        monkeypatch.setattr(batch._Attempt, "_commit", commit)
+        shutil.rmtree(delta.checkpoints)
+        delta.run(made.replace("fan_out:", "max_records: 4, fan_out:"))
+        wanted = {f"db.{topic}": [2, 5, 8, 11], f"db.{topic}_declared": [0, 3, 6, 9], f"db.{topic}_of_b": [1, 4, 7, 10]}
+        for table, numbers in wanted.items():
+            assert sorted(delta.rows(table, "n")) == [(n,) for n in numbers]
+        assert proofs(delta, made) == dict.fromkeys(wanted, ("proven", 4))
 
     def test_rows_are_appended_once_though_the_checkpoint_lags_or_is_lost(self, delta, topic, produce):
         mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 4, metadata: [partition, offset]}}"
