@@ -131,6 +131,17 @@ class TestTables:
             assert sorted(delta.rows(table, "n")) == [(n,) for n in numbers]
         assert proofs(delta, made) == dict.fromkeys(wanted, ("proven", 4))
 
+    def test_tombstones_of_a_fan_out_delete_from_all_tables(self, delta, topic, produce):
+        tables = f"tables: {{a: db.{topic}_a, b: db.{topic}_b}}, others: dead_letter"
+        made = fanned_out(topic, tables, f", {UPSERT}")
+        produce(topic, [(0, b"k%d" % n, event("ab"[n % 2], n)) for n in range(4)])
+        delta.run(made)
+        produce(topic, [(0, b"k0", None), (0, b"k1", None), (0, b"k2", event("a", 22))])
+        delta.run(made)
+        assert delta.rows(f"db.{topic}_a", "id, n") == [("k2", 22)]
+        assert delta.rows(f"db.{topic}_b", "id, n") == [("k3", 3)]
+        assert {found for found, _ in proofs(delta, made).values()} == {"proven"}
+
     def test_rows_are_appended_once_though_the_checkpoint_lags_or_is_lost(self, delta, topic, produce):
         mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 4, metadata: [partition, offset]}}"
         produce(topic, [(number % 2, b"k", b"%d" % number) for number in range(10)])
