@@ -200,7 +200,7 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
             look.results.append((fetched, data))
             try:
                 partition = _check(services, call, fetched, data)
-                if nearby and _behind_bytes(partition, fetched.wanted.fetch_offset) >= NEARBY_LEAST_BYTES:
+                if nearby and _behind_bytes(partition, fetched.wanted.fetch_offset, committed) >= NEARBY_LEAST_BYTES:
                     data.preferred_read_replica = nearby[partition.index % len(nearby)]
                     look.complete = True
                 else:
@@ -224,10 +224,12 @@ def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[i
     return [each.node.node_id for each in brokers if each.node.rack == request.rack_id]
 
 
-def _behind_bytes(partition: Partition, offset: int) -> int:
-    """Return how much is in the bucket behind an offset, or enough of it."""
-    size_bytes = 0
-    for segment in reversed(partition.manifest.segments):
+def _behind_bytes(partition: Partition, offset: int, committed: bool) -> int:
+    """Return how much is in the bucket behind an offset, or enough of it; nothing before that is decided there."""
+    size_bytes, segments = 0, partition.manifest.segments
+    if committed and segments and segments[-1].stable_end <= offset:
+        return 0
+    for segment in reversed(segments):
         if segment.last_offset < offset or size_bytes >= NEARBY_LEAST_BYTES:
             break
         size_bytes += segment.size_bytes
@@ -242,14 +244,12 @@ async def _read_nearby(
     topic = services.topics.get(topic_name.name) if topic_name.name else services.topics.by_id(topic_name.topic_id)
     if services.following is None or topic is None or not request.rack_id or request.rack_id != services.node.rack:
         return False
-    partition = await services.following.find(topic, wanted.partition, wanted.fetch_offset)
+    partition = await services.following.find(topic, wanted.partition, wanted.fetch_offset, committed=look.committed)
     if partition is None or wanted.current_leader_epoch not in (ANY_EPOCH, partition.leader_epoch):
         return False
     data.high_watermark = partition.high_watermark
     data.last_stable_offset = partition.last_stable_offset
     data.log_start_offset = partition.log_start_offset
-    if look.committed and wanted.fetch_offset >= data.last_stable_offset:
-        return False
     try:
         await _read_into(look, services.log.reader, partition, wanted, data)
     except KafkaError:  # what is known of it here has been merged or deleted since

@@ -78,14 +78,14 @@ class Following:
     _known: dict[PartitionId, _Known] = attrs.field(factory=dict, init=False)  # that was asked for last is last
     _looking: dict[PartitionId, Flight] = attrs.field(factory=dict, init=False)
 
-    async def find(self, topic: Topic, index: int, offset: int) -> Partition | None:
+    async def find(self, topic: Topic, index: int, offset: int, *, committed: bool = False) -> Partition | None:
         """Return a partition of which `offset` can be read from the bucket; None if only its leader may have that.
 
-        It is read like one that is led here, but has no tail.
+        It is read like one that is led here, but has no tail. With `committed` the offset is decided there, too.
         """
         partition_id = topic.topic_id, index
         known = self._current(partition_id)
-        if known is None or offset >= known.partition.flushed_offset:
+        if known is None or offset >= _readable_end(known.partition, committed):
             await self._look(topic, index)
             known = self._current(partition_id)
         if known is None:
@@ -93,7 +93,7 @@ class Following:
         self._known[partition_id] = self._known.pop(partition_id)
         partition = known.partition
         partition.log_start_offset = self.log_start_offsets(topic.topic_id).get(index, 0)
-        return partition if partition.log_start_offset <= offset < partition.flushed_offset else None
+        return partition if partition.log_start_offset <= offset < _readable_end(partition, committed) else None
 
     def forget(self, partition: Partition) -> None:
         """Look at a partition again when it is asked for next: what was known of it has gone."""
@@ -186,3 +186,7 @@ def _without_producers(contents: RestoredPartition) -> RestoredPartition:
     """Leave out who has produced: nobody does here, and what is led here needs the room."""
     end = contents.end
     return contents if end is None else attrs.evolve(contents, end=attrs.evolve(end, producers=(), kept_in={}))
+
+
+def _readable_end(partition: Partition, committed: bool) -> int:
+    return partition.last_stable_offset if committed else partition.flushed_offset

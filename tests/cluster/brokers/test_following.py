@@ -15,10 +15,12 @@ from kafscale.log.partition.partition import Partition
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, batches, iterate_records
 from tests.cluster.brokers.test_several import TOPIC, Machine, create, led_by, produce, until
 from tests.devtools.memory_broker import MemoryBroker, memory_parts
+from tests.devtools.transactional_producer import Producer
 
 HERE, THERE = "zone-a", "zone-b"
 COUNT = 3
@@ -33,13 +35,17 @@ class Pair:
     store: FaultyStore
     topic_id: bytes
 
-    async def fetch(self, running: MemoryBroker, offset: int, rack: str = THERE, epoch: int = -1) -> PartitionData:
+    async def fetch(
+        self, running: MemoryBroker, offset: int, rack: str = THERE, epoch: int = -1, *, committed: bool = False
+    ) -> PartitionData:
         client = await running.connect()
         wanted = FetchPartition(
             partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=epoch
         )
         fetched = FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[wanted])
-        request = FetchRequest(max_wait_ms=10, min_bytes=1, topics=[fetched], rack_id=rack)
+        request = FetchRequest(
+            max_wait_ms=10, min_bytes=1, topics=[fetched], rack_id=rack, isolation_level=int(committed)
+        )
         (answer,) = (await client.request(request, FetchResponse)).responses[0].partitions
         return answer
 
@@ -199,3 +205,34 @@ async def test_what_was_found_while_the_leader_changed_is_not_kept(autojump_cloc
         await until(lambda: led_by(pair.other.broker) == [0])
         gate.open()
     assert found == [None]
+
+
+async def test_what_was_open_at_the_last_look_is_read_once_it_is_decided(autojump_clock: MockClock, pair: Pair) -> None:
+    await pair.produce(1)
+    at = await coordinator_id(pair)
+    coordinator = await (pair.leader if at == 1 else pair.other).connect()
+    producer = Producer(coordinator, coordinator_id=at)
+    assert await producer.init() == e.NONE
+    producer.client = await pair.leader.connect()
+    await producer.write(0, b"t")
+    await pair.flush()
+    assert values(await pair.fetch(pair.other, 0, committed=True)) == [b"0"]
+    assert (await pair.fetch(pair.leader, 1, committed=True)).preferred_read_replica == -1  # it may not be read yet
+    assert (await pair.fetch(pair.other, 1, committed=True)).error_code == e.NOT_LEADER_OR_FOLLOWER
+    producer.client = coordinator
+    assert await producer.end(committed=True) == e.NONE
+    assert (await pair.fetch(pair.leader, 1, committed=True)).preferred_read_replica == -1  # nor does the bucket know
+    await pair.flush()
+    assert (await pair.fetch(pair.leader, 1, committed=True)).preferred_read_replica == 2
+    assert values(await pair.fetch(pair.other, 1, committed=True))[0] == b"t"
+
+
+async def coordinator_id(pair: Pair) -> int:
+    """Where the id "x" is coordinated."""
+    found = FindCoordinatorRequest(key_type=1, coordinator_keys=["x"])
+    client = await pair.leader.connect()
+    while True:
+        (answer,) = (await client.request(found, FindCoordinatorResponse)).coordinators
+        if answer.error_code == e.NONE:
+            return answer.node_id
+        await trio.sleep(0.1)
