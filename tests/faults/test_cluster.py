@@ -17,6 +17,7 @@ from random import Random
 
 import pytest
 
+from tests.devtools.bank import Bank
 from tests.devtools.cluster_load import ClusterLoad
 from tests.devtools.ordeal import chosen_seed
 from tests.devtools.process import BrokerProcess
@@ -119,3 +120,23 @@ def test_a_restart_of_one_after_the_other_fails_no_produce(tmp_path: Path, durab
                     time.sleep(QUIET_SECONDS)
                     broker.restart()
         conclude(load, f"restarts one by one, {durability}")
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
+def test_money_that_moves_between_brokers_that_are_killed_is_neither_lost_nor_made(
+    tmp_path: Path, durability: str
+) -> None:
+    random = Random(chosen_seed())
+    command = ("-m", "kafscale", "serve", "--processes", str(len(BROKER_IDS)), "--broker-id", str(BROKER_IDS[0]))
+    with SeveralProcesses(directory=tmp_path, command=command, options=("--durability", durability)) as running:
+        bootstrap = ",".join(map(str, running.kafka))
+        with Bank(bootstrap, "accounts") as bank:
+            for _ in range(CYCLES_COUNT):
+                time.sleep(random.uniform(1.0, 2 * QUIET_SECONDS))
+                broker_id = random.choice(BROKER_IDS)
+                wait_until(partial(_runs, running, broker_id), RESTART_SECONDS)
+                os.kill(running.pid_of(broker_id), signal.SIGKILL)
+        report = bank.read_back()
+    print(f"--processes 3, {durability}, {CYCLES_COUNT} times SIGKILL: {report}")
+    assert report.problems == []
+    assert report.committed_count > 10 * CYCLES_COUNT  # otherwise nothing was tried

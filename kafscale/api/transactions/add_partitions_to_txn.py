@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import trio
+
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
@@ -43,15 +45,20 @@ from kafscale.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
+AT_ONCE_COUNT = 500  # transactions that are asked about beside each other
+
 
 async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     if call.version >= ADD_PARTITIONS_BUMP_VERSION:
-        results = [
-            AddPartitionsToTxnResult(
-                transactional_id=each.transactional_id, topic_results=await _add(services, call, each)
-            )
-            for each in request.transactions
-        ]
+        results = [AddPartitionsToTxnResult(transactional_id=each.transactional_id) for each in request.transactions]
+
+        async def add(result: AddPartitionsToTxnResult, wanted: AddPartitionsToTxnTransaction) -> None:
+            result.topic_results = await _add(services, call, wanted)
+
+        for start in range(0, len(results), AT_ONCE_COUNT):
+            async with trio.open_nursery() as nursery:  # so that they become durable together
+                for index in range(start, min(start + AT_ONCE_COUNT, len(results))):
+                    nursery.start_soon(add, results[index], request.transactions[index])
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     only = AddPartitionsToTxnTransaction(
         transactional_id=request.transactional_id,

@@ -1,7 +1,8 @@
-"""Requests to other brokers that wait for replies: one connection to each, made when there is something to ask.
+"""Requests to other brokers that wait for replies, on connections that are made when there is something to ask.
 
-Requests share it, and replies come in order. One that is not answered in time ends the connection, as does an end of
-the incarnation at its other end: whoever waits then knows only that the request may have had its effect.
+Each kind of request has one to each broker, as replies come in order, and one may wait for a log that another does not
+need. A request that is not answered in time ends its connection, as does an end of the incarnation at the other end:
+whoever waits then knows only that it may have had its effect.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kafscale.errors import BrokerUnavailable, ProtocolError
 TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms of a broker, 30,000
 
 R = TypeVar("R")
+_Place = tuple[int, type]  # a broker, and a kind of request
 
 
 @attrs.frozen(eq=False)
@@ -38,8 +40,8 @@ class BrokerCalls:
     state: ClusterState
     connect: Connect | None
     timeout_seconds: float = TIMEOUT_SECONDS
-    _kept: dict[int, _Kept] = attrs.field(factory=dict, init=False)
-    _connecting: dict[int, trio.Lock] = attrs.field(factory=dict, init=False)
+    _kept: dict[_Place, _Kept] = attrs.field(factory=dict, init=False)
+    _connecting: dict[_Place, trio.Lock] = attrs.field(factory=dict, init=False)
     _changed: Signal = attrs.field(factory=Signal, init=False)
 
     async def run(self) -> None:
@@ -53,55 +55,56 @@ class BrokerCalls:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                for broker_id, kept in list(self._outdated()):
-                    await self._drop(broker_id, kept)
+                for place, kept in list(self._outdated()):
+                    await self._drop(place, kept)
         finally:
             self.state.listeners.remove(look)
             with trio.CancelScope(shield=True):
-                for broker_id, kept in list(self._kept.items()):
-                    await self._drop(broker_id, kept)
+                for place, kept in list(self._kept.items()):
+                    await self._drop(place, kept)
 
     async def ask(self, broker_id: int, message: object, response_class: type[R]) -> R:
         """Send one request to a broker that serves, and wait for its reply.
 
         Raises BrokerUnavailable: it may have had its effect, or not. KafkaError UNSUPPORTED_VERSION, ProtocolError.
         """
-        kept = None
+        kept, place = None, (broker_id, type(message))
         try:
             with trio.fail_after(self.timeout_seconds):
-                kept = await self._line_to(broker_id)
+                kept = await self._line_to(place)
                 return await kept.line.request(message, response_class)
         except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
             if kept is not None:
-                await self._drop(broker_id, kept)
+                await self._drop(place, kept)
             if isinstance(exc, trio.TooSlowError):
                 raise BrokerUnavailable(f"no answer from broker {broker_id} in {self.timeout_seconds:g} s") from exc
             raise
 
-    async def _line_to(self, broker_id: int) -> _Kept:
-        """Return the connection to a broker, which may be new. Raises BrokerUnavailable, ProtocolError, KafkaError."""
-        async with self._connecting.setdefault(broker_id, trio.Lock()):
+    async def _line_to(self, place: _Place) -> _Kept:
+        """Return the connection, which may be new. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+        broker_id, _ = place
+        async with self._connecting.setdefault(place, trio.Lock()):
             record = self._serving(broker_id)
-            kept = self._kept.get(broker_id)
+            kept = self._kept.get(place)
             if record is None or self.connect is None:
                 raise BrokerUnavailable(f"broker {broker_id} can't be reached")
             if kept is None or kept.incarnation != record.incarnation:
                 if kept is not None:
-                    await self._drop(broker_id, kept)
-                kept = self._kept[broker_id] = _Kept(record.incarnation, await self.connect(broker_id, record))
+                    await self._drop(place, kept)
+                kept = self._kept[place] = _Kept(record.incarnation, await self.connect(broker_id, record))
             return kept
 
     def _serving(self, broker_id: int) -> BrokerRecord | None:
         record = self.state.brokers.get(broker_id)
         return record if record is not None and record.state is BrokerState.LIVE else None
 
-    def _outdated(self) -> Iterator[tuple[int, _Kept]]:
-        for broker_id, kept in self._kept.items():
-            record = self._serving(broker_id)
+    def _outdated(self) -> Iterator[tuple[_Place, _Kept]]:
+        for place, kept in self._kept.items():
+            record = self._serving(place[0])
             if record is None or record.incarnation != kept.incarnation:
-                yield broker_id, kept
+                yield place, kept
 
-    async def _drop(self, broker_id: int, kept: _Kept) -> None:
-        if self._kept.get(broker_id) is kept:
-            del self._kept[broker_id]
+    async def _drop(self, place: _Place, kept: _Kept) -> None:
+        if self._kept.get(place) is kept:
+            del self._kept[place]
         await kept.line.aclose()

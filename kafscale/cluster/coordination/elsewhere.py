@@ -7,7 +7,8 @@ WriteTxnMarkers 1             the coordinator, when a transaction has been decid
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import attrs
@@ -16,9 +17,14 @@ from kafscale.cluster.coordination.state_records import end_marker
 from kafscale.cluster.transactions.requests import Identity
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker, TopicPartition
-from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
-from kafscale.wire.control_records import EndMarker
-from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NETWORK_EXCEPTION
+from kafscale.concurrency.gathering import Gathering
+from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError, ProtocolError
+from kafscale.wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_TXN_STATE,
+    NETWORK_EXCEPTION,
+)
 from kafscale.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -34,7 +40,10 @@ from kafscale.wire.messages.write_txn_markers import (
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE_COUNT = 500  # transactions of one request
+
 R = TypeVar("R")
+Errors = Mapping[TopicPartition, int]
 
 
 class AskBroker(Protocol):
@@ -44,21 +53,24 @@ class AskBroker(Protocol):
         """Send one request, and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
 
 
-@attrs.frozen(eq=False, kw_only=True, repr=False)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Elsewhere:
     """The other brokers, as far as transactions go.
 
     `leader` is the id of the broker that leads a partition, None if nobody does just now. `coordinated_at` is the
-    partition of `__transaction_state` that has an id.
+    partition of `__transaction_state` that has an id. What is for one broker is one request at a time of each kind,
+    with all that has come meanwhile, as whoever answers waits for its log.
     """
 
     ask: AskBroker
     leader: Callable[[TopicPartition], int | None]
     coordinated_at: Callable[[str], TopicPartition]
+    _enrolling: dict[int, Gathering[AddPartitionsToTxnTransaction, Errors]] = attrs.field(factory=dict, init=False)
+    _marking: dict[int, Gathering[Sequence[Marker], Errors]] = attrs.field(factory=dict, init=False)
 
     async def enrol(
         self, identity: Identity, partitions: Collection[TopicPartition], *, transaction_version: int
-    ) -> Mapping[TopicPartition, int]:
+    ) -> Errors:
         """Have a producer's coordinator enrol partitions, durably, or below version 2 say whether they are.
 
         Returns an error code for each.
@@ -76,55 +88,80 @@ class Elsewhere:
                 for name, indexes in _by_topic(partitions).items()
             ],
         )
+        if coordinator not in self._enrolling:
+            self._enrolling[coordinator] = Gathering(partial(self._enrol_at, coordinator), AT_ONCE_COUNT)
         try:
-            response = await self.ask(
-                coordinator, AddPartitionsToTxnRequest(transactions=[wanted]), AddPartitionsToTxnResponse
-            )
-        except (BrokerUnavailable, ProtocolError, KafkaError) as exc:
-            logger.warning("broker %d, which coordinates %s, was not asked: %s", coordinator, identity, exc)
+            codes = await self._enrolling[coordinator].request(wanted, _interrupted(coordinator))
+        except KafkaError as exc:
+            return dict.fromkeys(partitions, exc.code)
+        except KafScaleError as exc:
+            logger.warning("broker %d, which coordinates transactions, was asked in vain: %s", coordinator, exc)
             return dict.fromkeys(partitions, NETWORK_EXCEPTION)
-        if response.error_code:
-            logger.warning("broker %d refuses to enrol partitions: this one needs ClusterAction there", coordinator)
-            return dict.fromkeys(partitions, NETWORK_EXCEPTION)
-        codes = {
-            TopicPartition(topic.name, each.partition_index): each.partition_error_code
-            for result in response.results_by_transaction
-            for topic in result.topic_results
-            for each in topic.results_by_partition
-        }
         return {each: codes.get(each, NETWORK_EXCEPTION) for each in partitions}
 
-    async def write_markers(self, broker_id: int, markers: Iterable[Marker]) -> Mapping[TopicPartition, int]:
-        """Have a broker write markers into partitions that it leads, durably. Returns error codes."""
-        by_end: dict[EndMarker, list[TopicPartition]] = {}
-        for each in markers:
-            by_end.setdefault(end_marker(each), []).append(each.partition)
-        request = WriteTxnMarkersRequest(
-            markers=[
-                WritableTxnMarker(
-                    producer_id=end.producer_id,
-                    producer_epoch=end.producer_epoch,
-                    transaction_result=end.is_commit,
-                    coordinator_epoch=end.coordinator_epoch,
-                    topics=[
-                        WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                        for name, indexes in _by_topic(partitions).items()
-                    ],
-                )
-                for end, partitions in by_end.items()
-            ]
-        )
+    async def _enrol_at(self, broker_id: int, wanted: Sequence[AddPartitionsToTxnTransaction]) -> Sequence[Errors]:
+        request = AddPartitionsToTxnRequest(transactions=list(wanted))
+        response = await self.ask(broker_id, request, AddPartitionsToTxnResponse)
+        if response.error_code == CLUSTER_AUTHORIZATION_FAILED:  # as Kafka: which is no affair of the client's
+            logger.error("broker %d refuses to enrol partitions: this one needs ClusterAction there", broker_id)
+            raise KafkaError(INVALID_TXN_STATE)
+        if response.error_code:
+            raise KafkaError(response.error_code)
+        answers = response.results_by_transaction
+        if [each.transactional_id for each in answers] != [each.transactional_id for each in wanted]:
+            raise ProtocolError(f"broker {broker_id} did not answer for each transaction")
+        return [
+            {
+                TopicPartition(topic.name, each.partition_index): each.partition_error_code
+                for topic in answer.topic_results
+                for each in topic.results_by_partition
+            }
+            for answer in answers
+        ]
+
+    async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> Errors:
+        """Have a broker write a transaction's markers into partitions that it leads, durably. Returns error codes."""
+        if broker_id not in self._marking:
+            self._marking[broker_id] = Gathering(partial(self._mark_at, broker_id), AT_ONCE_COUNT)
         try:
-            response = await self.ask(broker_id, request, WriteTxnMarkersResponse)
-        except (BrokerUnavailable, ProtocolError, KafkaError) as exc:
+            return await self._marking[broker_id].request(markers, _interrupted(broker_id))
+        except KafScaleError as exc:
             logger.warning("broker %d may not have written markers: %s", broker_id, exc)
             return {}
-        return {
-            TopicPartition(topic.name, each.partition_index): each.error_code
-            for result in response.markers
-            for topic in result.topics
-            for each in topic.partitions
-        }
+
+    async def _mark_at(self, broker_id: int, wanted: Sequence[Sequence[Marker]]) -> Sequence[Errors]:
+        request = WriteTxnMarkersRequest(markers=list(map(_writable, wanted)))
+        response = await self.ask(broker_id, request, WriteTxnMarkersResponse)
+        answers = response.markers
+        if [each.producer_id for each in answers] != [each.producer_id for each in request.markers]:
+            raise ProtocolError(f"broker {broker_id} did not answer for each transaction")
+        return [
+            {
+                TopicPartition(topic.name, each.partition_index): each.error_code
+                for topic in answer.topics
+                for each in topic.partitions
+            }
+            for answer in answers
+        ]
+
+
+def _interrupted(broker_id: int) -> BrokerUnavailable:
+    return BrokerUnavailable(f"who asked broker {broker_id} for all of them has gone")
+
+
+def _writable(markers: Sequence[Marker]) -> WritableTxnMarker:
+    """Return the markers of one transaction, as they are sent."""
+    end = end_marker(markers[0])
+    return WritableTxnMarker(
+        producer_id=end.producer_id,
+        producer_epoch=end.producer_epoch,
+        transaction_result=end.is_commit,
+        coordinator_epoch=end.coordinator_epoch,
+        topics=[
+            WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+            for name, indexes in _by_topic(each.partition for each in markers).items()
+        ],
+    )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:

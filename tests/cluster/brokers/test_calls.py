@@ -88,6 +88,18 @@ async def test_requests_share_a_connection(autojump_clock: MockClock) -> None:
     assert here.lines[0].is_closed  # at the end
 
 
+async def test_kinds_of_requests_do_not_wait_for_each_other(autojump_clock: MockClock) -> None:
+    async with world() as here, trio.open_nursery() as nursery:
+        here.stuck = True
+        nursery.start_soon(here.ask)
+        await wait_all_tasks_blocked()
+        here.stuck = False
+        assert await here.calls.ask(7, b"of another kind", bytes) == b"of another kind"
+        assert len(here.lines) == 2
+        await here.lines[0].aclose()
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_is_not_answered_in_time_ends_the_connection(autojump_clock: MockClock) -> None:
     async with world() as here:
         here.stuck = True

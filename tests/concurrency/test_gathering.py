@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.concurrency.gathering import Gathering
+from kafscale.errors import BrokerUnavailable
+
+INTERRUPTED = BrokerUnavailable("interrupted")
+
+
+@attrs.define(eq=False)
+class Answerer:
+    """Doubles numbers, one request at a time as long as it is told to wait."""
+
+    asked: list[list[int]] = attrs.field(factory=list)
+    may_answer: trio.Event = attrs.field(factory=trio.Event)
+    failure: BrokerUnavailable | None = None
+
+    async def ask(self, questions: Sequence[int]) -> Sequence[int]:
+        self.asked.append(list(questions))
+        await self.may_answer.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [2 * each for each in questions]
+
+
+async def collect(gathering: Gathering[int, int], question: int, found: dict[int, object]) -> None:
+    try:
+        found[question] = await gathering.request(question, INTERRUPTED)
+    except BrokerUnavailable as exc:
+        found[question] = exc
+
+
+async def test_what_comes_meanwhile_is_asked_together() -> None:
+    answerer, found = Answerer(), dict[int, object]()
+    gathering = Gathering(answerer.ask, max_count=3)
+    async with trio.open_nursery() as nursery:
+        for number in range(6):
+            nursery.start_soon(collect, gathering, number, found)
+            await wait_all_tasks_blocked()
+        answerer.may_answer.set()
+    assert answerer.asked == [[0], [1, 2, 3], [4, 5]]
+    assert found == {number: 2 * number for number in range(6)}
+
+
+async def test_a_failure_is_everybody_s_who_was_asked_for() -> None:
+    answerer, found = Answerer(failure=BrokerUnavailable("gone")), dict[int, object]()
+    gathering = Gathering(answerer.ask, max_count=3)
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(collect, gathering, number, found)
+            await wait_all_tasks_blocked()
+        answerer.may_answer.set()
+    assert set(found.values()) == {answerer.failure}
+
+
+async def test_who_is_cancelled_takes_nobody_along_who_was_not_asked_for() -> None:
+    answerer, found = Answerer(), dict[int, object]()
+    gathering = Gathering(answerer.ask, max_count=3)
+    async with trio.open_nursery() as nursery:
+        first = trio.CancelScope()
+
+        async def ask_first() -> None:
+            with first:
+                await collect(gathering, 0, found)
+
+        nursery.start_soon(ask_first)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(collect, gathering, 1, found)
+        await wait_all_tasks_blocked()
+        first.cancel()
+        await wait_all_tasks_blocked()
+        answerer.may_answer.set()
+    assert found == {1: 2}
+    assert answerer.asked == [[0], [1]]
+
+
+async def test_who_was_asked_for_by_one_who_is_cancelled_hears_of_it() -> None:
+    answerer = Answerer()
+    gathering = Gathering(answerer.ask, max_count=3)
+    failures: list[BrokerUnavailable] = []
+
+    async def ask(question: int, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                await gathering.request(question, INTERRUPTED)
+            except BrokerUnavailable as exc:
+                failures.append(exc)
+
+    scopes = [trio.CancelScope() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for number, scope in enumerate(scopes):
+            nursery.start_soon(ask, number, scope)
+            await wait_all_tasks_blocked()
+        scopes[0].cancel()  # then the second asks for the third, too
+        await wait_all_tasks_blocked()
+        scopes[1].cancel()
+    assert failures == [INTERRUPTED]
