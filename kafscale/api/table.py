@@ -35,7 +35,7 @@ APIS: Sequence[ListedApi] = (
     ListedApi(24, "AddPartitionsToTxn", 0, 5, "transactions.add_partitions_to_txn"),
     ListedApi(25, "AddOffsetsToTxn", 0, 4, "transactions.add_offsets_to_txn"),
     ListedApi(26, "EndTxn", 0, 5, "transactions.end_txn"),
-    ListedApi(27, "WriteTxnMarkers", 1, 1, "transactions.write_txn_markers"),
+    ListedApi(27, "WriteTxnMarkers", 1, 2, "transactions.write_txn_markers"),
     ListedApi(28, "TxnOffsetCommit", 0, 5, "groups.txn_offset_commit"),
     ListedApi(29, "DescribeAcls", 1, 3, "security.describe_acls"),
     ListedApi(30, "CreateAcls", 1, 3, "security.create_acls"),

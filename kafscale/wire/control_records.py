@@ -29,12 +29,21 @@ _value = struct.Struct(">hi")
 
 @attrs.frozen(kw_only=True)
 class EndMarker:
-    """The end of a producer's transaction in one partition, as the coordinator of this epoch decided it."""
+    """The end of a producer's transaction in one partition, as the coordinator of this epoch decided it.
+
+    `transaction_version` is not in the log: from 2 on the marker's epoch is above that of the records (KIP-890).
+    """
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     is_commit: bool
+    transaction_version: int = attrs.field(default=0, eq=False)
+
+    @property
+    def is_above(self) -> bool:
+        """Tell whether what it ends has a lower epoch than its own."""
+        return self.transaction_version >= 2
 
 
 def encode_marker(marker: EndMarker, timestamp_ms: int) -> bytearray:

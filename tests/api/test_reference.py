@@ -15,9 +15,10 @@ DECLARED_ONLY: set[str] = set()  # messages whose APIs are not served: who serve
 
 NEWER_THAN_SERVED: dict[str, int] = {}  # up to which version, where a message is declared beyond what is served
 
-BEYOND_KAFKA = {  # the newest version of calls for which it is not stable in Kafka 4.1, but clients have it
+BEYOND_KAFKA = {  # the newest version of calls for which it is not stable in Kafka 4.1, but clients or 4.2 have it
     "OffsetCommit": 10,
     "OffsetFetch": 10,
+    "WriteTxnMarkers": 2,
 }
 NEWEST = {"BrokerHeartbeat": 0}  # the next one has failed log directories, of which nobody would know what to do
 OLDEST = {"Produce": 0}  # as Kafka advertises it: librdkafka needs to see it

@@ -1,4 +1,6 @@
-"""WriteTxnMarkers (27), version 1: write the ends of transactions into partitions that are led here.
+"""WriteTxnMarkers (27): write the ends of transactions into partitions that are led here.
+
+v2  tells the transaction's version, by which a marker that is late is known (KIP-1228)
 
 Coordinators on other brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664): that
 one's coordinator is not asked, and finds nothing open here at its own end of it.
@@ -61,6 +63,7 @@ async def _append(services: Services, marker: WritableTxnMarker, topic: str, ind
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
         is_commit=marker.transaction_result,
+        transaction_version=marker.transaction_version,
     )
     try:
         return await services.internal.append([EndEntry(partition, end)], now_ms())
@@ -68,4 +71,4 @@ async def _append(services: Services, marker: WritableTxnMarker, topic: str, ind
         raise KafkaError(KAFKA_STORAGE_ERROR, str(exc)) from exc
 
 
-API = Api(27, "WriteTxnMarkers", 1, 1, WriteTxnMarkersRequest, WriteTxnMarkersResponse, handle)
+API = Api(27, "WriteTxnMarkers", 1, 2, WriteTxnMarkersRequest, WriteTxnMarkersResponse, handle)

@@ -1,7 +1,7 @@
 """What a broker asks others of transactions: coordinators to enrol partitions, leaders of partitions for markers.
 
 AddPartitionsToTxn 4 and 5    the leader of a partition, at the first batch of a transaction (KIP-890)
-WriteTxnMarkers 1             the coordinator, when a transaction has been decided (KIP-98)
+WriteTxnMarkers 2             the coordinator, when a transaction has been decided (KIP-98, KIP-1228)
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ def _writable(markers: Sequence[Marker]) -> WritableTxnMarker:
         producer_epoch=end.producer_epoch,
         transaction_result=end.is_commit,
         coordinator_epoch=end.coordinator_epoch,
+        transaction_version=end.transaction_version,
         topics=[
             WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
             for name, indexes in _by_topic(each.partition for each in markers).items()

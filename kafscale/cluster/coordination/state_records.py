@@ -76,6 +76,7 @@ def end_marker(marker: Marker) -> EndMarker:
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
         is_commit=marker.committed,
+        transaction_version=marker.transaction_version,
     )
 
 

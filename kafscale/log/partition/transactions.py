@@ -93,7 +93,8 @@ class Transactions(OpenTransactions):
         """Check whether a marker may be appended: False if it repeats the last one, which has done all that it would.
 
         `producer` is what is remembered of its producer. Raises KafkaError INVALID_PRODUCER_EPOCH for an epoch that is
-        over, TRANSACTION_COORDINATOR_FENCED for a coordinator that another one has followed.
+        over, and for a marker that is late and would end the transaction behind its own; TRANSACTION_COORDINATOR_FENCED
+        for a coordinator that another one has followed.
         """
         if self._expected is not None and (expected := self._expected.pop(marker.producer_id, None)) is not None:
             expected.holds = False
@@ -106,6 +107,12 @@ class Transactions(OpenTransactions):
             coordinator_epoch = max(coordinator_epoch, producer.coordinator_epoch)
         if marker.producer_epoch < epoch:
             raise _older_epoch(marker.producer_id, epoch, marker.producer_epoch)
+        if marker.is_above and current is not None and marker.producer_epoch == current.epoch:
+            raise KafkaError(  # KIP-1228
+                INVALID_PRODUCER_EPOCH,
+                f"a marker that has epoch {marker.producer_epoch} for producer {marker.producer_id}, as has the "
+                "transaction that is open: it belongs to the one before",
+            )
         if marker.coordinator_epoch < coordinator_epoch:
             raise KafkaError(
                 TRANSACTION_COORDINATOR_FENCED,

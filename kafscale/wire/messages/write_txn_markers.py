@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (key 27, version 1): a coordinator has the leaders of partitions end transactions (KIP-98).
+"""WriteTxnMarkers (key 27, versions 1 and 2): a coordinator has the leaders of partitions end transactions (KIP-98).
 
 Only brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664).
 """
@@ -23,11 +23,14 @@ class WritableTxnMarker:
     transaction_result: bool = wire("bool")  # true: commit, false: abort
     topics: list[WritableTxnMarkerTopic] = wire(Array(WritableTxnMarkerTopic), factory=list)
     coordinator_epoch: int = wire("int32")  # of the partition of `__transaction_state`
+    transaction_version: int = wire(
+        "int8", since=2, default=0
+    )  # of 2 the marker's epoch is above the records' (KIP-1228)
 
 
 @attrs.define(kw_only=True)
 class WriteTxnMarkersRequest:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 1, 1
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 2, 1
 
     markers: list[WritableTxnMarker] = wire(Array(WritableTxnMarker), factory=list)
 
@@ -52,6 +55,6 @@ class WritableTxnMarkerResult:
 
 @attrs.define(kw_only=True)
 class WriteTxnMarkersResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 1, 1
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 2, 1
 
     markers: list[WritableTxnMarkerResult] = wire(Array(WritableTxnMarkerResult), factory=list)

@@ -121,6 +121,15 @@ def test_a_marker_is_taken_once_and_again_only_if_it_tells_a_newer_epoch():
     assert transactions.check_marker(marker(epoch=3, coordinator_epoch=4), known), "another transaction of that epoch"
 
 
+def test_a_late_marker_does_not_end_the_transaction_behind_the_one_that_it_has_ended():
+    """With KIP-890 each transaction has an epoch of its own, and a marker that of the next one (KIP-1228)."""
+    late = attrs.evolve(marker(epoch=3, coordinator_epoch=4), transaction_version=2)
+    with refused(INVALID_PRODUCER_EPOCH):
+        with_one_open(epoch=3).check_marker(late, Producer(1, 3, [], 0, coordinator_epoch=4))
+    assert with_one_open(epoch=2).check_marker(late, None), "the one that it ends"
+    assert not Transactions().check_marker(late, Producer(1, 3, [], 0, coordinator_epoch=4)), "it has come before"
+
+
 # ---- what has come --------------------------------------------------------------------------------------------------
 
 

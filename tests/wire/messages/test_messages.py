@@ -33,7 +33,7 @@ API_VERSIONS = {  # name: (key, first version, last version, first flexible vers
     "AddPartitionsToTxn": (24, 0, 5, 3),
     "AddOffsetsToTxn": (25, 0, 4, 3),
     "EndTxn": (26, 0, 5, 3),
-    "WriteTxnMarkers": (27, 1, 1, 1),
+    "WriteTxnMarkers": (27, 1, 2, 1),
     "TxnOffsetCommit": (28, 0, 5, 3),
     "DescribeAcls": (29, 1, 3, 2),
     "CreateAcls": (30, 1, 3, 2),
