@@ -17,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.metadata.follower import LIST_PAUSE_MOST_SECONDS
+from kafscale.cluster.metadata.follower import LIST_PAUSE_MOST_SECONDS, Follower
 from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, QuotaEntity
 from kafscale.cluster.topics.names import collision_key
 from kafscale.cluster.topics.topics import (
@@ -29,7 +29,7 @@ from kafscale.cluster.topics.topics import (
     TopicPolicy,
     TopicRegistry,
 )
-from kafscale.errors import KafkaError, StoreUnavailable
+from kafscale.errors import KafkaError, StorageFull, StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.late_metadata import LateMetadataStore
 from tests.devtools.memory_broker import memory_broker, memory_parts
@@ -37,6 +37,37 @@ from tests.devtools.memory_broker import memory_broker, memory_parts
 NAMES = ("a", "b", "c.d", "c_d", "e")
 TOPIC_MAX_COUNT = 4
 SECONDS = 120.0
+
+
+@attrs.define(eq=False)
+class FullDisk(MemoryMetadataStore):
+    """Has room for what is essential only; an answer may get lost."""
+
+    loses_answer: bool = True
+
+    async def commit(self, transaction: Transaction) -> int:
+        if not transaction.essential:
+            raise StorageFull("no room")
+        revision = await super().commit(transaction)
+        if self.loses_answer:
+            self.loses_answer = False
+            raise StoreUnavailable("no answer")
+        return revision
+
+
+async def test_a_full_disk_keeps_nobody_from_settling_what_is_essential() -> None:
+    """Seed 5011 of several brokers: the controller ended, as it could not ask what had become of a commit."""
+    applied: list[str] = []
+    follower = Follower(FullDisk(), ("a/",), lambda change: applied.extend(change.puts), lambda: applied)
+    await follower.load()
+
+    async def plan(revision: int) -> Transaction:
+        return Transaction(puts={f"a/{revision}": b"x"}, essential=True)
+
+    with pytest.raises(StoreUnavailable):
+        await follower.commit_planned(plan)
+    await follower.commit_planned(plan)
+    assert applied == ["a/0", "a/1"]
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -197,7 +197,8 @@ class Follower:
     async def settle(self) -> None:
         """Wait for an earlier commit whose outcome is not known; call it before you decide by what is in memory."""
         if self._outcome_unknown:
-            await self.store.commit(Transaction())  # takes effect, by doing nothing, after all that came before it
+            # Takes effect, by doing nothing, after all that came before it. What is planned may be essential.
+            await self.store.commit(Transaction(essential=True))
             self._outcome_unknown = False
 
     def _catch_up(self) -> None:
