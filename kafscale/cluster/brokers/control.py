@@ -39,6 +39,7 @@ from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import KafkaError, StoreError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.streams import delete_unneeded
@@ -273,9 +274,10 @@ class Controller:
         eligible = [each for each, record in heard.items() if record.may_lead]
         moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
         moves = moves_for_balance(self.state.placements, eligible, heard, max(0, MOVES_AT_ONCE_COUNT - moving))
-        async with trio.open_nursery() as nursery:
-            for move in moves:
-                nursery.start_soon(self._name_target, move)
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for move in moves:
+                    nursery.start_soon(self._name_target, move)
 
     async def _name_target(self, move: Move) -> None:
         def with_target(current: Placement, _number: int) -> Placement:

@@ -23,6 +23,7 @@ from kafscale.cluster.brokers.records import Placement, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.concurrency.nurseries import ungrouped
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StoreError
 
@@ -84,9 +85,10 @@ class Leaving:
         if not moves:
             return
         logger.info("others are to lead %d partitions", len(moves))
-        async with trio.open_nursery() as nursery:
-            for move in moves:
-                nursery.start_soon(self._name_target, move)
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for move in moves:
+                    nursery.start_soon(self._name_target, move)
 
     async def _name_target(self, move: Move) -> None:
         def with_target(current: Placement, _number: int) -> Placement:

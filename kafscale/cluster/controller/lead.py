@@ -86,9 +86,10 @@ class Several:
 
         Raises Fenced if another one leads any of them by now, StoreError.
         """
-        async with trio.open_nursery() as nursery:
-            for partition in partitions:
-                nursery.start_soon(self._decide, partition)
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for partition in partitions:
+                    nursery.start_soon(self._decide, partition)
 
     async def _decide(self, partition: Partition) -> None:
         if not await decide_begin(self.writer, partition):

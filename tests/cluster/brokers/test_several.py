@@ -466,3 +466,18 @@ async def test_who_can_not_look_whether_it_leads_tells_no_consumer_to_begin_anew
         store.heal()
         await trio.sleep(2.0)
         assert await code_behind_the_end() == error_codes.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_bucket_that_fails_in_the_middle_of_balance_ends_no_controller(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    failing = one.bucket = FaultyStore(one.bucket)
+    async with one.run() as a:
+        await create(a.broker, 4)
+        await until(lambda: a.broker.services.assignment.controller_id == 1)
+        async with two.run() as b:
+            rule = failing.fail(On("put_if_match", "*/head"))
+            await trio.sleep(60.0)
+            assert rule.met_count
+            assert a.failure is None
+            failing.rules.remove(rule)
+            await until(lambda: len(led_by(a.broker)) == len(led_by(b.broker)) == 2)
