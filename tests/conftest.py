@@ -18,6 +18,7 @@ from tests.devtools.determinism import seed_scheduler
 
 COLLECTED_AFTER_COUNT = 200_000  # objects; by default collections take a sixth of the time, after 50,000 a twentieth
 DEFAULT_SEED = "0"
+UMASK = 0o022  # what most shells have
 LONG_FIRST = "tests/faults/"  # a tenth of the time in a thousandth of the tests
 SEED = os.environ.get("TEST_SEED", DEFAULT_SEED)
 
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     keep_for_good()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Have files made as by a shell: a command in this process may have kept others from its files for good."""
+    os.umask(UMASK)
 
 
 @pytest.hookimpl(trylast=True)
