@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
@@ -123,4 +124,7 @@ def _nullable(type_: pa.DataType) -> pa.DataType:
 
 @lru_cache(maxsize=DECODER_MAX_COUNT)
 def _decoder(decoding: Decoding) -> ValueDecoder:
-    return ValueDecoder(reader=make_reader(decoding.reader), client=RegistryClient(options=decoding.registry))
+    client = RegistryClient(options=decoding.registry)
+    decoder = ValueDecoder(reader=make_reader(decoding.reader), client=client)
+    weakref.finalize(decoder, client.close)  # when the worker keeps it no more, or ends
+    return decoder

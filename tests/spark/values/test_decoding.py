@@ -3,7 +3,6 @@
 import json
 import pickle
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 
 import pyarrow as pa
 import pytest
@@ -20,14 +19,23 @@ ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "l
 
 
 @pytest.fixture(autouse=True)
-def _closed_connections(monkeypatch) -> Iterator[None]:
-    """A worker keeps its decoders, and the connections of these to registries, until it ends; a test does not."""
-    with ExitStack() as stack:
-        monkeypatch.setattr(
-            module, "RegistryClient", lambda **options: stack.enter_context(closing(RegistryClient(**options)))
-        )
-        yield
+def _no_decoders() -> Iterator[None]:
+    """A worker keeps its decoders until it ends; a test does not."""
+    yield
     module._decoder.cache_clear()
+
+
+def test_a_decoder_that_is_kept_no_more_leaves_no_connection(values, monkeypatch):
+    closed = []
+    close = RegistryClient.close
+    monkeypatch.setattr(RegistryClient, "close", lambda client: (closed.append(client), close(client)))
+    framed = values.avro(ORDER, {"id": 1})
+    decoding = Decoding.of(options(values), "orders")
+    list(decoding.select(records(framed), ["decoded"]))
+    before_count = len(closed)
+    module._decoder.cache_clear()
+    assert len(closed) == before_count + 1
+    assert closed[-1].request_count == 1
 
 
 def options(values, **reading) -> ValueOptions:
