@@ -51,7 +51,7 @@ from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.controller.same_store import check_same_store
 from kafscale.cluster.controller.starting import start_leading
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
-from kafscale.cluster.coordination.elsewhere import AskBroker, Elsewhere
+from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.group_topics import follow_topics
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
@@ -65,7 +65,6 @@ from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint, register_node
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
@@ -287,7 +286,7 @@ class Broker:
             internal,
             producer_ids=producer_ids,
             check_lead=lead.check.confirm,
-            elsewhere=None if several is None else transactions_elsewhere(several.calls.ask, assignment, topics),
+            elsewhere=None if several is None else several.calls.about_transactions(assignment, topics),
         )
         transactions.register(self.metrics)
         leadership.keepers[transactions.topic] = transactions
@@ -403,7 +402,7 @@ class Broker:
             return
         with trio.move_on_after(CLOSE_SECONDS):
             try:
-                await lead.several.leave()
+                await lead.several.leaving.tell_stopped()
             except (StoreError, KafkaError) as exc:
                 logger.warning("the other brokers could not be told of the shutdown: %s", exc)
 
@@ -650,23 +649,6 @@ def open_transactions(
         elsewhere=elsewhere,
         check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
     )
-
-
-def transactions_elsewhere(ask: AskBroker, assignment: Assignment, topics: TopicRegistry) -> Elsewhere:
-    """Make what asks the other brokers of transactions."""
-
-    def leader_of(at: TopicPartition) -> int | None:
-        topic = topics.get(at.topic)
-        if topic is None or at.partition >= topic.partition_count:
-            return None
-        leader = assignment.leader(topic, at.partition)
-        return None if leader is None or leader.node_id == assignment.node.node_id else leader.node_id
-
-    def coordinated_at(transactional_id: str) -> TopicPartition:
-        count = max(1, _partition_count(topics, TRANSACTION_STATE_NAME))
-        return TopicPartition(TRANSACTION_STATE_NAME, coordinator_partition(transactional_id, count))
-
-    return Elsewhere(ask=ask, leader=leader_of, coordinated_at=coordinated_at)
 
 
 def topic_spec(services: Services, topic: Topic) -> TopicSpec:

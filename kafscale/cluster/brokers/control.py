@@ -23,7 +23,7 @@ import trio
 from kafscale.cluster.brokers.failing_over import FailOver
 from kafscale.cluster.brokers.liveness import PATIENCE_TIMEOUTS, Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.placing import Move, moves_for_balance
+from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.brokers.records import (
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
@@ -31,7 +31,6 @@ from kafscale.cluster.brokers.records import (
     BrokerRecord,
     BrokerState,
     ControllerRecord,
-    Placement,
     record_key,
 )
 from kafscale.cluster.brokers.state import ClusterState, leaderless_count
@@ -39,7 +38,6 @@ from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import KafkaError, StoreError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.streams import delete_unneeded
@@ -274,16 +272,7 @@ class Controller:
         eligible = [each for each, record in heard.items() if record.may_lead]
         moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
         moves = moves_for_balance(self.state.placements, eligible, heard, max(0, MOVES_AT_ONCE_COUNT - moving))
-        with ungrouped():
-            async with trio.open_nursery() as nursery:
-                for move in moves:
-                    nursery.start_soon(self._name_target, move)
-
-    async def _name_target(self, move: Move) -> None:
-        def with_target(current: Placement, _number: int) -> Placement:
-            return attrs.evolve(current, target=move.target)
-
-        await self.writer.change(move.topic_id, move.index, move.epoch, with_target)
+        await self.writer.name_targets(moves)
 
 
 def _are_most(some: Collection[int], live: Mapping[int, BrokerRecord]) -> bool:

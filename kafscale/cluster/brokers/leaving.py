@@ -18,13 +18,11 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.placing import Move, moves_for_balance
-from kafscale.cluster.brokers.records import Placement, record_key
+from kafscale.cluster.brokers.placing import moves_for_balance
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.concurrency.nurseries import ungrouped
-from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StoreError
 
 PAUSE_SECONDS = 0.5
@@ -54,11 +52,11 @@ class Leaving:
         try:
             if not self._others():
                 return
-            await self._say_so()
+            await self._change_record(lambda record: attrs.evolve(record, is_leaving=True))
             await trio.sleep(PAUSE_SECONDS)
             await self.refresh()
             await self._name_targets()
-            await self._wait_until_all_are_gone()
+            await self.state.wait_until(self._has_left)
         except (StoreError, KafkaError) as exc:
             logger.warning("not everything is led by others at this shutdown: %s", exc)
 
@@ -66,16 +64,23 @@ class Leaving:
         live, silent = self.state.live().items(), self.silent()
         return [each for each, record in live if each != self.broker_id and record.may_lead and each not in silent]
 
-    async def _say_so(self) -> None:
+    def _has_left(self) -> bool:
+        return not (self._others() and any(True for _ in self.state.led_by(self.broker_id)))
+
+    async def tell_stopped(self) -> None:
+        """Tell the others that this broker serves no more, for now. Raises StoreError, KafkaError."""
+        await self._change_record(lambda record: attrs.evolve(record, state=BrokerState.STOPPED, is_leaving=False))
+
+    async def _change_record(self, change: Callable[[BrokerRecord], BrokerRecord]) -> None:
+        """Change this broker's record, unless another incarnation has its own there."""
         key = record_key(self.broker_id)
 
         async def plan(revision: int) -> Transaction | None:
             record = self.state.brokers.get(self.broker_id)
             if record is None or record.incarnation != self.incarnation:
                 return None
-            leaving = encode(attrs.evolve(record, is_leaving=True))
-            plan = PlannedFrom(revision=revision, keys=[key])
-            return Transaction(puts={key: leaving}, planned_from=plan, essential=True)
+            planned_from = PlannedFrom(revision=revision, keys=[key])
+            return Transaction(puts={key: encode(change(record))}, planned_from=planned_from, essential=True)
 
         await self.state.follower.commit_planned(plan)
 
@@ -85,26 +90,4 @@ class Leaving:
         if not moves:
             return
         logger.info("others are to lead %d partitions", len(moves))
-        with ungrouped():
-            async with trio.open_nursery() as nursery:
-                for move in moves:
-                    nursery.start_soon(self._name_target, move)
-
-    async def _name_target(self, move: Move) -> None:
-        def with_target(current: Placement, _number: int) -> Placement:
-            return attrs.evolve(current, target=move.target)
-
-        await self.writer.change(move.topic_id, move.index, move.epoch, with_target)
-
-    async def _wait_until_all_are_gone(self) -> None:
-        changed = Signal()
-
-        def tell(_topic_ids: Collection[bytes]) -> None:
-            changed.wake()
-
-        self.state.listeners.append(tell)
-        try:
-            while self._others() and any(True for _ in self.state.led_by(self.broker_id)):
-                await changed.wait()
-        finally:
-            self.state.listeners.remove(tell)
+        await self.writer.name_targets(moves)

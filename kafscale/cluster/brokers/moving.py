@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -10,7 +10,6 @@ from kafscale.cluster.brokers.placements import Change, PlacementWriter
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.topics.index import Topic
-from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StoreError
 from kafscale.wire.error_codes import REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION
 
@@ -61,17 +60,7 @@ class ClusterMover:
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Return when a function says so that looks at who leads what; it is called again whenever that changes."""
-        changed = Signal()
-
-        def tell(_topic_ids: Collection[bytes]) -> None:
-            changed.wake()
-
-        self.state.listeners.append(tell)
-        try:
-            while not is_so():
-                await changed.wait()
-        finally:
-            self.state.listeners.remove(tell)
+        await self.state.wait_until(is_so)
 
     def targets(self, topic: Topic) -> Mapping[int, int]:
         """Return who is to lead the partitions that are on their way."""

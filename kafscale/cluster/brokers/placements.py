@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 import attrs
 import trio
 
+from kafscale.cluster.brokers.placing import Move
 from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, rows_of
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.concurrency.nurseries import ungrouped
 
 Change = Callable[[Placement, int], Placement]  # is given a number that no leader epoch has had yet
 
@@ -47,6 +49,19 @@ class PlacementWriter:
             if wanted.is_made is None:
                 await self._commit_waiting(wanted)
         return bool(wanted.is_made)
+
+    async def name_targets(self, moves: Iterable[Move]) -> None:
+        """Say who is to lead what, in a commit that they share. Raises as `change`."""
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for move in moves:
+                    nursery.start_soon(self._name_target, move)
+
+    async def _name_target(self, move: Move) -> None:
+        def with_target(current: Placement, _number: int) -> Placement:
+            return attrs.evolve(current, target=move.target)
+
+        await self.change(move.topic_id, move.index, move.epoch, with_target)
 
     async def _commit_waiting(self, mine: _Wanted) -> None:
         batch, self._waiting = self._waiting, []

@@ -22,6 +22,7 @@ from kafscale.cluster.brokers.records import (
 from kafscale.cluster.metadata.base import Change, MetadataStore
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Follower
+from kafscale.concurrency.signals import Signal
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key, row_key
 
@@ -97,6 +98,20 @@ class ClusterState:
             for index, placement in enumerate(placements):
                 if placement.leader == broker_id:
                     yield topic_id, index, placement
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Return when a function says so that looks at this state; it is called again whenever that changes."""
+        changed = Signal()
+
+        def tell(_topic_ids: Collection[bytes]) -> None:
+            changed.wake()
+
+        self.listeners.append(tell)
+        try:
+            while not is_so():
+                await changed.wait()
+        finally:
+            self.listeners.remove(tell)
 
     # ---- following -------------------------------------------------------------------------------------------------
 

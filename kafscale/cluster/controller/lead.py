@@ -15,14 +15,12 @@ from kafscale.cluster.brokers.leading import begun, decide_begin
 from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.brokers.wakefulness import Wakefulness
 from kafscale.cluster.controller.claim import WATCH_SECONDS, LeadCheck, watch_claim
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
-from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.topics.index import TopicDraft
 from kafscale.concurrency.nurseries import ungrouped
@@ -106,21 +104,6 @@ class Several:
             refresh=self.controller.metadata.refresh,
             silent=self.heartbeats.liveness.silent,
         )
-
-    async def leave(self) -> None:
-        """Tell the others that this broker serves no more, for now. Raises StoreError, KafkaError."""
-        key = record_key(self.broker_id)
-
-        async def plan(revision: int) -> Transaction | None:
-            record = self.state.brokers.get(self.broker_id)
-            if record is None or record.incarnation != self.controller.incarnation:
-                return None
-            stopped = encode(attrs.evolve(record, state=BrokerState.STOPPED, is_leaving=False))
-            return Transaction(
-                puts={key: stopped}, planned_from=PlannedFrom(revision=revision, keys=[key]), essential=True
-            )
-
-        await self.state.follower.commit_planned(plan)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
