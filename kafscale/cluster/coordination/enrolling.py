@@ -31,7 +31,9 @@ class Enrolment:
 
     def waits(self, partitions: Collection[Partition]) -> bool:
         """Tell whether `ask` has to be awaited before these may be written to."""
-        return bool(self._unenrolled(partitions)) and (not self.transactions.internal.is_one_log or self._is_elsewhere)
+        if self.transactions.enrols_at_once or not self._unenrolled(partitions):
+            return False
+        return not self.transactions.internal.is_one_log or self._is_elsewhere
 
     async def ask(self, partitions: Collection[Partition]) -> None:
         """Have partitions enrolled, durably, where that is to be waited for; `take_nowait` says how it went."""

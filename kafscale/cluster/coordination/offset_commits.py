@@ -92,9 +92,8 @@ class TransactionalOffsets:
 
     async def _enrol(self, wanted: OffsetsOfTransaction, enrolment: Enrolment) -> None:
         """Enrol the group's partition durably, where that is to be waited for. Raises KafkaError."""
-        partition = self._partition(wanted, wanted.offsets)
-        if enrolment.waits([partition]):
-            await enrolment.ask([partition])
+        if not self.transactions.enrols_at_once:
+            await enrolment.ask([self._partition(wanted, wanted.offsets)])
 
     def _append(
         self, wanted: OffsetsOfTransaction, enrolment: Enrolment, offsets: Mapping[CommittedAt, OffsetAndMetadata]

@@ -273,6 +273,11 @@ class Transactions:
             return dict.fromkeys(partitions, exc.code)
         return {each: outcome.reply.error_of(each) for each in partitions}
 
+    @property
+    def enrols_at_once(self) -> bool:
+        """Tell whether nobody ever waits for an enrolment: all is coordinated here, and written to one log."""
+        return self.internal.is_one_log and self.elsewhere is None
+
     def is_elsewhere(self, transactional_id: str) -> bool:
         """Tell whether another broker coordinates an id, as far as this one knows."""
         if self.elsewhere is None:
