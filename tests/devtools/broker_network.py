@@ -27,38 +27,10 @@ from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, Fenced
 from kafscale.store.base import ObjectStore
 from kafscale.testing.faulty_store import FaultyStore
+from tests.devtools.cut_stream import CutStream
 from tests.devtools.memory_broker import MemoryBroker
-from tests.devtools.memory_stream import MemoryStream
 
 R = TypeVar("R")
-
-
-@attrs.define(eq=False)
-class CutStream(trio.abc.Stream):
-    """One end of a connection of broker `ours` to broker `theirs`: what a cut link does not carry is late for ever."""
-
-    stream: MemoryStream
-    network: BrokerNetwork
-    ours: int
-    theirs: int
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        if (self.ours, self.theirs) in self.network.cuts:
-            await trio.lowlevel.checkpoint()
-            return
-        await self.stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        received = await self.stream.receive_some(max_bytes)
-        if (self.theirs, self.ours) in self.network.cuts:
-            await trio.sleep_forever()
-        return received
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
 
 
 @attrs.define(eq=False)
@@ -137,7 +109,7 @@ class BrokerNetwork:
                 if found is not None:
                     break
                 await trio.sleep(0.05)  # it is starting
-            stream = CutStream(found.open_stream(), self, ours, theirs)
+            stream = CutStream(found.open_stream(), self.cuts, ours, theirs)
             self._streams.append(stream)
             return await Connection.over(stream, Address("192.0.2.2", 9092))
 

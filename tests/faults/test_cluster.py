@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,7 +18,7 @@ import pytest
 from tests.devtools.bank import Bank
 from tests.devtools.cluster_load import ClusterLoad
 from tests.devtools.ordeal import chosen_seed
-from tests.devtools.process import BrokerProcess
+from tests.devtools.process_cluster import bootstrap_of, broker_processes
 from tests.supervisor.several_processes import SeveralProcesses, is_there, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -32,24 +30,6 @@ QUIET_SECONDS = 2.0  # under load, between two faults
 SUSPENDED_SECONDS = 5.0  # longer than --broker-session-timeout
 BACK_SECONDS = 1.0
 RESTART_SECONDS = 60.0
-
-
-@contextmanager
-def three_brokers(directory: Path, durability: str) -> Iterator[dict[int, BrokerProcess]]:
-    """Three brokers with data directories of their own, and one bucket."""
-    shared = ("--several-brokers", "--store", f"file:{directory / 'bucket'}", "--durability", durability)
-    with ExitStack() as stack:
-        brokers = {
-            each: BrokerProcess(directory=directory / str(each), options=(*shared, "--broker-id", str(each)))
-            for each in BROKER_IDS
-        }
-        for broker in brokers.values():
-            stack.enter_context(broker)
-        yield brokers
-
-
-def bootstrap_of(brokers: dict[int, BrokerProcess]) -> str:
-    return ",".join(each.bootstrap for each in brokers.values())
 
 
 def _runs(running: SeveralProcesses, broker_id: int) -> bool:
@@ -64,15 +44,13 @@ def conclude(load: ClusterLoad, what: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
-def test_brokers_that_are_killed_and_suspended_under_load_lose_and_repeat_nothing(
-    tmp_path: Path, durability: str
-) -> None:
+def test_brokers_that_are_killed_and_suspended_under_load_lose_and_repeat_nothing(durability: str) -> None:
     random = Random(chosen_seed())
-    with three_brokers(tmp_path, durability) as brokers:
+    with broker_processes(len(BROKER_IDS), "--durability", durability) as brokers:
         with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
             for _ in range(CYCLES_COUNT):
                 time.sleep(random.uniform(0, QUIET_SECONDS))
-                broker = brokers[random.choice(BROKER_IDS)]
+                broker = random.choice(brokers)
                 if random.random() < 0.5:
                     broker.kill()
                     time.sleep(random.choice([0.0, SUSPENDED_SECONDS]))
@@ -112,11 +90,11 @@ def test_processes_of_one_machine_that_are_killed_and_suspended_lose_and_repeat_
 
 
 @pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
-def test_a_restart_of_one_after_the_other_fails_no_produce(tmp_path: Path, durability: str) -> None:
-    with three_brokers(tmp_path, durability) as brokers:
+def test_a_restart_of_one_after_the_other_fails_no_produce(durability: str) -> None:
+    with broker_processes(len(BROKER_IDS), "--durability", durability) as brokers:
         with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
             for _ in range(max(1, CYCLES_COUNT // len(BROKER_IDS))):
-                for broker in brokers.values():
+                for broker in brokers:
                     time.sleep(QUIET_SECONDS)
                     broker.restart()
         conclude(load, f"restarts one by one, {durability}")

@@ -20,40 +20,12 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.brokers.heartbeats import Connect, Line
 from kafscale.cluster.brokers.records import BrokerRecord
 from kafscale.errors import BrokerUnavailable
-from tests.devtools.memory_stream import MemoryStream
+from tests.devtools.cut_stream import CutStream
 from tests.devtools.simulated_broker import ADDRESS, SimulatedBroker
 
 STARTING_POLL_SECONDS = 0.05
 CUT_MEAN_SECONDS = 4.0  # between two troubles of the links
 CUT_MAX_SECONDS = 8.0  # longer than the longest session
-
-
-@attrs.define(eq=False)
-class _Stream(trio.abc.Stream):
-    """One end of a connection of broker `ours` to broker `theirs`: what a cut link does not carry never comes."""
-
-    stream: MemoryStream
-    links: Links
-    ours: int
-    theirs: int
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        if (self.ours, self.theirs) in self.links.cuts:
-            await trio.lowlevel.checkpoint()
-            return
-        await self.stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        received = await self.stream.receive_some(max_bytes)
-        if (self.theirs, self.ours) in self.links.cuts:
-            await trio.sleep_forever()
-        return received
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
 
 
 @attrs.define(eq=False)
@@ -77,7 +49,7 @@ class Links:
                 if life.is_ready:
                     break
                 await trio.sleep(STARTING_POLL_SECONDS)
-            return await Connection.over(_Stream(life.open_stream(), self, ours, theirs), ADDRESS)
+            return await Connection.over(CutStream(life.open_stream(), self.cuts, ours, theirs), ADDRESS)
 
         return connect
 
