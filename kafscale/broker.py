@@ -1,4 +1,4 @@
-"""The composition root: builds the components, nests the nurseries, owns the shutdown order. Read this page first.
+"""The composition root: nests the nurseries and owns the shutdown order. Read this page first.
 
     Broker.run
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
@@ -11,6 +11,8 @@
 Nesting is the shutdown order: what is outer stops later. On a stop the acceptors end first; connections answer what
 they have read, within half of the shutdown timeout; the rest of it is for a last flush; what is not in the bucket then
 stays in the write-ahead log. Beside others, half of the timeout is for handing over to them before all that.
+
+`broker_components` builds what runs here, `broker_security` what listeners are secured by.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,67 +28,44 @@ from pathlib import Path
 import attrs
 import trio
 
-from kafscale.api.handling.authentication import Authenticator
 from kafscale.api.handling.calls import ListedApi
-from kafscale.api.handling.fetch_sessions import FetchSessions
-from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.internal_topics import ensure_internal_topic
-from kafscale.api.handling.quotas import Quotas
-from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
-from kafscale.broker_metrics import register_group_lag
-from kafscale.broker_security import BrokerSecurity, open_access, open_security
-from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.assignment import Assignment
-from kafscale.cluster.brokers.assignment import ClusterAssignment
-from kafscale.cluster.brokers.following import Following
+from kafscale.broker_components import (
+    advertised_endpoints,
+    build_services,
+    open_leading,
+    open_orphan_collector,
+    open_retention,
+    open_topic_deleter,
+    partition_count,
+    topic_spec,
+)
+from kafscale.broker_security import BrokerSecurity, open_security
 from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.lines import lines_between
-from kafscale.cluster.brokers.membership import Membership
-from kafscale.cluster.brokers.moving import ClusterMover
-from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.controller.same_store import check_same_store
 from kafscale.cluster.controller.starting import start_leading
-from kafscale.cluster.coordination import TransactionalOffsets, Transactions
-from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.group_topics import follow_topics
-from kafscale.cluster.group_configs import GroupConfigs
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog, MoveDestination
-from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
+from kafscale.cluster.groups.coordinating.keeper import MoveDestination
 from kafscale.cluster.groups.coordinating.moving import move_groups
-from kafscale.cluster.groups.hosted.settings import consumer_group_settings
-from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.node import Endpoint, register_node
-from kafscale.cluster.producer_ids import ProducerIds
-from kafscale.cluster.scram_users import ScramUsers
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import (
     Topic,
     TopicListener,
-    TopicPolicy,
-    TopicRegistry,
-    leave_unplaced,
 )
-from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Settings
 from kafscale.errors import KafkaError, StartupError, StoreError
-from kafscale.log.bucket.orphans import OrphanCollector
-from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
+from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
-from kafscale.log.log import Log, TopicSpec
-from kafscale.log.opening import open_journal, open_log
+from kafscale.log.log import Log
 from kafscale.log.other_logs import check_other_logs
-from kafscale.log.recovering import Recovering
-from kafscale.log.rewrite.retention import Retention
 from kafscale.log.wal.data_directory import lock_data_directory, make_private
 from kafscale.log.wal.disk import Disk, RealDisk
 from kafscale.metrics import Metrics
@@ -212,14 +191,21 @@ class Broker:
         self._not_ready = "restoring"
         with startup_errors():
             views = parts.views or StoreViews.alike(parts.store)
-            advertised = _advertised(self.settings, self.listeners)
+            advertised = advertised_endpoints(self.settings, self.listeners)
             connect = lines_between(self.settings) if self.listeners else self.connect
             lead = await start_leading(self.settings, views, parts.metadata, advertised, connect)
         lead.register(self.metrics)
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)
-            log = await self._build(lead, parts.disk)
-            services = self.services
+            services = self.services = await build_services(
+                self.settings,
+                lead,
+                parts.disk,
+                advertised=advertised,
+                token_keys=self._token_keys,
+                metrics=self.metrics,
+            )
+            log = services.log
             configured = services.client_quotas, services.group_configs, services.scram_users, services.acls
             for registry in (services.topics, *configured, services.producer_ids):
                 leading.start_soon(registry.run)
@@ -229,108 +215,6 @@ class Broker:
             await self._last_checkpoints(lead, log)
             await self._leave(lead)
             leading.cancel_scope.cancel()
-
-    async def _build(self, lead: Lead, disk: Disk) -> Log:
-        """All components but those of the network."""
-        settings, metadata = self.settings, lead.metadata
-        node = await register_node(
-            metadata,
-            node_id=settings.broker_id,
-            broker_epoch=lead.epoch,
-            cluster_id=settings.cluster_id,
-            advertised=_advertised(settings, self.listeners),
-            rack=settings.rack,
-        )
-        several = lead.several
-        producer_ids = ProducerIds(metadata, lead.epoch)
-        if several is not None:
-            producer_ids.is_beside = several.is_beside
-        log = open_log(
-            settings,
-            lead.views,
-            open_journal(settings, disk, lead.journal, self.metrics, None if several is None else several.lease),
-            broker_epoch=lead.epoch,
-            metrics=self.metrics,
-            check_lead=lead.check.confirm,
-            check_lead_lately=lead.check.confirm_lately,
-            was_allocated=producer_ids.was_allocated,
-            is_alone=several is None,
-        )
-        draining = trio.Event()
-        client_quotas = ClientQuotas(metadata)
-        group_configs = GroupConfigs(metadata, consumer_group_settings(settings))
-        scram_users = ScramUsers.of(settings, metadata)
-        acls = AclRegistry(metadata)
-        access = open_access(settings, acls)
-        place = leave_unplaced if several is None else several.place
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings), place=place)
-        assignment = Assignment(node) if several is None else ClusterAssignment(node, several.state, topics.get)
-        offsets_partition_count = partial(_partition_count, topics, CONSUMER_OFFSETS_NAME)
-        internal, leadership = InternalLog(log), Leadership(log)
-        groups = GroupCoordinator(
-            InternalOffsetsLog(internal, CONSUMER_OFFSETS_NAME),
-            GroupSettings.of(settings),
-            draining=draining,
-            consumer_settings=group_configs.settings,
-            overrides=group_configs.overrides,
-            has_topic=lambda name: topics.get(name) is not None,
-            led=LedPartitions(offsets_partition_count),
-        )
-        group_keeper = GroupKeeper(groups, offsets_partition_count)
-        leadership.keepers[CONSUMER_OFFSETS_NAME] = group_keeper
-        internal.on_end[CONSUMER_OFFSETS_NAME] = group_keeper.end_transaction
-        quotas = Quotas(settings=settings, client_quotas=client_quotas, metrics=self.metrics)
-        transactions = open_transactions(
-            settings,
-            topics,
-            internal,
-            producer_ids=producer_ids,
-            check_lead=lead.check.confirm,
-            elsewhere=None if several is None else several.calls.about_transactions(assignment, topics),
-        )
-        transactions.register(self.metrics)
-        leadership.keepers[transactions.topic] = transactions
-        self.services = Services(
-            settings=settings,
-            metrics=self.metrics,
-            draining=draining,
-            api_versions=[(api.key, api.min_version, api.max_version) for api in APIS],
-            node=node,
-            assignment=assignment,
-            topics=topics,
-            groups=groups,
-            producer_ids=producer_ids,
-            log=log,
-            internal=internal,
-            leadership=leadership,
-            transactions=transactions,
-            transactional_offsets=TransactionalOffsets(
-                internal=internal, groups=groups, transactions=transactions, topic=CONSUMER_OFFSETS_NAME
-            ),
-            fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
-            client_quotas=client_quotas,
-            group_configs=group_configs,
-            scram_users=scram_users,
-            authenticator=Authenticator(
-                settings=settings.sasl, users=scram_users, metrics=self.metrics, token_keys=self._token_keys
-            ),
-            acls=acls,
-            access=access,
-            quotas=quotas,
-            gate=Gate(quotas=quotas, access=access),
-            record_checks=RecordChecks(log.reader.unpacking),
-            check_lead=lead.check.confirm,
-            catch_up=trio.lowlevel.checkpoint if several is None else lead.catch_up,
-            mover=None if several is None else ClusterMover(several.state, several.writer),
-            membership=None if several is None else Membership(several.state),
-            wait_awake=None if several is None else lead.wakefulness.wait,
-            has_led_lately=(lambda: True) if several is None else lead.has_led_lately,
-            heard_of=None if several is None else several.heartbeats.heard,
-        )
-        self.services.following = self._following(lead, log)
-        self.services.groups.state_bytes.register(self.metrics)
-        register_group_lag(self.services)
-        return log
 
     async def _restore(self, lead: Lead, log: Log, disk: Disk) -> None:
         """Topics, what the bucket holds, and what only the write-ahead log holds."""
@@ -375,7 +259,7 @@ class Broker:
         destination = MoveDestination(
             internal=services.internal,
             topic=CONSUMER_OFFSETS_NAME,
-            count=partial(_partition_count, services.topics, CONSUMER_OFFSETS_NAME),
+            count=partial(partition_count, services.topics, CONSUMER_OFFSETS_NAME),
             make_topic=make_topic,
         )
         with startup_errors():
@@ -418,13 +302,13 @@ class Broker:
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
             storage.start_soon(log.manifest_checkpointer.run)
-            storage.start_soon(self._retention(log).run)
+            storage.start_soon(open_retention(services).run)
             storage.start_soon(log.merger.run, list(log.partitions.values()))
             storage.start_soon(log.compactor.run, lambda: list(log.partitions.values()))
-            storage.start_soon(self._orphan_collector(lead, log).run)
-            topic_deleter = self._topic_deleter(log)
+            storage.start_soon(open_orphan_collector(services, lead).run)
+            topic_deleter = open_topic_deleter(services)
             storage.start_soon(topic_deleter.run)
-            leading = self._leading(lead, log)
+            leading = open_leading(services, lead)
 
             def delete_topic(topic: Topic) -> None:
                 log.close_topic(topic.name)
@@ -452,72 +336,6 @@ class Broker:
         if not self.services.assignment.is_alone:
             return  # what is unknown here may be known to another coordinator
         await self.services.transactions.abort_hanging(list(log.partitions.values()))
-
-    def _retention(self, log: Log) -> Retention:
-        return Retention(
-            store=log.views.background,
-            deleter=log.deleter,
-            examiner=log.reader.examiner,
-            partitions=lambda: list(log.partitions.values()),
-            set_log_start_offset=self.services.topics.set_log_start_offset,
-            interval_seconds=self.settings.retention_check_interval_seconds,
-        )
-
-    def _topic_deleter(self, log: Log) -> TopicDeleter:
-        """Make the deleter of topics' objects, with those that still waited when the broker before this one ended."""
-        deleted = self.services.topics.deleted
-        deleter = TopicDeleter(delete_objects=log.delete_objects, is_deleted=lambda topic_id: topic_id in deleted)
-        now_ms = time.time_ns() // 1_000_000
-        for topic_id, topic in deleted.items():
-            if topic.objects_until_ms > now_ms:
-                deleter.bury(BuriedTopic(name=topic.name, topic_id=topic_id), topic.objects_until_ms - now_ms)
-        return deleter
-
-    def _leading(self, lead: Lead, log: Log) -> Leading | None:
-        services = self.services
-        if lead.several is None:
-            return None
-        recovering: Recovering | None = None
-        if lead.journal is not None:
-            recovering = Recovering(log=log, journal=lead.journal, streams=lead.several.streams)
-        return Leading(
-            broker_id=self.settings.broker_id,
-            incarnation=lead.epoch,
-            recovering=recovering,
-            state=lead.several.state,
-            writer=lead.several.writer,
-            log=log,
-            find_topic=services.topics.by_id,
-            spec=partial(topic_spec, services),
-        )
-
-    def _following(self, lead: Lead, log: Log) -> Following | None:
-        services = self.services
-        if lead.several is None:
-            return None
-        return Following(
-            broker_id=self.settings.broker_id,
-            state=lead.several.state,
-            log=log,
-            spec=partial(topic_spec, services),
-            log_start_offsets=services.topics.log_start_offsets,
-            refresh=lead.several.controller.metadata.refresh,
-        )
-
-    def _orphan_collector(self, lead: Lead, log: Log) -> OrphanCollector:
-        topics = self.services.topics
-        collector = OrphanCollector(
-            store=log.views.background,
-            namespace=log.namespace,
-            find_partition=log.partition,
-            deleted_topics=lambda: topics.deleted.keys() if lead.deletes_topics else (),
-            kept_until_ms=lambda topic_id: topics.deleted[topic_id].objects_until_ms,
-            on_gone=topics.forget_deleted,
-            interval_seconds=self.settings.orphan_check_interval_seconds,
-            grace_seconds=self.settings.orphan_grace_seconds,
-        )
-        collector.register(self.metrics)
-        return collector
 
     async def _run_flusher(
         self, lead: Lead, log: Log, leading: Leading | None, task_status: trio.TaskStatus[Broker]
@@ -603,61 +421,3 @@ def _storage_directory(settings: Settings) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _partition_count(topics: TopicRegistry, name: str) -> int:
-    topic = topics.get(name)
-    return 0 if topic is None else topic.partition_count
-
-
-def _advertised(settings: Settings, bound: Sequence[BoundListener]) -> Mapping[str, Endpoint | None]:
-    """Return what clients of each listener are told: what was set, else its own address, unless that is a wildcard."""
-    ports = {each.name: each.port for each in bound}
-    found: dict[str, Endpoint | None] = {
-        listener.name: None
-        if listener.is_wildcard
-        else Endpoint(listener.host, ports.get(listener.name, listener.port))
-        for listener in settings.listeners
-    }
-    for listener in settings.advertised_listeners:
-        found[listener.name] = Endpoint(host=listener.host, port=listener.port)
-    return found
-
-
-def open_transactions(
-    settings: Settings,
-    topics: TopicRegistry,
-    internal: InternalLog,
-    *,
-    producer_ids: ProducerIds,
-    check_lead: Callable[[], Awaitable[None]],
-    elsewhere: Elsewhere | None,
-) -> Transactions:
-    """Make the coordinators of transactional ids, which know of none yet."""
-
-    def exists(partition: TopicPartition) -> bool:
-        return partition.partition < _partition_count(topics, partition.topic)
-
-    return Transactions(
-        internal=internal,
-        settings=TransactionSettings.of(settings),
-        topic=TRANSACTION_STATE_NAME,
-        partition_count=partial(_partition_count, topics, TRANSACTION_STATE_NAME),
-        exists=exists,
-        allocate_producer_id=producer_ids.allocate,
-        check_lead=check_lead,
-        elsewhere=elsewhere,
-        check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
-    )
-
-
-def topic_spec(services: Services, topic: Topic) -> TopicSpec:
-    """Make what the log is told of a topic."""
-    return TopicSpec(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_count=topic.partition_count,
-        config=topic.config,
-        log_start_offsets=services.topics.log_start_offsets(topic.topic_id),
-        leader_epochs=services.assignment.led_here(topic),
-    )

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from kafscale.broker import Broker, topic_spec
+from kafscale.broker import Broker
+from kafscale.broker_components import topic_spec
 from kafscale.cluster.assignment import Assignment, Leader
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.partitioning import coordinator_partition

@@ -1,4 +1,4 @@
-"""The components that handlers work with; built and owned by `kafscale.broker`."""
+"""The components that handlers work with; built by `kafscale.broker_components`."""
 
 from __future__ import annotations
 
