@@ -7,7 +7,7 @@ manifest tells which segments tell of none, so most footers need not be read for
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.manifest import Segment
@@ -22,6 +22,21 @@ def aborted_in(footer: Footer, offset: int, end_offset: int) -> Sequence[Aborted
     return [each for each in footer.aborted if each.overlaps(offset, end_offset)]
 
 
+def aborted_behind_nowait(
+    footers: Footers, partition: Partition, segment: Segment, end_offset: int
+) -> Sequence[AbortedTransaction] | None:
+    """Return what `aborted_behind` does, or None if a footer that tells of it is not in memory."""
+    search = _search(partition, segment, end_offset)
+    try:
+        wanted = next(search)
+        while (footer := footers.get_nowait(wanted)) is not None:
+            wanted = search.send(footer)
+    except StopIteration as ended:
+        found: Sequence[AbortedTransaction] = ended.value
+        return found
+    return None
+
+
 async def aborted_behind(
     footers: Footers,
     partition: Partition,
@@ -34,6 +49,29 @@ async def aborted_behind(
     `settle` is called for a segment that is damaged; afterwards it is rebuilt, or not in the manifest any more. Raises
     NotFound, StoreError, and what `settle` does.
     """
+    search = _search(partition, segment, end_offset)
+    try:
+        wanted = next(search)
+        while True:
+            footer = None
+            try:
+                footer = await footers.get(wanted)
+            except NotFound:
+                footers.forget(wanted)
+                if partition.manifest.refers_to(wanted.key):
+                    raise
+            except DamagedObject as exc:
+                await settle(partition, wanted, exc)
+            wanted = search.send(footer)
+    except StopIteration as ended:
+        found: Sequence[AbortedTransaction] = ended.value
+        return found
+
+
+def _search(
+    partition: Partition, segment: Segment, end_offset: int
+) -> Generator[Segment, Footer | None, Sequence[AbortedTransaction]]:
+    """Search behind a segment; yields each whose footer is to be sent, or None if its place is to be looked at anew."""
     found: list[AbortedTransaction] = []
     behind = segment.last_offset + 1
     while behind < partition.flushed_offset:
@@ -42,15 +80,8 @@ async def aborted_behind(
             break
         stable_end = following.stable_end
         if following.aborted_count:  # or if that is not known
-            try:
-                footer = await footers.get(following)
-            except NotFound:
-                footers.forget(following)
-                if partition.manifest.refers_to(following.key):
-                    raise
-                continue
-            except DamagedObject as exc:
-                await settle(partition, following, exc)
+            footer = yield following
+            if footer is None:
                 continue
             found += aborted_in(footer, behind, end_offset)
             stable_end = footer.stable_end

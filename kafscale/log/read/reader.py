@@ -15,9 +15,11 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices, TailBatch, coalesce
-from kafscale.log.read.aborted import aborted_behind, aborted_in
+from kafscale.log.read.aborted import aborted_behind, aborted_behind_nowait, aborted_in
 from kafscale.log.read.file_ranges import NO_END, FileRanges, FileSlice
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.holes import empty_batch
@@ -97,13 +99,26 @@ class LogReader:
         footer = None if segment is None else self.footers.get_nowait(segment)
         if segment is None or footer is None or footer.last_offset < offset:
             return None
-        # Behind what is decided in the segment it may have to be cut, or later segments be asked what was aborted.
-        decided_end = footer.stable_end if committed else NO_END
         first_offset = max(offset, segment.base_offset)
-        found = self.files.slice_nowait(segment, footer, first_offset, max_bytes, end_offset=decided_end)
-        if committed and footer.aborted and found is not None:
-            found.aborted = aborted_in(footer, offset, found.end_offset)
+        end_offset = NO_END if end_offset is None else end_offset
+        found = self.files.slice_nowait(segment, footer, first_offset, max_bytes, end_offset=end_offset)
+        if committed and found is not None:
+            aborted = self._aborted_nowait(partition, segment, footer, offset, found.end_offset)
+            if aborted is None:
+                found.release()
+                return None
+            found.aborted = aborted
         return found
+
+    def _aborted_nowait(
+        self, partition: Partition, segment: Segment, footer: Footer, offset: int, end_offset: int
+    ) -> Sequence[AbortedTransaction] | None:
+        """The aborted transactions in what was read of a segment; None if a later one has to be read for it."""
+        aborted = aborted_in(footer, offset, end_offset) if footer.aborted else ()
+        if footer.stable_end >= end_offset:
+            return aborted
+        behind = aborted_behind_nowait(self.footers, partition, segment, end_offset)
+        return None if behind is None else [*aborted, *behind]
 
     async def read(
         self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True, committed: bool = False

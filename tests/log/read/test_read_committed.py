@@ -122,6 +122,36 @@ async def test_the_kernel_sends_what_is_decided_in_a_segment_and_no_more(tmp_pat
         assert len(await read_committed(log, partition, max_bytes=100_000)) == 20  # but markers and what was aborted
 
 
+@pytest.mark.parametrize("place", ["tail", "segment", "forgotten"])
+async def test_the_kernel_sends_what_is_decided_behind_its_segment_too(tmp_path, monkeypatch, place):
+    """Once the end of each segment that ends within a transaction was read and copied, in smaller answers."""
+    monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: True)
+    store, value = FileStore(Directory.open(tmp_path)), bytes(8 << 10)
+    async with memory_log(store, MemoryDisk(), **(SETTINGS | {"segment_bytes": 1 << 20})) as log:
+        partition, reader = log.partition(), log.log.reader
+        reader.files = FileRanges(FileSource(store.directory, StoreMetrics.register(Metrics())), reader.ranges.cache)
+        for number in range(10):
+            await send(partition, b"aborted" + value, producer_id=1, sequence=number)
+            await send(partition, b"committed" + value, producer_id=2, sequence=number)
+        await log.log.flusher.flush_all()
+        assert reader.read_nowait(partition, 0, 1 << 20, committed=True) is None
+        await abort(partition, producer_id=1)
+        await commit(partition, producer_id=2)
+        if place != "tail":
+            await log.log.flusher.flush_all()
+        first, *others = partition.manifest.segments
+        if place == "forgotten":
+            reader.footers.forget(others[0])
+            assert reader.read_nowait(partition, 0, 1 << 20, committed=True) is None
+            await reader.footers.get(others[0])
+        sent = reader.read_nowait(partition, 0, 1 << 20, committed=True)
+        assert isinstance(sent, FileSlice)
+        assert sent.end_offset == first.last_offset + 1
+        assert [(each.producer_id, each.first_offset) for each in sent.aborted] == [(1, 0)]
+        sent.release()
+        assert await read_committed(log, partition) == [b"committed" + value] * 10
+
+
 async def test_a_marker_many_segments_behind_is_found_without_a_look_into_those_that_tell_of_none(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
