@@ -205,7 +205,7 @@ class _Newcomer:
                 return await SharedMetadataStore.join(self.local, self._store, self.settings.namespace)
             try:
                 await self.make_head()
-            except (Fenced, SharedBucket) as exc:
+            except (Fenced, SharedBucket, PreconditionFailed) as exc:  # the last: both write the first checkpoint
                 logger.info("another broker is started as the first of several at this moment: %s", exc)
                 await trio.sleep(random.uniform(0, LOOK_SECONDS))
 
@@ -271,13 +271,15 @@ class _Newcomer:
 
     async def make_head(self) -> None:
         """Make the head, unless another broker does. Raises StartupError, DamagedObject, Fenced, StoreError."""
+        other = await self._other_directory()
         with trio.move_on_after(HEAD_WAIT_SECONDS):
-            while await self._other_directory() is not None:
+            while other is not None:
                 await trio.sleep(LOOK_SECONDS)  # its broker may be starting at this moment, as the first
                 with suppress(NotFound):
                     await self._store.head(head_key(self.settings.namespace))
                     return
-        if (other := await self._other_directory()) is not None:
+                other = await self._other_directory()
+        if other is not None:
             raise StartupError(
                 f"broker {other.broker_id} ran with --durability wal and another data directory, which may have what "
                 "the bucket has not: start that one first with --several-brokers"

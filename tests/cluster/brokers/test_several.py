@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import attrs
@@ -12,16 +12,18 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.broker import Broker, StorageParts
+from kafscale.buffers import Buffer
 from kafscale.cli.verify import _learn_topics
 from kafscale.cluster.controller.claim import claim_key, decode_claim
 from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.controller.recovery import preview
 from kafscale.cluster.topics.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
-from kafscale.errors import Fenced, KafScaleError, StartupError
+from kafscale.errors import Fenced, KafScaleError, NotFound, StartupError
 from kafscale.log.check.verification import Verifier
 from kafscale.log.repair.findings import Kind
-from kafscale.store.base import ObjectStore
+from kafscale.store.base import ObjectPart, ObjectStore
+from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -336,6 +338,62 @@ async def test_brokers_that_are_started_at_once_the_first_time_all_serve(autojum
             await each.broker.services.catch_up()
             assert [node.node_id for node in each.broker.services.assignment.brokers()] == [1, 2, 3]
         stopping.set()
+
+
+async def test_who_finds_the_claim_of_another_first_broker_late_is_not_refused(
+    autojump_clock: MockClock,
+) -> None:
+    first, second = machines(2)
+    looked, claimed = trio.Event(), trio.Event()
+
+    class LooksEarly(ForwardingStore):
+        """The second broker's store: it finds no claim, and is slow to go on."""
+
+        async def get(self, key: str) -> ObjectPart:
+            try:
+                return await super().get(key)
+            except NotFound:
+                if key == claim_key("default") and not looked.is_set():
+                    looked.set()
+                    await claimed.wait()
+                raise
+
+    second = attrs.evolve(second, bucket=LooksEarly(second.bucket), network=first.network)
+
+    async def run_first() -> None:
+        await looked.wait()
+        async with first.run():
+            await trio.sleep_forever()
+
+    async def tell_claimed() -> None:
+        while not [each async for each in first.bucket.list(claim_key("default"))]:
+            await trio.sleep(0)
+        claimed.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_first)
+        nursery.start_soon(tell_claimed)
+        async with second.run() as running:
+            await until(lambda: len(running.broker.services.assignment.brokers()) == 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_that_write_the_first_checkpoint_of_several_at_once_both_serve(autojump_clock: MockClock) -> None:
+    overtaken = []
+
+    class IsOvertaken(ForwardingStore):
+        """Another broker was faster, the first time."""
+
+        async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+            if "/checkpoint/" in key and not overtaken:
+                overtaken.append(await super().put_if_absent(key, parts))
+            return await super().put_if_absent(key, parts)
+
+    (machine,) = machines(1)
+    machine = attrs.evolve(machine, bucket=IsOvertaken(machine.bucket), network=machine.network)
+    async with machine.run(Durability.SEGMENT) as running:
+        assert overtaken
+        assert [node.node_id for node in running.broker.services.assignment.brokers()] == [1]
 
 
 async def test_a_transaction_that_began_before_goes_on_beside_others(autojump_clock: MockClock) -> None:
