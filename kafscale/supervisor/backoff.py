@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-GROWN_UP_SECONDS = 60.0  # who lived for so long did not die of its start
+GROWN_UP_SECONDS = 10.0  # who lived for so long did not die of its start, which takes one or two
 FIRST_PAUSE_SECONDS = 0.1  # Kafka: reconnect.backoff.ms, 50 ms; a start takes more than either
 PAUSE_MAX_SECONDS = 10.0
 

@@ -109,7 +109,12 @@ class Bank:
             ended = now
 
     def _open(self, number: int) -> Producer:
-        config = {"bootstrap.servers": self.bootstrap, "transactional.id": f"bank-{number}"}
+        config = {
+            "bootstrap.servers": self.bootstrap,
+            "transactional.id": f"bank-{number}",
+            "reconnect.backoff.max.ms": 200,  # by default it pauses for up to 10 s, whether or not a broker is there
+            "log_level": 0,
+        }
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             producer = Producer(config)
