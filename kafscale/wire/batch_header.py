@@ -41,6 +41,7 @@ _MAX_TIMESTAMP_AT: Final = 35
 _header = struct.Struct(">qiibIhiqqqhii")
 _offset = struct.Struct(">q")
 _length = _epoch = struct.Struct(">i")
+_crc = struct.Struct(">I")
 
 
 @attrs.define
@@ -175,15 +176,10 @@ def whole_batches(view: memoryview) -> Iterator[memoryview]:
 
 def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
     """A batch of this header and these records, compressed if its attributes say so; length and CRC are made anew."""
-    batch = bytearray(HEADER_BYTES)
-    _header.pack_into(
-        batch,
-        0,
+    return seal_batch(
+        records,
         header.base_offset,
-        HEADER_BYTES - LENGTH_END + len(records),
         header.leader_epoch,
-        header.magic,
-        0,
         header.attributes,
         header.last_offset_delta,
         header.base_timestamp_ms,
@@ -193,9 +189,14 @@ def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
         header.base_sequence,
         header.record_count,
     )
+
+
+def seal_batch(records: bytes | bytearray, base_offset: int, leader_epoch: int, *others: int) -> bytearray:
+    """A batch of these records; the `others` are what a header has from its attributes on, in its order."""
+    head = _header.pack(base_offset, HEADER_BYTES - LENGTH_END + len(records), leader_epoch, MAGIC, 0, *others)
+    batch = bytearray(head)
     batch += records
-    with memoryview(batch) as view:
-        set_crc(view)
+    _crc.pack_into(batch, _CRC_AT, crc32c(records, crc32c(head[_ATTRIBUTES_AT:])))
     return batch
 
 
@@ -226,4 +227,4 @@ def compute_crc(view: memoryview) -> int:
 
 def set_crc(view: memoryview) -> None:
     """Store the CRC of a batch that fills `view`."""
-    struct.pack_into(">I", view, _CRC_AT, compute_crc(view))
+    _crc.pack_into(view, _CRC_AT, compute_crc(view))

@@ -12,11 +12,9 @@ from kafscale.wire import compression
 from kafscale.wire.batch_header import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    MAGIC,
     NO_PRODUCER_ID,
-    BatchHeader,
-    encode_batch,
     parse_header,
+    seal_batch,
 )
 from kafscale.wire.primitives import read_varint, varint
 from kafscale.wire.record_heads import record_heads
@@ -50,6 +48,7 @@ class ProducerStamp:
 
 _NO_PRODUCER: Final = ProducerStamp()
 _NULL: Final = (varint(-1), b"")
+_NO_LEADER_EPOCH: Final = -1
 
 
 def iterate_records(view: memoryview, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
@@ -106,29 +105,29 @@ def build_batch(
     """
     if not records:
         raise ValueError("a batch needs at least one record")
-    base_timestamp_ms = records[0].timestamp_ms
-    body = bytearray()
+    base_timestamp_ms = max_timestamp_ms = records[0].timestamp_ms
+    parts: list[bytes] = []
     for index, record in enumerate(records):
-        encoded = _encode_record(record, index, record.timestamp_ms - base_timestamp_ms)
-        body += varint(len(encoded))
-        body += encoded
+        timestamp_ms = record.timestamp_ms
+        encoded = _encode_record(record, index, timestamp_ms - base_timestamp_ms)
+        parts += varint(len(encoded)), encoded
+        if timestamp_ms > max_timestamp_ms:
+            max_timestamp_ms = timestamp_ms
+    body = b"".join(parts)
     packed = body if codec == compression.NONE else compression.compress(codec, body)
-    header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=0,
-        leader_epoch=-1,
-        magic=MAGIC,
-        crc=0,
-        attributes=attributes | codec,
-        last_offset_delta=len(records) - 1,
-        base_timestamp_ms=base_timestamp_ms,
-        max_timestamp_ms=max(record.timestamp_ms for record in records),
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=producer.base_sequence,
-        record_count=len(records),
+    return seal_batch(
+        packed,
+        base_offset,
+        _NO_LEADER_EPOCH,
+        attributes | codec,
+        len(records) - 1,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.base_sequence,
+        len(records),
     )
-    return encode_batch(header, packed)
 
 
 def _parse_record(records: bytes, position: int, end: int, timestamp_ms: int, offset: int) -> Record:
@@ -160,8 +159,9 @@ def _parse_bytes(records: bytes, position: int) -> tuple[bytes | None, int]:
 
 def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
     parts = [b"\0", varint(timestamp_delta), varint(offset_delta), *_sized(record.key), *_sized(record.value)]
-    parts.append(varint(len(record.headers)))
-    for name, content in record.headers:
+    headers = record.headers
+    parts.append(varint(len(headers)))
+    for name, content in headers:
         parts += _sized(name.encode())
         parts += _sized(content)
     return b"".join(parts)

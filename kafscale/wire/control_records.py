@@ -70,6 +70,10 @@ _VARYING_AT: Final = 27
 _varying = struct.Struct(">qqqhi")  # base and max timestamp, producer id, epoch, sequence
 _coordinator_epoch = struct.Struct(">i")
 _COORDINATOR_EPOCH_FROM_END: Final = 5  # behind it is the number of headers, a varint
+_KINDS: Final = {
+    batch[HEADER_BYTES:-_COORDINATOR_EPOCH_FROM_END]: kind
+    for kind, batch in ((COMMIT, _COMMIT_BATCH), (ABORT, _ABORT_BATCH))
+}
 
 
 def parse_marker(batch: memoryview, header: BatchHeader) -> EndMarker | None:
@@ -77,6 +81,9 @@ def parse_marker(batch: memoryview, header: BatchHeader) -> EndMarker | None:
 
     Raises CorruptBatch, KafkaError: MESSAGE_TOO_LARGE.
     """
+    marker = _parse_usual(batch, header)
+    if marker is not None:
+        return marker
     for record in iterate_records(batch, max_decompressed_bytes=MARKER_MAX_BYTES):
         key, value = record.key or b"", record.value or b""
         if len(key) < _key.size:
@@ -95,3 +102,18 @@ def parse_marker(batch: memoryview, header: BatchHeader) -> EndMarker | None:
     else:
         return None
     raise CorruptBatch(f"the control record at offset {header.base_offset} has too few bytes")
+
+
+def _parse_usual(batch: memoryview, header: BatchHeader) -> EndMarker | None:
+    """Return the marker of a batch that is as `encode_marker` makes it: parsing its record takes four times as long."""
+    records = bytes(batch[HEADER_BYTES : header.size_bytes])
+    kind = _KINDS.get(records[:-_COORDINATOR_EPOCH_FROM_END])
+    if kind is None or records[-1] or header.codec or header.record_count != 1:
+        return None
+    (coordinator_epoch,) = _coordinator_epoch.unpack_from(records, len(records) - _COORDINATOR_EPOCH_FROM_END)
+    return EndMarker(
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        coordinator_epoch=coordinator_epoch,
+        is_commit=kind == COMMIT,
+    )

@@ -10,6 +10,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from kafscale.errors import CorruptBatch
+from kafscale.wire import control_records
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.records import (
     CONTROL,
@@ -90,3 +91,18 @@ def test_what_later_versions_append_is_passed_over():
     assert parse_marker(batch, parse_header(batch)) == EndMarker(
         producer_id=7, producer_epoch=3, coordinator_epoch=8, is_commit=True
     )
+
+
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_any_byte_of_a_marker_is_read_alike_by_the_short_way_and_the_long_one(monkeypatch, is_commit):
+    for at in range(21, len(encode_marker(marker_of(is_commit), 1234))):  # from the attributes on
+        for bit in range(8):
+            batch = encode_marker(marker_of(is_commit), 1234)
+            batch[at] ^= 1 << bit
+            header = parse_header(memoryview(batch))
+            short = control_records._parse_usual(memoryview(batch), header)
+            if short is not None:
+                with monkeypatch.context() as patched:
+                    patched.setattr(control_records, "_parse_usual", lambda batch, header: None)
+                    assert parse_marker(memoryview(batch), header) == short
+    assert control_records._parse_usual(memoryview(encode_marker(marker_of(is_commit), 1)), header) is not None

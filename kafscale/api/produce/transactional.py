@@ -59,7 +59,8 @@ class TransactionalProduce:
         Then it goes the general way, which tells why. Raises KafkaError as `check`.
         """
         self.check(batch)
-        return not self.waits([batch]) and not self.enrol_nowait([batch])
+        enrolment, partitions = self._enrolment, [batch.partition]
+        return enrolment is None or (not enrolment.waits(partitions) and not enrolment.take_nowait(partitions))
 
     def enrol_nowait(self, batches: Sequence[Batch]) -> Mapping[Batch, KafkaError]:
         """Have partitions enrolled whose batches are appended next. Returns which batches may not be, and why."""

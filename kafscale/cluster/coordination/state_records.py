@@ -6,39 +6,66 @@ new id, since a coordinator that has only the log could not recognise it then; a
 
 from __future__ import annotations
 
+import struct
 import time
-from typing import Any
 
-from kafscale.cluster.transactions.values import Marker, PartitionsOfTopic, StateRecord, TransactionLogValue
+from kafscale.cluster.transactions.values import (
+    NO_PRODUCER_ID,
+    Marker,
+    PartitionsOfTopic,
+    StateRecord,
+    TransactionLogValue,
+)
 from kafscale.wire.control_records import EndMarker
-from kafscale.wire.internal_topics import TRANSACTION_STATE, decode_key, decode_value, encode_key, encode_value
+from kafscale.wire.internal_topics import TRANSACTION_STATE, decode_key, decode_value
 from kafscale.wire.internal_topics import transactions as wire
+from kafscale.wire.primitives import uvarint
 from kafscale.wire.records import Record
+
+_key_head = struct.Struct(">hh")  # record type, length of the transactional id
+_head = struct.Struct(">hqhib")  # version, producer id and epoch, timeout, status
+_partition = struct.Struct(">i")
+_times = struct.Struct(">qq")
+_id = struct.Struct(">q")
+_version = struct.Struct(">h")
+_NO_TAGS = b"\0"
+_PREVIOUS_TAG, _NEXT_TAG, _CLIENT_VERSION_TAG = b"\0\x08", b"\1\x08", b"\2\x02"  # number and length of each
 
 
 def encode_state(state: StateRecord, now_ms: int) -> Record:
     """Return the record of a state, or the one that takes it back."""
-    key: Any = wire.TransactionLogKey(transactional_id=state.transactional_id)
-    value = None if state.value is None else encode_value(_wire_value(state.value))
-    return Record(key=encode_key(key), value=value, timestamp_ms=now_ms)
+    name = state.transactional_id.encode()
+    key = _key_head.pack(wire.TransactionLogKey.RECORD_TYPE, len(name)) + name
+    return Record(key, None if state.value is None else _encode_value(state.value), now_ms)
 
 
-def _wire_value(value: TransactionLogValue) -> Any:
-    partitions = value.transaction_partitions
-    return wire.TransactionLogValue(
-        producer_id=value.producer_id,
-        previous_producer_id=-1 if value.previous_producer_id == value.producer_id else value.previous_producer_id,
-        next_producer_id=value.next_producer_id,
-        producer_epoch=value.producer_epoch,
-        transaction_timeout_ms=value.transaction_timeout_ms,
-        transaction_status=value.transaction_status,
-        transaction_partitions=None
-        if partitions is None
-        else [wire.PartitionsSchema(topic=each.topic, partition_ids=list(each.partition_ids)) for each in partitions],
-        transaction_last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,
-        transaction_start_timestamp_ms=value.transaction_start_timestamp_ms,
-        client_transaction_version=value.client_transaction_version,
-    )
+def _encode_value(value: TransactionLogValue) -> bytes:
+    """Return what `encode_value` would make of it, in a third of the time: each transaction writes three of these."""
+    parts = [
+        _head.pack(
+            wire.TransactionLogValue.WRITTEN_VERSION,
+            value.producer_id,
+            value.producer_epoch,
+            value.transaction_timeout_ms,
+            value.transaction_status,
+        )
+    ]
+    topics = value.transaction_partitions
+    parts.append(uvarint(0 if topics is None else len(topics) + 1))
+    for each in topics or ():
+        name, indexes = each.topic.encode(), each.partition_ids
+        parts += uvarint(len(name) + 1), name, uvarint(len(indexes) + 1)
+        parts += map(_partition.pack, indexes)
+        parts.append(_NO_TAGS)
+    parts.append(_times.pack(value.transaction_last_update_timestamp_ms, value.transaction_start_timestamp_ms))
+    tags = []
+    if value.previous_producer_id not in (value.producer_id, NO_PRODUCER_ID):
+        tags.append(_PREVIOUS_TAG + _id.pack(value.previous_producer_id))
+    if value.next_producer_id != NO_PRODUCER_ID:
+        tags.append(_NEXT_TAG + _id.pack(value.next_producer_id))
+    if value.client_transaction_version:
+        tags.append(_CLIENT_VERSION_TAG + _version.pack(value.client_transaction_version))
+    return b"".join((*parts, uvarint(len(tags)), *tags))
 
 
 def decode_state(record: Record) -> StateRecord | None:

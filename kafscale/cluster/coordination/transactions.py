@@ -313,7 +313,8 @@ class Transactions:
         Raises KafkaError NOT_COORDINATOR, StorageFailed.
         """
         try:
-            appended = self.internal.append_group(self._entries(coordinator, outcome.entries), now_ms())
+            time_ms = now_ms()
+            appended = self.internal.append_group(self._entries(coordinator, outcome.entries, time_ms), time_ms)
         except KafkaError as exc:
             coordinator.undo(outcome)
             if exc.code == TRANSACTION_COORDINATOR_FENCED:
@@ -340,7 +341,9 @@ class Transactions:
                 elif each.value.transaction_status == TransactionState.PREPARE_ABORT:
                     self.ended["abort"].value += 1
 
-    def _entries(self, coordinator: TransactionCoordinator, decided: Sequence[StateRecord | Marker]) -> Sequence[Entry]:
+    def _entries(
+        self, coordinator: TransactionCoordinator, decided: Sequence[StateRecord | Marker], time_ms: int
+    ) -> Sequence[Entry]:
         """Return what is to be appended: no markers for what exists no more, and none for epochs that are over."""
         own = self.internal.partition(self.topic, coordinator.partition)
         if own is None:
@@ -348,7 +351,7 @@ class Transactions:
         entries: list[Entry] = []
         for each in decided:
             if isinstance(each, StateRecord):
-                entries.append(RecordsEntry(own, [encode_state(each, now_ms())]))
+                entries.append(RecordsEntry(own, [encode_state(each, time_ms)]))
                 continue
             partition = self.internal.partition(each.partition.topic, each.partition.partition)
             marker = end_marker(each)
@@ -364,7 +367,7 @@ class Transactions:
 
     async def _wait_for_room(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> None:
         if not coordinator.is_resigned:
-            await self.internal.wait_for_room(self._entries(coordinator, outcome.entries))
+            await self.internal.wait_for_room(self._entries(coordinator, outcome.entries, now_ms()))
 
     async def _wait_durable(
         self, coordinator: TransactionCoordinator, outcome: Outcome[R], appended: Appended | None
