@@ -3,6 +3,7 @@
     exit 0    done
     exit 1    it can't be done: the broker can't start, the store or another broker refused (one line on stderr)
     exit 2    the command or a setting is wrong (one line on stderr: option, value, what is allowed)
+    exit 3    the broker was declared dead by the others: `kafscale serve --processes` starts it anew
     exit 130  interrupted
 
 An unexpected exception is a bug and keeps its traceback.

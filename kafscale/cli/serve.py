@@ -15,6 +15,8 @@ from kafscale.cli.logs import configure_logging
 from kafscale.config import CONFIG_VARIABLE, SUPERVISOR_VARIABLE, Loaded, Option, Settings, load, options
 from kafscale.errors import DeclaredDead
 
+ANEW_CODE = 3  # of a broker that its supervisor is to start anew, on the ports that it has had
+
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
@@ -65,8 +67,10 @@ def command(config_file: str | None, **flags: Any) -> int:
     configure_logging(loaded.settings.log_level, loaded.settings.log_format)
     if loaded.settings.processes_count > 1:
         return _supervise(loaded)
-    _serve(loaded.settings)
-    return 0
+    is_declared_dead = _run(loaded.settings)
+    if is_declared_dead and supervisor_pid is None:
+        os.execv(sys.executable, sys.orig_argv)  # as the same process, for whoever watches over it
+    return ANEW_CODE if is_declared_dead else 0
 
 
 def _supervise(loaded: Loaded) -> int:
@@ -77,19 +81,23 @@ def _supervise(loaded: Loaded) -> int:
     return trio.run(supervisor.serve, loaded, loaded.settings.processes_count)
 
 
-def _serve(settings: Settings) -> None:
+def _run(settings: Settings) -> bool:
+    """Run the broker; True if it is to start anew, as the others have declared it dead."""
     # Nothing of an import is garbage, and looking for it among all that is made takes a tenth of the start.
     gc.disable()
     # Imported only now: a wrong option is told without the time that the broker's modules take.
     import trio
 
     from kafscale import serving
+    from kafscale.concurrency.nurseries import leaves
     from kafscale.log.wal.data_directory import keep_files_private
 
     gc.enable()
     keep_files_private()
+    is_declared_dead = False
     try:
         trio.run(serving.serve, settings)
     except* DeclaredDead as declared:
-        logger.warning("%s; this one starts anew", declared.exceptions[0])
-        os.execv(sys.executable, sys.orig_argv)  # as the same process, for whoever watches over it
+        logger.warning("%s; this one starts anew", next(leaves(declared)))
+        is_declared_dead = True
+    return is_declared_dead

@@ -23,7 +23,7 @@ def ungrouped() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        errors = [exc for exc in _leaves(group) if not isinstance(exc, trio.Cancelled)]
+        errors = [exc for exc in leaves(group) if not isinstance(exc, trio.Cancelled)]
         if not errors:
             raise
         raise min(errors, key=lambda exc: isinstance(exc, StoreError)) from group
@@ -43,9 +43,10 @@ async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, 
                 nursery.start_soon(take)
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Give what is in a group and in the groups in it."""
     for exc in group.exceptions:
         if isinstance(exc, BaseExceptionGroup):
-            yield from _leaves(exc)
+            yield from leaves(exc)
         else:
             yield exc

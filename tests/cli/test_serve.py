@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 import trio
 
 from kafscale.cli.main import run
+from kafscale.cli.serve import ANEW_CODE
 from kafscale.config import Settings
-from kafscale.errors import StartupError, StorageFailed
+from kafscale.errors import DeclaredDead, StartupError, StorageFailed
 
 pytestmark = pytest.mark.usefixtures("_restored_logging")
 
@@ -75,3 +78,32 @@ def test_an_interrupt_in_a_nursery_exits_130(serving: Callable[[Serving], None])
 
     serving(interrupted)
     assert run(["serve"]) == 130
+
+
+def test_who_was_declared_dead_says_so_and_starts_anew_as_the_same_process(
+    serving: Callable[[Serving], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Replaced(Exception):
+        pass
+
+    def execv(_path: str, arguments: list[str]) -> None:
+        assert arguments == sys.orig_argv
+        raise Replaced
+
+    serving(raising(DeclaredDead("broker 1 was declared dead by the others")))
+    monkeypatch.setattr(os, "execv", execv)
+    with pytest.raises(Replaced):
+        run(["serve"])
+    assert (
+        "kafscale.cli.serve: broker 1 was declared dead by the others; this one starts anew\n"
+        in capsys.readouterr().err
+    )
+
+
+def test_who_was_declared_dead_is_started_anew_by_its_supervisor(
+    serving: Callable[[Serving], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving(raising(DeclaredDead("broker 1 was declared dead by the others")))
+    monkeypatch.setenv("KAFSCALE_SUPERVISOR_PID", "1")
+    monkeypatch.setattr("kafscale.supervisor.parent.end_with", lambda _pid: None)
+    assert run(["serve"]) == ANEW_CODE

@@ -84,8 +84,8 @@ class ClusterLoad:
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                "socket.timeout.ms": 5_000,  # a suspended broker answers nothing
-                "request.timeout.ms": 5_000,
+                "socket.timeout.ms": 3_000,  # a suspended broker answers nothing
+                "request.timeout.ms": 3_000,
                 "retry.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
