@@ -349,6 +349,8 @@ class Broker:
             await flusher.start(self.services.leadership.run)
             if leading is not None:
                 await flusher.start(leading.run)
+            if self.services.following is not None:
+                await flusher.start(self.services.following.run)
             flusher.start_soon(self._abort_hanging, log)
             await self._wait_loaded()
             if lead.several is not None:

@@ -87,7 +87,7 @@ def open_log(
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     partitions: dict[PartitionId, Partition] = {}
-    reader = _open_reader(settings, views, journal)
+    reader = _open_reader(settings, views)
     uploader = Uploader(
         store=views.acknowledge,
         reader=reader,
@@ -133,7 +133,7 @@ def open_log(
     return log
 
 
-def _open_reader(settings: Settings, views: StoreViews, journal: Journal) -> LogReader:
+def _open_reader(settings: Settings, views: StoreViews) -> LogReader:
     cache = SegmentCache(settings.cache_bytes)
     disk = None
     if settings.cache_directory is not None:
@@ -148,7 +148,6 @@ def _open_reader(settings: Settings, views: StoreViews, journal: Journal) -> Log
         read_ahead=ReadAhead(
             store=views.prefetch, footers=footers, cache=cache, max_bytes=settings.readahead_bytes, disk=disk
         ),
-        journal=journal,
         unpacking=Unpacking(settings.limits.max_decompressed_bytes),
         files=files,
     )

@@ -202,8 +202,11 @@ class SimulatedBroker:
             raise
 
     def open_stream(self) -> MemoryStream:
-        """Connect to it past the network of its clients."""
-        return self._context.run(MemoryBroker(self.broker, self._nursery).open_stream)
+        """Connect to it past the network of its clients. Raises BrokerUnavailable, once it has ended."""
+        try:
+            return self._context.run(MemoryBroker(self.broker, self._nursery).open_stream)
+        except RuntimeError as exc:  # its nursery is closed, and its task not told of that yet
+            raise BrokerUnavailable("it has ended") from exc
 
     async def connect_client(self) -> Connection:
         """Raises BrokerUnavailable, once it has ended too."""

@@ -13,6 +13,7 @@ from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
+from kafscale.api.handling.referrals import Referrals
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.brokers.following import Following
@@ -46,6 +47,7 @@ class Services:
     and up to which revision that knows the metadata. `wait_awake` is to be waited for before an answer, as this process
     may have been suspended, and raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the
     bucket lately that it may. `following` reads what others lead, as far as it is in the bucket.
+    `referrals` remembers whom this broker has sent there.
     """
 
     metrics: Metrics
@@ -80,6 +82,7 @@ class Services:
     heard_of: Callable[[int, int, int], None] | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True
+    referrals: Referrals = attrs.field(factory=Referrals, init=False)
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

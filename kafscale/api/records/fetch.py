@@ -9,9 +9,11 @@
 With `read_committed` a fetch ends at the last stable offset, and tells which transactions were aborted in what it
 returns.
 
-A consumer that says its rack is told a broker in that rack to read from, where the leader is in another one and at
-least NEARBY_LEAST_BYTES that it wants are in the bucket, which any broker reads. That broker serves it up to the end of
-what is in the bucket; behind that it is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader.
+A consumer that says its rack is told a broker in that rack to read from, where the leader is in another one. In
+`s3-wal` all that is acknowledged is in the bucket, which any broker reads: the consumer stays there. Otherwise it is
+told so where at least NEARBY_LEAST_BYTES that it wants are in the bucket, and served up to the end of that; behind it
+is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader. Who comes back at once is not sent away again for
+a while (`kafscale.api.handling.referrals`).
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
 by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.handling.quotas`).
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import attrs
 import trio
@@ -31,6 +34,7 @@ from kafscale.api.handling.fetch_sessions import FetchContext, FetchedPartition,
 from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partition, led_partition, name_of, tell_leader
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
+from kafscale.cluster.topics.index import Topic
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.partition.partition import FetchWaiter, Partition
@@ -151,12 +155,18 @@ class _Watch:
     context: FetchContext
     waiter: FetchWaiter
     _partitions: list[Partition] = attrs.field(factory=list, init=False)
+    _followed: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     def __enter__(self) -> _Watch:
-        found = (_find(self.services, each) for each in self.context.partitions)
-        self._partitions = [partition for partition in found if partition is not None]
-        for partition in self._partitions:
-            partition.waiters.add(self.waiter)
+        following = self.services.following
+        for fetched in self.context.partitions:
+            partition = _find(self.services, fetched)
+            if partition is not None:
+                partition.waiters.add(self.waiter)
+                self._partitions.append(partition)
+            elif following is not None and (topic := _topic_of(self.services, fetched)) is not None:
+                partition_id = topic.topic_id, fetched.wanted.partition
+                self._followed.enter_context(following.tails.watching(partition_id, self.waiter))
         self.services.waiting_fetches.add(self.waiter)
         return self
 
@@ -171,6 +181,7 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         for partition in self._partitions:
             partition.waiters.discard(self.waiter)
+        self._followed.close()
         self.services.waiting_fetches.discard(self.waiter)
 
 
@@ -184,6 +195,11 @@ def _find(services: Services, fetched: FetchedPartition) -> Partition | None:
     topic = fetched.topic
     topic_id = None if topic.name else topic.topic_id
     return find_partition(services, topic.name, fetched.wanted.partition, topic_id=topic_id)
+
+
+def _topic_of(services: Services, fetched: FetchedPartition) -> Topic | None:
+    topic = fetched.topic
+    return services.topics.get(topic.name) if topic.name else services.topics.by_id(topic.topic_id)
 
 
 async def _read_all(services: Services, call: Call, request: FetchRequest, context: FetchContext) -> _Pass:
@@ -200,7 +216,7 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
             look.results.append((fetched, data))
             try:
                 partition = _check(services, call, fetched, data)
-                if nearby and _behind_bytes(partition, fetched.wanted.fetch_offset, committed) >= NEARBY_LEAST_BYTES:
+                if nearby and _is_to_go(services, call, partition, fetched.wanted.fetch_offset, committed):
                     data.preferred_read_replica = nearby[partition.index % len(nearby)]
                     look.complete = True
                 else:
@@ -224,6 +240,14 @@ def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[i
     return [each.node.node_id for each in brokers if each.node.rack == request.rack_id]
 
 
+def _is_to_go(services: Services, call: Call, partition: Partition, offset: int, committed: bool) -> bool:
+    """Tell whether a consumer is to read from a broker of its rack."""
+    assert services.following is not None
+    can_read = services.following.has_tail(partition.partition_id)
+    can_read = can_read or _behind_bytes(partition, offset, committed) >= NEARBY_LEAST_BYTES
+    return can_read and services.referrals.may_send(call.peer, partition.partition_id)
+
+
 def _behind_bytes(partition: Partition, offset: int, committed: bool) -> int:
     """Return how much is in the bucket behind an offset, or enough of it; nothing before that is decided there."""
     size_bytes, segments = 0, partition.manifest.segments
@@ -240,8 +264,7 @@ async def _read_nearby(
     services: Services, request: FetchRequest, look: _Pass, fetched: FetchedPartition, data: PartitionData
 ) -> bool:
     """Read what another broker leads from the bucket, for a consumer of this rack; False if it is to ask the leader."""
-    topic_name, wanted = fetched.topic, fetched.wanted
-    topic = services.topics.get(topic_name.name) if topic_name.name else services.topics.by_id(topic_name.topic_id)
+    topic, wanted = _topic_of(services, fetched), fetched.wanted
     if services.following is None or topic is None or not request.rack_id or request.rack_id != services.node.rack:
         return False
     partition = await services.following.find(topic, wanted.partition, wanted.fetch_offset, committed=look.committed)

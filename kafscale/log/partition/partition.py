@@ -38,7 +38,7 @@ from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.tail import ALONE, Tail, TailBatch
 from kafscale.log.partition.transactions import NEVER, Transactions
-from kafscale.log.wal.journal import Journal, Round
+from kafscale.log.wal.journal import EntryJournal, Round
 from kafscale.metrics import Counter
 from kafscale.store.paths import SegmentKey, partition_prefix
 from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
@@ -134,7 +134,7 @@ class Partition:
     config: LogConfig
     segment_bytes: int
     pool: ChunkPool
-    journal: Journal
+    journal: EntryJournal
     manifest: Manifest = attrs.field(factory=Manifest)
     on_dirty: Callable[[Partition], None]
     on_flushed: Callable[[Partition], None] = _ignore

@@ -18,7 +18,6 @@ import attrs
 from kafscale.buffers import Buffer, size_of
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.partition.chunks import Lease
 
 if TYPE_CHECKING:
     from kafscale.log.partition.partition import Partition
@@ -31,6 +30,24 @@ def _is_pooled(batch: TailBatch) -> bool:
 
 
 ALONE = -1  # `start` of a batch that was received into a lease of its frame
+
+
+class Releasable(Protocol):
+    """A share in some memory, given back by one call."""
+
+    def release(self) -> None: ...
+
+
+class Memory(Releasable, Protocol):
+    """Memory that batches are in: a `Lease` on a run of the chunk pool, where a broker leads what is in it."""
+
+    @property
+    def view(self) -> memoryview: ...
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    def retain(self) -> None: ...
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -46,7 +63,7 @@ class TailBatch(WalEntry):
     last_offset: int
     max_timestamp_ms: int
     size_bytes: int
-    lease: Lease | None
+    lease: Memory | None
     start: int
 
     def became_durable(self) -> None:
@@ -96,7 +113,7 @@ class Tail:
     def chunks_bytes(self, max_bytes: int) -> int:
         """Return how many bytes of the pool the oldest batches hold, of about `max_bytes` together."""
         size_bytes = held_bytes = 0
-        last: Lease | None = None
+        last: Memory | None = None
         for batch in self.batches:
             if size_bytes >= max_bytes:
                 break
@@ -130,12 +147,6 @@ class Tail:
             spilled_bytes += batch.size_bytes
         self.pooled_bytes -= spilled_bytes
         return spilled_bytes
-
-
-class Releasable(Protocol):
-    """A share in some memory, given back by one call."""
-
-    def release(self) -> None: ...
 
 
 @attrs.define(eq=False, repr=False)
@@ -175,7 +186,7 @@ def coalesce(batches: Iterable[TailBatch]) -> Slices:
     A partition fills its chunks in order, so a thousand small batches become a few dozen buffers.
     """
     slices = Slices()
-    lease: Lease | None = None
+    lease: Memory | None = None
     start = end = 0  # of what neighbours have in it
     batch = None
     for batch in batches:

@@ -28,7 +28,6 @@ from kafscale.log.read.read_ahead import ReadAhead
 from kafscale.log.read.time_search import FoundOffset, TimeSearch
 from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.repair.quarantine import Examiner
-from kafscale.log.wal.journal import Journal
 from kafscale.metrics import Counter, Metrics
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 from kafscale.wire.records import batches, parse_header
@@ -42,14 +41,13 @@ RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is r
 class LogReader:
     """Reads batches of any partition.
 
-    `journal` gives back what is in no segment and has left memory. `files` is None if the store's objects are no files,
-    or a cache is wanted.
+    The journal of a batch gives it back when it is in no segment and has left memory. `files` is None if the store's
+    objects are no files, or a cache is wanted.
     """
 
     footers: Footers
     ranges: RangeReader
     read_ahead: ReadAhead
-    journal: Journal
     unpacking: Unpacking
     files: FileRanges | None = None
     examiner: Examiner = attrs.field(init=False)
@@ -235,17 +233,17 @@ class LogReader:
     async def _read_back(self, run: Sequence[TailBatch]) -> Buffer:
         file = run[0].file
         assert file is not None
-        return await self.journal.read(file, [(batch.position, batch.size_bytes) for batch in run])
+        return await run[0].owner.journal.read(file, [(batch.position, batch.size_bytes) for batch in run])
 
     def _hold(self, run: Sequence[TailBatch]) -> None:
         for batch in run:
             assert batch.file is not None
-            self.journal.retain(batch.file)
+            batch.owner.journal.retain(batch.file)
 
     def _let_go(self, run: Sequence[TailBatch]) -> None:
         for batch in run:
             assert batch.file is not None
-            self.journal.release(batch.file)
+            batch.owner.journal.release(batch.file)
 
     async def _read_segment(self, segment: Segment, wanted: _Wanted) -> Slices | None:
         """Read a segment by one ranged GET at most.

@@ -79,18 +79,12 @@ class ReplayProgress:
 Handle = Callable[[WalEntry], bool]  # whether a replayed entry is still needed; its data is valid during the call only
 
 
-class Journal(Protocol):
-    """The journal of all partitions."""
+class EntryJournal(Protocol):
+    """What partitions use, and those who read them."""
 
     @property
     def keeps_entries(self) -> bool:
         """Tell whether entries are durable before a flush takes them; if not, they are to be flushed at once."""
-
-    @property
-    def is_local(self) -> bool:
-        """Tell whether what it keeps is read back at little cost, from the local disk, and need not stay in memory."""
-
-    # What partitions and those who read them use.
 
     def append(self, entry: WalEntry) -> Round:
         """Take an entry behind all earlier ones; it is durable when the round is done.
@@ -118,6 +112,14 @@ class Journal(Protocol):
 
     def forget(self, owner: object, failure: StorageFailed) -> None:
         """The owner is closed: nothing of it is flushed any more. Who waits for a flush gets the failure."""
+
+
+class Journal(EntryJournal, Protocol):
+    """The journal of all partitions."""
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether what it keeps is read back at little cost, from the local disk, and need not stay in memory."""
 
     # What holds back producers, or hurries flushes.
 

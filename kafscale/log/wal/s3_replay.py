@@ -102,8 +102,8 @@ class EarlierLog:
         replayed: list[WalObject] = []
         expected: WalPosition | None = None
         entry_count = read_bytes = 0
-        for group in self._groups(wanted):
-            for key, content in await self._read_all(group):
+        for group in self.groups(wanted):
+            for key, content in await self.read_all(group):
                 header, entries = decode_object(key.key, content)
                 if replayed and is_gap(replayed[-1].position, position_of(key)):
                     _check_unneeded(replayed, key)
@@ -117,7 +117,7 @@ class EarlierLog:
                 on_progress(ReplayProgress(len(replayed), len(wanted), entry_count, read_bytes))
         return replayed
 
-    def _groups(self, wanted: Iterable[NumberedKey]) -> Iterator[Sequence[NumberedKey]]:
+    def groups(self, wanted: Iterable[NumberedKey]) -> Iterator[Sequence[NumberedKey]]:
         """Iterate over what is to be read at once."""
         group: list[NumberedKey] = []
         group_bytes = 0
@@ -131,7 +131,7 @@ class EarlierLog:
         if group:
             yield group
 
-    async def _read_all(self, keys: Sequence[NumberedKey]) -> Sequence[tuple[NumberedKey, Buffer]]:
+    async def read_all(self, keys: Sequence[NumberedKey]) -> Sequence[tuple[NumberedKey, Buffer]]:
         """Read the objects that are still there, and return them in order."""
         contents: dict[NumberedKey, Buffer] = {}
 

@@ -10,25 +10,22 @@ more: all that it has is in segments, which therefore are listed behind a look a
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
 import attrs
 
-from kafscale.errors import CorruptBatch, DamagedObject, NotFound
+from kafscale.errors import NotFound
 from kafscale.formats.manifest import PartitionId
-from kafscale.formats.metadata_changes import Transaction, decode_transaction
-from kafscale.formats.wal_entries import METADATA, RECORD_BATCH, WalEntry
-from kafscale.formats.wal_objects import ObjectHeader, WalPosition, decode_object
+from kafscale.formats.metadata_changes import Transaction
+from kafscale.formats.wal_contents import LoggedBatch, LoggedObject
+from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import check_place, find_keys, find_shared_keys, is_gap, position_of
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.parallel import get_many
 from kafscale.store.paths import NumberedKey
-from kafscale.wire.batch_header import BatchHeader, parse_header
-from kafscale.wire.control_records import EndMarker, parse_marker
 
 READS_AT_ONCE_COUNT = 16  # whole objects, of 8 MiB as a rule at most
 
@@ -37,68 +34,6 @@ logger = logging.getLogger(__name__)
 
 class LogMoved(Exception):
     """What was listed has gone before it was read: it is in a newer checkpoint, which has to be read first."""
-
-
-@attrs.frozen(kw_only=True)
-class LoggedBatch:
-    """A record batch in an object of the log, at `position` behind the header of its entry.
-
-    `header` is kept of batches of transactions and of control batches only, `marker` of what ends a transaction.
-    """
-
-    key: NumberedKey
-    salt: int
-    position: int
-    length_bytes: int
-    leader_epoch: int
-    base_offset: int
-    next_offset: int
-    max_timestamp_ms: int
-    header: BatchHeader | None = None
-    marker: EndMarker | None = None
-
-
-@attrs.frozen
-class LoggedObject:
-    """What an object has: batches by partition, each in order, and changes of metadata."""
-
-    header: ObjectHeader
-    batches: Mapping[PartitionId, Sequence[LoggedBatch]]
-    transactions: Sequence[Transaction]
-
-    @classmethod
-    def decode(cls, key: NumberedKey, data: memoryview) -> LoggedObject:
-        """Raises DamagedObject."""
-        header, entries = decode_object(key.key, data)
-        batches: dict[PartitionId, list[LoggedBatch]] = defaultdict(list)
-        transactions: list[Transaction] = []
-        for entry in entries:
-            if entry.kind == RECORD_BATCH:
-                batches[entry.topic_id, entry.partition].append(_batch(key, header, entry))
-            elif entry.kind == METADATA:
-                transactions.append(decode_transaction(memoryview(entry.data)))
-        return cls(header, dict(batches), transactions)
-
-
-def _batch(key: NumberedKey, of: ObjectHeader, entry: WalEntry) -> LoggedBatch:
-    data = memoryview(entry.data)
-    try:
-        header = parse_header(data)
-        marker = parse_marker(data, header) if header.is_control else None
-    except CorruptBatch as exc:
-        raise DamagedObject(f"{key.key}: the batch at {entry.position} can't be read: {exc}") from exc
-    return LoggedBatch(
-        key=key,
-        salt=of.salt,
-        position=entry.position,
-        length_bytes=len(data),
-        leader_epoch=entry.leader_epoch,
-        base_offset=entry.base_offset,
-        next_offset=entry.base_offset + header.last_offset_delta + 1,
-        max_timestamp_ms=header.max_timestamp_ms,
-        header=header if header.is_transactional or header.is_control else None,
-        marker=marker,
-    )
 
 
 @attrs.frozen

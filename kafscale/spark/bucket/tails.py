@@ -14,8 +14,8 @@ import attrs
 from kafscale.formats.open_transactions import OpenTransactions
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.formats.wal_contents import LoggedBatch
 from kafscale.formats.wal_runs import is_superseded
-from kafscale.spark.bucket.log_objects import LoggedBatch
 
 
 @attrs.frozen(kw_only=True)

@@ -36,7 +36,14 @@ class Pair:
     topic_id: bytes
 
     async def fetch(
-        self, running: MemoryBroker, offset: int, rack: str = THERE, epoch: int = -1, *, committed: bool = False
+        self,
+        running: MemoryBroker,
+        offset: int,
+        rack: str = THERE,
+        epoch: int = -1,
+        *,
+        committed: bool = False,
+        max_wait_ms: int = 10,
     ) -> PartitionData:
         client = await running.connect()
         wanted = FetchPartition(
@@ -44,7 +51,7 @@ class Pair:
         )
         fetched = FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[wanted])
         request = FetchRequest(
-            max_wait_ms=10, min_bytes=1, topics=[fetched], rack_id=rack, isolation_level=int(committed)
+            max_wait_ms=max_wait_ms, min_bytes=1, topics=[fetched], rack_id=rack, isolation_level=int(committed)
         )
         (answer,) = (await client.request(request, FetchResponse)).responses[0].partitions
         return answer

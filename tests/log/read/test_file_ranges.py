@@ -17,7 +17,6 @@ from kafscale.log.read.read_ahead import ReadAhead
 from kafscale.log.read.reader import LogReader, _Wanted
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.log.read.unpacking import Unpacking
-from kafscale.log.wal.flush_on_append import FlushOnAppend
 from kafscale.metrics import Metrics
 from kafscale.store.file import open_files
 from kafscale.store.file.directory import Directory
@@ -55,7 +54,6 @@ class Files:
             footers=self.footers,
             ranges=RangeReader(store=self.store, cache=cache, budget=ByteBudget(ALL)),
             read_ahead=ReadAhead(store=PrefetchStore(self.store), footers=self.footers, cache=cache, max_bytes=0),
-            journal=FlushOnAppend(),
             unpacking=Unpacking(ALL),
         )
 

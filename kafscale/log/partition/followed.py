@@ -1,0 +1,63 @@
+"""Takes what another broker, who leads a partition, has acknowledged behind the end of the bucket.
+
+Nothing of it is flushed here, and who produced it is not remembered. Its transactions are, as they tell what is
+decided.
+"""
+
+from __future__ import annotations
+
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_contents import LoggedBatch
+from kafscale.formats.wal_objects import WalObject
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.tail import ALONE, Memory, TailBatch
+from kafscale.log.wal.followed_stream import FollowedObject
+
+
+def follow_object(partition: Partition, followed: FollowedObject) -> bool:
+    """Take what an object has of a partition; False if something is missing before it."""
+    return all(
+        _follow(partition, each, followed.written, followed.memory)
+        for each in followed.batches.get(partition.partition_id, ())
+    )
+
+
+def _follow(partition: Partition, logged: LoggedBatch, file: WalObject, memory: Memory | None) -> bool:
+    """Take the next batch of the leader's stream into the tail; False if one before it is missing.
+
+    What the bucket has already, or what was written in another epoch than the partition's, is passed over. `memory` has
+    the object, where it is at hand.
+    """
+    if logged.leader_epoch != partition.leader_epoch or logged.base_offset < partition.next_offset:
+        return True
+    missing_before = max(partition.log_start_offset, partition.lost_before)
+    if not partition.tail.batches and partition.next_offset < logged.base_offset <= missing_before:
+        partition.skip_to(logged.base_offset)
+    if logged.base_offset != partition.next_offset:
+        return False
+    if logged.marker is not None:
+        partition.transactions.take_marker(logged.marker, logged.base_offset)
+    elif logged.header is not None and not logged.header.is_control:
+        partition.transactions.take_data(logged.header, logged.base_offset, -1)
+    if not partition.epochs or partition.epochs[-1].epoch != logged.leader_epoch:
+        partition.epochs.append(EpochStart(logged.leader_epoch, logged.base_offset))
+    end = logged.position + logged.length_bytes
+    batch = TailBatch(
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        leader_epoch=logged.leader_epoch,
+        base_offset=logged.base_offset,
+        data=b"" if memory is None else memory.view[logged.position : end],
+        owner=partition,
+        last_offset=logged.next_offset - 1,
+        max_timestamp_ms=logged.max_timestamp_ms,
+        size_bytes=logged.length_bytes,
+        lease=memory,
+        start=ALONE,
+        is_transactional=logged.header is not None and logged.header.is_transactional,
+    )
+    batch.file, batch.position = file, logged.position
+    partition.next_offset = partition.high_watermark = logged.next_offset
+    partition.transactions.became_durable(partition.high_watermark)
+    partition.tail.append(batch)
+    return True
