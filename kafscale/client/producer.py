@@ -24,6 +24,7 @@ from kafscale.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import Record, build_batch
 
 MAX_BATCH_BYTES = 900_000  # before compression; Kafka: batch.size, 16 KiB, but max.message.bytes allows 1 MiB
@@ -87,25 +88,6 @@ class Producer:
                 index = partition_of(record.key, partition_count)
             chosen.setdefault(index, []).append(record)
         return chosen
-
-
-def partition_of(key: bytes, partition_count: int) -> int:
-    """The partition that Kafka's default partitioner gives a key."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
-
-
-def murmur2(data: bytes) -> int:
-    """MurmurHash2 (Austin Appleby, 32 bits) with the seed that Kafka uses; unsigned."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    whole = len(data) & ~3
-    h = 0x9747B28C ^ len(data)
-    for position in range(0, whole, 4):
-        k = int.from_bytes(data[position : position + 4], "little") * m & mask
-        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
-    if len(data) > whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return h ^ h >> 15
 
 
 def split(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 from crc32c import crc32c
 
+from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, InvalidRecord
 
 HEADER_BYTES: Final = 61
@@ -174,7 +175,7 @@ def whole_batches(view: memoryview) -> Iterator[memoryview]:
         view = view[end:]
 
 
-def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
+def encode_batch(header: BatchHeader, records: Buffer) -> bytearray:
     """A batch of this header and these records, compressed if its attributes say so; length and CRC are made anew."""
     return seal_batch(
         records,
@@ -191,7 +192,7 @@ def encode_batch(header: BatchHeader, records: bytes | bytearray) -> bytearray:
     )
 
 
-def seal_batch(records: bytes | bytearray, base_offset: int, leader_epoch: int, *others: int) -> bytearray:
+def seal_batch(records: Buffer, base_offset: int, leader_epoch: int, *others: int) -> bytearray:
     """A batch of these records; the `others` are what a header has from its attributes on, in its order."""
     head = _header.pack(base_offset, HEADER_BYTES - LENGTH_END + len(records), leader_epoch, MAGIC, 0, *others)
     batch = bytearray(head)

@@ -15,8 +15,8 @@ import trio
 
 from kafscale.cli.produce import LineReader
 from kafscale.cli.records import json_formatter, text_formatter
-from kafscale.client.producer import partition_of
 from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import Record
 from tests.devtools.process import interruptible
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.client import Producer, connect
-from kafscale.client.producer import MAX_BATCH_BYTES, murmur2, partition_of, split
+from kafscale.client.producer import MAX_BATCH_BYTES, split
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.messages import produce
 from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.small_cluster import SmallCluster
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its schemas by a deprecated function
-    from kafka.partitioner.default import murmur2 as kafka_python_murmur2
-
-
-@given(st.binary(max_size=40))
-def test_murmur2_is_the_one_that_kafkas_clients_use(key: bytes) -> None:
-    assert murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF
-    assert 0 <= partition_of(key, 7) < 7
 
 
 @given(st.lists(st.integers(0, MAX_BATCH_BYTES + 1), max_size=12))

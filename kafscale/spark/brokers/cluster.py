@@ -87,7 +87,7 @@ class Cluster:
                 if time.monotonic() > deadline:
                     raise
             self._coordinators.clear()
-            self._leaders.clear()
+            self.forget_leaders()
             time.sleep(PAUSE_SECONDS)
 
     def ask(self, address: Address, request: object, response_class: type[R], *, version: int | None = None) -> R:
@@ -133,6 +133,10 @@ class Cluster:
             code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             raise KafkaError(code, f"there is no partition {partition} of topic '{topic}'") from None
 
+    def forget_leaders(self) -> None:
+        """Ask anew who leads which partition."""
+        self._leaders.clear()
+
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has. Raises BrokerUnavailable, KafkaError."""
         found = self.find(topic)
@@ -140,9 +144,12 @@ class Cluster:
             raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}'")
         return found.partition_count
 
-    def find(self, topic: str) -> FoundTopic | None:
-        """Return a topic as brokers know it now; None if there is none. Raises BrokerUnavailable, KafkaError."""
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    def find(self, topic: str, *, create: bool = False) -> FoundTopic | None:
+        """Return a topic as brokers know it now; None if there is none. Raises BrokerUnavailable, KafkaError.
+
+        create: whether they may create it, if that is what they do; it may be there a moment later.
+        """
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
         response = self.ask_any(request, MetadataResponse)
         nodes = {each.node_id: Address(each.host, each.port) for each in response.brokers}
         (found,) = response.topics

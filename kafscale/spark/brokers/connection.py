@@ -12,6 +12,7 @@ import math
 import socket
 import ssl
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -59,13 +60,23 @@ RESPONSE_MAX_BYTES: Final = 256 << 20
 R = TypeVar("R")
 
 
+@attrs.frozen(kw_only=True)
+class _Sent:
+    """A request that waits for its answer."""
+
+    correlation_id: int
+    version: int
+    is_flexible: bool
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BrokerConnection:
-    """Asks one thing at a time. Made by `open`; after an exception it is of no more use."""
+    """Asks one thing at a time, or several with `send`. Made by `open`; after an exception it is of no more use."""
 
     address: Address
     _socket: socket.socket
     _correlation_id: int = attrs.field(default=0, init=False)
+    _sent: deque[_Sent] = attrs.field(factory=deque, init=False)
     _session_until: float = attrs.field(default=math.inf, init=False)
 
     @classmethod
@@ -96,23 +107,35 @@ class BrokerConnection:
 
     def ask(self, request: object, response_class: type[R], *, version: int | None = None) -> R:
         """Send a request and wait for the answer. Raises BrokerUnavailable, ProtocolError."""
+        self.send(request, version=version)
+        return self.answer(response_class)
+
+    def send(self, request: object, *, version: int | None = None) -> None:
+        """Send a request, whose answer comes after those of requests before. Raises BrokerUnavailable."""
         request_class = type(request)
         version = VERSIONS[request_class] if version is None else version
         flexible = codec.is_flexible(request_class, version)
         self._correlation_id += 1
         api_key: int = request_class.API_KEY  # type: ignore[attr-defined]
         header = RequestHeader(api_key, version, self._correlation_id, CLIENT_ID)
+        frame = b"".join(request_frame(header, codec.encode(request, version), flexible_header=flexible))
         try:
-            self._socket.sendall(
-                b"".join(request_frame(header, codec.encode(request, version), flexible_header=flexible))
-            )
+            self._socket.sendall(frame)
+        except OSError as exc:
+            raise BrokerUnavailable(f"the broker at {self.address} took no request: {exc}") from exc
+        self._sent.append(_Sent(correlation_id=self._correlation_id, version=version, is_flexible=flexible))
+
+    def answer(self, response_class: type[R]) -> R:
+        """Wait for the answer to the first request that has none yet. Raises BrokerUnavailable, ProtocolError."""
+        sent = self._sent.popleft()
+        try:
             frame = self._receive(self._length())
         except OSError as exc:
             raise BrokerUnavailable(f"the broker at {self.address} gave no answer: {exc}") from exc
-        correlation_id, position = parse_response_header(frame, flexible_header=flexible)
-        if correlation_id != self._correlation_id:
+        correlation_id, position = parse_response_header(frame, flexible_header=sent.is_flexible)
+        if correlation_id != sent.correlation_id:
             raise BrokerUnavailable(f"the broker at {self.address} answered another request")
-        return codec.decode(response_class, version, frame[position:])
+        return codec.decode(response_class, sent.version, frame[position:])
 
     def close(self) -> None:
         with suppress(OSError):

@@ -7,13 +7,16 @@
     partition int; without it the key decides, as for Java's producers
 
 A task ends when all of its records were acknowledged, and fails with the first that was not. It is at least once: a
-task that Spark repeats writes again; `transactional_writer` has the way that is not. Other columns are ignored. This
-module imports pyspark, and confluent-kafka.
+task that Spark repeats writes again; `transactional_writer` has the way that is not. Other columns are ignored.
+
+Records are made by columns (`kafscale.spark.producing`), unless there are settings that librdkafka alone knows: with
+those, confluent-kafka produces. This module imports pyspark, and confluent-kafka.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Any
 
@@ -26,8 +29,10 @@ from pyspark.sql.types import StructType
 from kafscale.errors import ConfigError
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.security import ClientSecurity, client_security
+from kafscale.spark.producing.producer import ColumnProducer
+from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.client_settings import client_settings, named
-from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals, Room
+from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals
 from kafscale.spark.source.options import Given
 from kafscale.spark.workers.calls import ease_next_call
 
@@ -122,13 +127,23 @@ class _TopicWriting:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
         ease_next_call()
+        settings = ProducerSettings.of(self.options.producer)
+        if settings is None:
+            self._write_by_librdkafka(iterator)
+            return WriterCommitMessage()
+        with closing(ColumnProducer.of(settings)) as producer:
+            for rows in iterator:
+                producer.send(rows, self.options.topic)
+            producer.finish()
+        return WriterCommitMessage()
+
+    def _write_by_librdkafka(self, iterator: Iterator[pa.RecordBatch]) -> None:
         refusals = Refusals()
         producer = self.options.open({**FAILURES_ALONE, "error_cb": refusals.note})
-        deliveries = Deliveries(producer=producer, refusals=refusals, room=Room.of(self.options.configuration()))
+        deliveries = Deliveries(producer=producer, refusals=refusals)
         for rows in iterator:
             deliveries.send(rows, self.options.topic)
         deliveries.finish()
-        return WriterCommitMessage()
 
 
 class TopicWriter(_TopicWriting, DataSourceArrowWriter):

@@ -32,3 +32,25 @@ def bytes_column(data: Any, starts: Positions, ends: Positions) -> pa.Array:
     wanted = pa.array(np.arange(0, 2 * count, 2), mask=is_null if is_null.any() else None)
     taken = pieces.take(wanted)
     return taken.cast(pa.binary()) if wide else taken
+
+
+def offsets_of(values: pa.Array) -> Positions:
+    """Return where each value of a column of bytes, and of lists, begins in what it is of, and where the last one ends.
+
+    A null may have anything between two offsets.
+    """
+    found = np.frombuffer(values.buffers()[1] or b"", np.int32)
+    return found[values.offset : values.offset + len(values) + 1].astype(np.int64)
+
+
+def starts_of(values: pa.Array) -> Positions:
+    """Return where each value of a column of bytes begins in its buffer."""
+    return offsets_of(values)[: len(values)]
+
+
+def lengths_of(values: pa.Array) -> Positions:
+    """Return the length of each value of a column of bytes, or of lists; -1 for a null."""
+    lengths = np.diff(offsets_of(values))
+    if values.null_count:
+        lengths[values.is_null().to_numpy(zero_copy_only=False)] = -1
+    return lengths

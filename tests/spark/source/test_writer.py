@@ -1,6 +1,7 @@
 """Rows that are produced through a broker, and read back."""
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.devtools.spark import flush, store_of
 
@@ -16,6 +17,9 @@ ALL_COLUMNS = """
            IF(id < 5, array(struct('a' AS key, encode('1', 'utf-8') AS value)), NULL) AS headers, 0 AS partition
     FROM range(10)"""
 
+# By columns, and by librdkafka, which alone knows this setting.
+PRODUCERS = [{}, {"kafka.client.id": "by-librdkafka"}]
+
 
 def write(frame, broker, **options: str) -> None:
     options["kafka.bootstrap.servers"] = broker.bootstrap
@@ -28,15 +32,38 @@ def read(spark, broker, topic: str):
     return spark.read.format("kafscale").options(**options).load()
 
 
-def test_every_column_is_read_back(spark, broker):
-    write(spark.sql(ALL_COLUMNS), broker)
-    rows = {int(row.key): row for row in read(spark, broker, "given").collect()}
+@pytest.mark.parametrize("settings", PRODUCERS)
+def test_every_column_is_read_back(spark, broker, settings):
+    topic = f"given-{len(settings)}"
+    write(spark.sql(ALL_COLUMNS.replace("'given'", f"'{topic}'")), broker, **settings)
+    rows = {int(row.key): row for row in read(spark, broker, topic).collect()}
     assert sorted(rows) == list(range(10))
     assert rows[3].value is None
     assert bytes(rows[4].value) == b"value 4"
     assert [(each.key, bytes(each.value)) for each in rows[4].headers] == [("a", b"1")]
     assert rows[5].headers is None
     assert {row.partition for row in rows.values()} == {0}
+
+
+def test_both_producers_have_each_key_in_the_same_partition_and_in_order(spark, broker):
+    frame = spark.sql("SELECT CAST(id % 97 AS STRING) AS key, CAST(id AS STRING) AS value FROM range(0, 5000, 1, 1)")
+    found = []
+    for number, settings in enumerate(PRODUCERS):
+        topic = f"keys-{number}"
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic(topic, 7)])[topic].result(30)
+        write(frame, broker, topic=topic, **settings)
+        rows = read(spark, broker, topic).orderBy("partition", "offset").collect()
+        found.append([(row.partition, bytes(row.key), bytes(row.value)) for row in rows])
+    assert len(found[0]) == 5000
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_read_back(spark, broker, codec):
+    frame = spark.sql("SELECT CAST(id AS STRING) AS value FROM range(1000)")
+    write(frame, broker, topic=codec, **{"kafka.compression.type": codec})
+    assert read(spark, broker, codec).selectExpr("sum(CAST(CAST(value AS STRING) AS INT))").collect()[0][0] == 499500
 
 
 def test_the_option_goes_before_the_column(spark, broker):

@@ -1,0 +1,122 @@
+"""Records to batches: which rows are in one, and what is around their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from kafscale.spark.producing.records import RECORD_OVERHEAD_BYTES, encode_records
+from kafscale.spark.producing.rows import Rows
+from kafscale.wire import compression
+from kafscale.wire.batch_header import MAGIC, MAX_SEQUENCE, BatchHeader, encode_batch
+
+Numbers = NDArray[np.int64]
+
+
+@attrs.frozen(kw_only=True)
+class Identity:
+    """Who produces, as the broker has named it."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Batch:
+    """A batch of one partition, and the rows in it."""
+
+    topic: str
+    partition: int
+    base_sequence: int
+    data: bytearray
+    rows: Rows
+    order: Numbers
+    until: float
+    """When to give it up, by the clock of `time.monotonic`."""
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """Return where it goes."""
+        return self.topic, self.partition
+
+    @property
+    def record_count(self) -> int:
+        return len(self.order)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Piece:
+    """Encoded records that are to be a batch, of these rows."""
+
+    partition: int
+    records: memoryview
+    order: Numbers
+
+
+def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[Piece]:
+    """Yield what is to be a batch each: of each partition, rows in their order, as many as go into so many bytes."""
+    small = partitions.astype(np.uint16) if int(partitions.max()) < 1 << 16 else partitions  # sorted by counting
+    order = np.argsort(small, kind="stable")
+    ends = np.cumsum(rows.payload_bytes[order] + RECORD_OVERHEAD_BYTES)
+    bounds = [(part, start, end) for part, first, last in _runs(partitions[order])
+              for start, end in _cut(ends, first, last, batch_bytes)]  # fmt: skip
+    counts = np.array([end - start for _, start, end in bounds])
+    deltas = np.arange(len(order)) - np.repeat([start for _, start, _ in bounds], counts)
+    encoded = encode_records(rows, order, deltas)
+    for partition, start, end in bounds:
+        yield Piece(partition=partition, records=encoded.records(start, end), order=order[start:end])
+
+
+def halves_of(batch: Batch) -> Iterator[Piece]:
+    """Yield the rows of a batch as two that are smaller."""
+    middle = batch.record_count // 2
+    for order in (batch.order[:middle], batch.order[middle:]):
+        encoded = encode_records(batch.rows, order, np.arange(len(order)))
+        yield Piece(partition=batch.partition, records=encoded.records(0, len(order)), order=order)
+
+
+def encode(piece: Piece, identity: Identity, base_sequence: int, *, codec: int, timestamp_ms: int) -> bytearray:
+    """Return a batch, compressed by a codec of `kafscale.wire.compression`."""
+    records = piece.records if codec == compression.NONE else compression.compress(codec, piece.records)
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec,
+        last_offset_delta=len(piece.order) - 1,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(piece.order),
+    )
+    return encode_batch(header, records)
+
+
+def next_sequence(base_sequence: int, record_count: int) -> int:
+    """Return the sequence of what comes behind so many records; behind the greatest one is 0."""
+    return (base_sequence + record_count) & MAX_SEQUENCE
+
+
+def _runs(partitions: Numbers) -> Iterator[tuple[int, int, int]]:
+    """Yield each partition of a column in order, and the rows that are of it, from and to."""
+    bounds = np.flatnonzero(np.diff(partitions, prepend=-1, append=-1))
+    for start, end in pairwise(bounds):
+        yield int(partitions[start]), int(start), int(end)
+
+
+def _cut(ends: Numbers, first: int, last: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield rows, from and to, that are no more than so many bytes together; a larger one is alone."""
+    start = first
+    while start < last:
+        before = int(ends[start - 1]) if start else 0
+        end = min(last, max(start + 1, int(np.searchsorted(ends, before + size_bytes, side="right"))))
+        yield start, end
+        start = end

@@ -1,0 +1,121 @@
+"""The columns of a sink as records need them: bytes, and which rows go to one topic, and together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafscale.errors import ConfigError
+from kafscale.spark.workers.slices import lengths_of
+
+LENGTH_MAX_BYTES = 5  # of a varint
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.binary()), pa.field("value", pa.binary())]))
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rows:
+    """Rows of one topic. `headers` is None where no row has any, and `partitions` where each is null."""
+
+    keys: pa.Array
+    values: pa.Array
+    headers: pa.Array | None
+    partitions: pa.Array | None
+
+    @classmethod
+    def of(cls, rows: pa.Table | pa.RecordBatch) -> Rows:
+        """Take what a sink has of rows; other columns are left."""
+        return cls(
+            keys=_bytes(_column(rows, "key"), rows.num_rows),
+            values=_bytes(_column(rows, "value"), rows.num_rows),
+            headers=_headers(_column(rows, "headers")),
+            partitions=_column(rows, "partition"),
+        )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def payload_bytes(self) -> NDArray[np.int64]:
+        """Return how many bytes keys, values and headers of each row have, without their lengths."""
+        found = np.maximum(lengths_of(self.keys), 0) + np.maximum(lengths_of(self.values), 0)
+        if self.headers is not None:
+            found += _header_bytes(self.headers)
+        return found
+
+
+def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield rows with the topic that they go to: this one, or that of the column. Raises ConfigError."""
+    if not rows.num_rows:
+        return
+    if topic is not None:
+        yield topic, rows
+        return
+    column = rows["topic"]
+    if column.null_count:
+        raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
+    topics = column.unique()
+    for each in topics:
+        yield each.as_py(), rows if len(topics) == 1 else rows.filter(pc.equal(column, each))
+
+
+def cut(rows: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Cut rows into parts that are no larger, but for a row that is."""
+    if rows.nbytes <= size_bytes:
+        yield rows
+        return
+    ends = np.cumsum(Rows.of(rows).payload_bytes)
+    start = 0
+    while start < rows.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + size_bytes, side="right")))
+        yield rows.slice(start, end - start)
+        start = end
+
+
+def together(parts: Sequence[pa.RecordBatch]) -> Rows:
+    """Put rows together, in their order."""
+    return Rows.of(parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks())
+
+
+def _column(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | None:
+    """Return a column; None if there is none, or nothing in it."""
+    if name not in rows.schema.names:
+        return None
+    found = rows[name]
+    if found.null_count == len(found):
+        return None
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _bytes(column: pa.Array | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.binary()) if column is None else column.cast(pa.binary())
+
+
+def _headers(column: pa.Array | None) -> pa.Array | None:
+    """Raises ConfigError for a header without a name."""
+    if column is None:
+        return None
+    found = column.cast(HEADERS)
+    entries = found.flatten()
+    if entries.null_count or entries.field("key").null_count:
+        raise ConfigError("a header has null as its key: each one needs a name")
+    return found
+
+
+def _header_bytes(headers: pa.Array) -> NDArray[np.int64]:
+    """Return how many bytes the headers of each row take at most, with their lengths."""
+    entries = headers.flatten()
+    sizes = lengths_of(entries.field("key")) + np.maximum(lengths_of(entries.field("value")), 0)
+    ends = np.concatenate([[0], np.cumsum(sizes + 2 * LENGTH_MAX_BYTES)])
+    bounds = ends[list_bounds(headers)]
+    return np.diff(bounds)
+
+
+def list_bounds(lists: pa.Array) -> NDArray[np.int64]:
+    """Return where the items of each list begin among those of all, as `flatten` has them, and where the last end."""
+    return np.concatenate([[0], np.cumsum(np.maximum(lengths_of(lists), 0))])

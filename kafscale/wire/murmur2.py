@@ -1,0 +1,29 @@
+"""MurmurHash2, by which Kafka's clients choose the partition of a key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SEED: Final = 0x9747B28C
+MULTIPLIER: Final = 0x5BD1E995
+POSITIVE: Final = 0x7FFFFFFF
+
+_MASK: Final = 0xFFFFFFFF
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """Return the partition that Kafka's default partitioner gives a key."""
+    return (murmur2(key) & POSITIVE) % partition_count
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 (Austin Appleby, 32 bits) with the seed that Kafka uses; unsigned."""
+    whole = len(data) & ~3
+    h = SEED ^ len(data)
+    for position in range(0, whole, 4):
+        k = int.from_bytes(data[position : position + 4], "little") * MULTIPLIER & _MASK
+        h = (h * MULTIPLIER & _MASK) ^ ((k ^ k >> 24) * MULTIPLIER & _MASK)
+    if len(data) > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * MULTIPLIER & _MASK
+    h = (h ^ h >> 13) * MULTIPLIER & _MASK
+    return h ^ h >> 15
