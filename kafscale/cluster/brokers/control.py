@@ -216,6 +216,7 @@ class Controller:
     async def _keep_short(self) -> None:
         if self.is_mine and self.metadata.head_bytes > HEAD_TARGET_BYTES:
             await self.write_checkpoint()
+            await self.metadata.trim()
 
     async def write_checkpoint(self) -> None:
         """Write one if this broker is the controller and something has changed. Raises StoreError, Fenced."""

@@ -1,7 +1,8 @@
 """Changes of placements: those that are wanted at the same time share a commit, whatever partitions they are of.
 
 A change is made only of a placement that still has the leader epoch that its maker has seen; so it is made once, also
-where the outcome of a first attempt was not known.
+where the outcome of a first attempt was not known. One that gives no new leader epoch takes no number, so that brokers
+which commit such changes of different rows at once are not in each other's way.
 """
 
 from __future__ import annotations
@@ -72,25 +73,28 @@ class PlacementWriter:
             raise
 
     async def _commit(self, batch: Iterable[_Wanted]) -> None:
-        made: list[_Wanted] = []
+        made: set[_Wanted] = set()
 
         async def plan(revision: int) -> Transaction | None:
             number = self.state.next_number
             made.clear()
+            is_number_used = False
             changed: dict[bytes, dict[int, Placement]] = {}
             for each in batch:
                 placement = self.state.placement(each.topic_id, each.index)
                 placement = changed.get(each.topic_id, {}).get(each.index, placement)
                 if placement is not None and placement.epoch == each.epoch:
-                    changed.setdefault(each.topic_id, {})[each.index] = each.change(placement, number)
-                    made.append(each)
+                    new = changed.setdefault(each.topic_id, {})[each.index] = each.change(placement, number)
+                    is_number_used = is_number_used or new.epoch != placement.epoch
+                    made.add(each)
             puts: dict[str, bytes] = {}
             for topic_id, placements in changed.items():
                 row = [placements.get(index, each) for index, each in enumerate(self.state.placements[topic_id])]
                 puts |= rows_of(topic_id, row, list(placements))
             if not puts:
                 return None
-            puts[NEXT_NUMBER_KEY] = encode(number + 1)
+            if is_number_used:
+                puts[NEXT_NUMBER_KEY] = encode(number + 1)
             return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=list(puts)), essential=True)
 
         await self.state.follower.commit_planned(plan)

@@ -111,6 +111,14 @@ class SharedMetadataStore(LogFirst):
         async with self._turn:
             await self._look()
 
+    async def trim(self) -> None:
+        """Leave out of the head what checkpoints have: a commit, of nothing, if it has any of that.
+
+        Raises StoreError, Fenced.
+        """
+        if self.kept_until() > self._head.kept_until:
+            await self.commit(Transaction(essential=True))
+
     async def commit_now(self, transaction: Transaction) -> int:
         """Do what `commit` does, before `run` runs."""
         (outcome,) = await self._apply([transaction])
@@ -145,7 +153,7 @@ class SharedMetadataStore(LogFirst):
                 etag = await self._store.put_if_match(self._key, encode_head(head), self._etag)
             except PreconditionFailed:
                 self.lost_race_count += 1
-                return await self._look()
+                return await self._read()
             return await self._take_head(head, etag)
         except StoreError as exc:
             if trio.current_time() >= give_up_at:
@@ -159,6 +167,9 @@ class SharedMetadataStore(LogFirst):
     async def _look(self) -> _Seen:
         if (await self._store.head(self._key)).etag == self._etag:
             return _Seen({})
+        return await self._read()
+
+    async def _read(self) -> _Seen:
         found = await self._store.get(self._key)
         return await self._take_head(decode_head(self._key, found.data), found.etag)
 

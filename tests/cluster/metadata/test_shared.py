@@ -210,6 +210,32 @@ async def test_who_has_missed_what_was_trimmed_begins_with_a_checkpoint(autojump
         assert await contents(await made.join()) == await contents(one)
 
 
+async def test_a_head_is_trimmed_when_nobody_commits_and_only_if_checkpoints_have_any_of_it(autojump_clock) -> None:
+    async with cluster() as made:
+        one, other = await made.join(), await made.join()
+        await one.commit(put("a"))
+        await one.trim()
+        assert (await made.head()).revision == 1
+        await other.refresh()
+        one.kept_until = lambda: 1
+        for _ in range(2):
+            await one.trim()
+        head = await made.head()
+        assert (head.kept_until, head.revision) == (1, 2)
+        await other.refresh()
+        assert await contents(other) == {"a": b""}
+
+
+async def test_who_was_overtaken_reads_the_head_without_asking_first_whether_it_has_changed(autojump_clock) -> None:
+    async with cluster() as made:
+        one, other = await made.join(), await made.join()
+        await one.commit(put("a"))
+        gate = made.bucket.hold(On("head", KEY))
+        await other.commit(put("b"))
+        assert gate.arrived_count == 0
+        assert other.lost_race_count == 1
+
+
 async def test_a_commit_that_may_be_in_a_checkpoint_has_an_unknown_outcome(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
