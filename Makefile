@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -122,6 +122,9 @@ bench-peers: has-java $(VENV)/installed-dev ## Measure beside Apache Kafka; need
 
 bench-transactions: has-java $(VENV)/installed-dev ## Measure transactions beside Apache Kafka; takes 12 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.transactions --docs --seconds 3 --warm-up 1 --rounds 3 $(BENCH_ARGS)
+
+bench-cluster: $(VENV)/installed-dev ## Measure several brokers, also beside three of Apache Kafka where there are Java 17 and Maven; takes 15 minutes, writes bench/results and docs/benchmarks
+	$(BIN)/python -m bench.cluster --docs --seconds 10 --warm-up 3 --rounds 3 $(BENCH_ARGS)
 
 bench-spark: has-java $(VENV)/installed-spark ## Measure Spark on the bucket beside Spark's Kafka source, on Kafka and on us; takes 40 minutes, writes bench/results and docs/benchmarks
 	$(BIN)/python -m bench.spark --docs $(BENCH_ARGS)

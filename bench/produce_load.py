@@ -29,12 +29,21 @@ RECEIVE_BYTES = 64 << 10
 STALL_SECONDS = 60
 
 
+@attrs.frozen
+class Share:
+    """What one connection does: which broker it goes to, with which partitions."""
+
+    address: Address
+    partitions: Sequence[int]
+
+
 @attrs.frozen(kw_only=True)
 class ProduceLoad:
     """Produce for some seconds, or some number of requests, whichever ends first.
 
     Each connection has a share of the partitions of its own, and `point.in_flight` requests under way.
-    requests_per_second: of all connections together. security: None for a broker without TLS.
+    requests_per_second: of all connections together. security: None for a broker without TLS. shares: what each
+    connection does where there are several brokers, in place of `address` and `connections`.
     """
 
     address: Address
@@ -44,12 +53,21 @@ class ProduceLoad:
     connections: int = 1
     requests_per_second: float = math.inf
     security: SaslSsl | None = None
+    shares: Sequence[Share] = ()
+
+    def all_shares(self) -> Sequence[Share]:
+        """Return what each connection does."""
+        count = self.connections
+        return self.shares or [
+            Share(self.address, range(number, self.point.partitions, count)) for number in range(count)
+        ]
 
 
 def run_produce(load: ProduceLoad) -> Figures:
     """Send the load, wait for the last reply. Raises RuntimeError if the broker refuses or stops answering."""
     with ExitStack() as stack:
-        connections = [_Connection.open(load, number) for number in range(load.connections)]
+        shares = load.all_shares()
+        connections = [_Connection.open(load, share, len(shares)) for share in shares]
         for each in connections:
             stack.enter_context(each.socket)
         return _run(load, connections)
@@ -107,13 +125,13 @@ class _Connection:
         self.begun_at = [0.0] * self.ring.count
 
     @classmethod
-    def open(cls, load: ProduceLoad, number: int) -> _Connection:
+    def open(cls, load: ProduceLoad, share: Share, shares_count: int) -> _Connection:
         return cls(
-            ring=ProduceRing.of(load.point, range(number, load.point.partitions, load.connections)),
-            socket=connect(load.address, load.security),
+            ring=ProduceRing.of(load.point, share.partitions),
+            socket=connect(share.address, load.security),
             in_flight=load.point.in_flight,
-            count=load.count / load.connections,
-            period_seconds=load.connections / load.requests_per_second,
+            count=load.count / shares_count,
+            period_seconds=shares_count / load.requests_per_second,
         )
 
     def is_over(self, time_is_up: bool) -> bool:

@@ -37,9 +37,9 @@ def check_ready(journal: Journal) -> None:
         raise click.ClickException(problem)
     if not journal.is_of_this_machine:
         raise click.ClickException(f"{journal.path} was measured on another machine; begin anew, without --resume")
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end_by_exception)
 
 
-def _end(number: int, frame: object) -> NoReturn:
-    """End by an exception, so that brokers are ended with the run."""
+def end_by_exception(number: int, frame: object) -> NoReturn:
+    """Handle a signal by an exception, so that brokers are ended with the run."""
     sys.exit(128 + number)

@@ -1,0 +1,1 @@
+"""`python -m bench.cluster`: several brokers on one bucket, alone and beside Apache Kafka."""

@@ -1,0 +1,111 @@
+"""`kafscale serve --processes N` under the same clients: requests a second, and what a request costs all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import attrs
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.cluster.jobs import SCALING, Job, Target
+from bench.options import RunOptions
+from bench.points import TOPIC, Point
+from bench.processes import cpu_seconds, descendants_cpu_seconds
+from bench.produce_load import ProduceLoad, Share, run_produce
+from bench.runner import Runner
+from kafscale.config import Address
+from kafscale.config.units import MIB
+from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.several_processes import several_broker_processes
+from tests.devtools.steady_load import QUIET
+
+COUNTS = (1, 2, 4)
+CONNECTIONS = 4  # each to one process, with `in_flight` requests under way; of these there are as many for all counts
+POINTS = (Point.parse("16KiB/64/16"), Point.parse("1KiB/64/16"))
+CPU, RATE = "CPU us/request", "requests/s"
+TOPIC_SECONDS = 60
+MOST_COST = 1.15  # of a request, beside one process
+
+
+def system_of(count: int) -> str:
+    """Return the name of so many processes."""
+    return f"{count} process{'' if count == 1 else 'es'}"
+
+
+def load_of(point: Point) -> str:
+    """Return the name of the load."""
+    return f"produce {point}, {CONNECTIONS} connections"
+
+
+def jobs() -> Sequence[Job]:
+    """Return what is measured."""
+    return [
+        Job(group=SCALING, load=load_of(point), system=system_of(count), measure=partial(measure, point, count))
+        for point in POINTS
+        for count in COUNTS
+    ]
+
+
+TARGETS = [
+    Target(group=SCALING, load=load_of(point), system=system_of(count), figure=CPU, factor=MOST_COST, peer=system_of(1))
+    for point in POINTS
+    for count in COUNTS[1:]
+]
+
+
+def measure(point: Point, count: int, options: RunOptions) -> Mapping[str, float]:
+    """Start so many processes, and send them a load."""
+    with (
+        TemporaryDirectory(prefix="kafscale-bench-", dir=options.directory) as directory,
+        _running(count, Path(directory), options) as broker,
+        closing(Runner()) as runner,
+    ):
+        shares = spread(broker.bootstrap, point.partitions, CONNECTIONS)
+        load = ProduceLoad(address=broker.kafka, point=point, seconds=options.seconds, shares=shares)
+        runner.send(run_produce, attrs.evolve(load, seconds=options.warm_up_seconds))
+        before = _used_seconds(broker)
+        figures = runner.send(run_produce, load)
+        used = _used_seconds(broker) - before
+    return {
+        RATE: figures.requests / figures.seconds,
+        "MiB/s": figures.size_bytes / MIB / figures.seconds,
+        "p50 ms": figures.p50_ms,
+        "p99 ms": figures.p99_ms,
+        CPU: used / figures.requests * 1e6,
+        "cores used": used / figures.seconds,
+        "client's cores": figures.client_cpu_seconds / figures.seconds,
+    }
+
+
+def _running(count: int, directory: Path, options: RunOptions) -> AbstractContextManager[BrokerProcess]:
+    """Run one broker as it is alone, or as many as one supervisor watches over."""
+    if count == 1:
+        return broker_process(*options.broker_options, directory=directory)
+    return several_broker_processes(count, *options.broker_options, directory=directory)
+
+
+def _used_seconds(broker: BrokerProcess) -> float:
+    """Return the CPU time of all processes of it, a supervisor among them."""
+    return cpu_seconds(broker.pid) + descendants_cpu_seconds(broker.pid)
+
+
+def spread(bootstrap: str, partitions: int, connections: int) -> Sequence[Share]:
+    """Make the topic, and as many connections to its leaders, each with partitions of its own."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, partitions)])[TOPIC].result(TOPIC_SECONDS)
+    listed = admin.list_topics(TOPIC, timeout=TOPIC_SECONDS)
+    led: dict[int, list[int]] = {}
+    for index, found in sorted(listed.topics[TOPIC].partitions.items()):
+        led.setdefault(found.leader, []).append(index)
+    each = connections // len(led)
+    addresses = {id: Address(str(node.host), int(node.port or 0)) for id, node in listed.brokers.items()}
+    return [
+        Share(addresses[leader], tuple(indexes[number::each]))
+        for leader, indexes in led.items()
+        for number in range(each)
+    ]

@@ -1,0 +1,107 @@
+"""What `make bench-cluster` makes of its findings, and its loads, small."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bench.cluster import controller, model
+from bench.cluster.controller import CONTROLLER, RACES, Size
+from bench.cluster.findings import Failure, Findings, Row
+from bench.cluster.jobs import AT_LEAST, SCALING, Job, Target, turns
+from bench.cluster.model import Costs, Reach
+from bench.cluster.page import write_page
+from bench.cluster.scaling import COUNTS, CPU, POINTS, load_of, spread, system_of
+from bench.options import RunOptions
+from bench.points import TOPIC, Point
+from bench.produce_load import ProduceLoad, run_produce
+from kafscale.config import Address
+from kafscale.testing.background_broker import running_broker
+
+OPTIONS = RunOptions(seconds=1, warm_up_seconds=0, rounds=1)
+
+
+def row(load: str, system: str, round: int = 0, group: str = SCALING, **figures: float) -> Row:
+    at = "2026-01-01 00:00 UTC"
+    return Row(group=group, load=load, system=system, round=round, at=at, load_average=0.5, figures=figures)
+
+
+def test_findings_are_kept_in_a_file_and_a_later_one_of_the_same_replaces_an_earlier_one(tmp_path):
+    path = tmp_path / "results" / "cluster.json"
+    findings = Findings.begin()
+    findings.add(Failure(group=SCALING, load="a", system="x", round=0, error="no"), path)
+    findings.add(row("a", "x", **{CPU: 5.0, "p99 ms": math.nan}), path)
+    findings.add(row("a", "x", **{CPU: 7.0}), path)
+    findings.add(row("a", "x", round=1, **{CPU: 9.0}), path)
+    found = Findings.read(path)
+    assert found.failures == []
+    assert found.of(SCALING) == {("a", "x"): {CPU: 8.0}}
+    assert found.done == {(SCALING, "a", "x", 0), (SCALING, "a", "x", 1)}
+
+
+def test_rounds_go_to_and_fro_and_leave_out_what_is_done():
+    jobs = [Job(group=SCALING, load=name, system="x", measure=lambda _: {}) for name in "ab"]
+    taken = [(round, job.load) for round, job in turns(jobs, 2, {(SCALING, "a", "x", 0)})]
+    assert taken == [(0, "b"), (1, "b"), (1, "a")]
+
+
+def test_a_target_compares_with_a_peer_or_a_value_or_is_left_out():
+    findings = Findings.begin()
+    findings.rows += [row("a", "1", **{CPU: 10.0}), row("a", "2", **{CPU: 11.0})]
+    beside = Target(group=SCALING, load="a", system="2", figure=CPU, factor=1.15, peer="1")
+    assert beside.cells(findings) == ["a", "2", CPU, "11", "10 (1)", "1.10", "<= 1.15x", "yes"]
+    alone = Target(group=SCALING, load="a", system="2", figure=CPU, factor=12, wanted=AT_LEAST)
+    assert (alone.cells(findings) or [])[-2:] == [">= 12", "NO"]
+    assert Target(group=SCALING, load="b", system="2", figure=CPU, factor=1).cells(findings) is None
+
+
+def test_connections_are_spread_over_the_leaders_and_each_has_partitions_of_its_own():
+    with running_broker() as broker:
+        shares = spread(broker.bootstrap, 8, 4)
+        assert [each.address for each in shares] == [Address.parse(broker.bootstrap)] * 4
+        assert sorted(index for each in shares for index in each.partitions) == list(range(8))
+        point = Point(batch_bytes=1024, in_flight=2, partitions=8)
+        load = ProduceLoad(address=Address("", 0), point=point, seconds=60, count=40, shares=shares)
+        assert run_produce(load).requests == 40
+        assert {each.partition for each in broker.records(TOPIC)} == set(range(8))
+
+
+def test_what_the_controller_costs_is_measured_by_a_fail_over_that_leaves_nothing(monkeypatch):
+    monkeypatch.setattr(controller, "COMMITS_COUNT", 4)
+    monkeypatch.setattr(controller, "MOVES_COUNT", 3)
+    size = Size(brokers=4, topics=5, partitions=8)
+    figures = controller._cost(size, OPTIONS)
+    assert figures["fail-over, KiB"] > 0
+    assert figures["checkpoint, KiB"] > 0
+    raced = controller._race(size, OPTIONS)
+    assert raced["partitions"] == 10
+    assert raced["fenced after s"] == pytest.approx(controller.LATENCY_SECONDS)
+    assert raced["all served after s"] > raced["served, p50 s"] > raced["fenced after s"]
+
+
+def test_the_model_names_what_limits_first():
+    costs = Costs(batch_us=200, decide_seconds=0.05)
+    assert Reach(cores=4, machines=1, costs=costs).limit == "CPU"
+    assert Reach(cores=64, machines=3, costs=costs).limit.startswith("metadata")
+    cheap = Costs(batch_us=1, decide_seconds=0.0)
+    assert Reach(cores=4, machines=3, costs=cheap).limit == "the line to the bucket"
+    assert Reach(cores=64, machines=100, costs=cheap).limit == "the bucket's PUT rate"
+
+
+def test_the_page_has_targets_figures_and_what_follows_from_them(tmp_path):
+    findings = Findings.begin()
+    findings.rows += [
+        row(load_of(point), system_of(count), **{CPU: 100.0 + count, "requests/s": 1234.0})
+        for point in POINTS
+        for count in COUNTS
+    ]
+    served = {"partitions": 100.0, "all served after s": 5.0}
+    findings.rows.append(row("fail-over", str(RACES[-1]), group=CONTROLLER, **served))
+    findings.failures.append(Failure(group=SCALING, load="a|b", system="x", round=0, error="it\nbroke"))
+    page = write_page(findings, tmp_path).read_text()
+    assert f"| {load_of(POINTS[0])} | 2 processes | 102 | 1,234 |" in page
+    assert "| <= 1.15x | yes |" in page
+    assert "commits once, one after the other: 50 ms for each" in page.replace("\n", " ")
+    assert all(f"| {machines} | {cores} |" in page for cores, machines in model.MACHINES)
+    assert "| it broke |" in page
