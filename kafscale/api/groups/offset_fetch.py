@@ -14,7 +14,7 @@ A partition, or a group, that nothing was ever committed for has offset -1 and n
 
 Who asks with `require_stable` may go on from what it is told in a transaction. So that must not be older than what
 another broker has acknowledged that has taken over: where offsets are in the bucket, it is told after a look at the
-claim.
+claim. So is who asks a broker beside others that has not looked lately, as one that is cut off.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_ID = bytes(16)
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version < FIRST_VERSION_WITH_GROUPS:
         asked = await _asked(services, request, request.group_id, request.topics, by_id=False)
-        lead = await lead_error(services) if request.require_stable else NONE
+        lead = await _lead_error(services, request)
         denied = services.access.error_code(call, DESCRIBE_GROUP, asked.group_id)
         return _of_one_group(services, call, asked, denied or lead or coordinator_error(services, asked.group_id))
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
@@ -64,8 +64,13 @@ async def handle(services: Services, call: Call, request: OffsetFetchRequest) ->
         )
         for group in groups
     ]
-    lead = await lead_error(services) if request.require_stable else NONE
+    lead = await _lead_error(services, request)
     return OffsetFetchResponse(groups=mapped(partial(_group, services, call, lead), each_asked))
+
+
+async def _lead_error(services: Services, request: OffsetFetchRequest) -> int:
+    must_look = request.require_stable or not services.has_led_lately()
+    return await lead_error(services) if must_look else NONE
 
 
 @attrs.frozen

@@ -353,8 +353,8 @@ class TopicRegistry:
         async with self._changing:
             try:
                 await self._follower.commit_planned(draft)
-            except KafkaError as exc:  # of the whole, so of each that would have been done
-                return [exc if isinstance(outcome, Topic) else outcome for outcome in outcomes]
+            except KafkaError as exc:  # of the whole, so of each that would have been done, if anything was planned
+                return [exc if isinstance(outcome, Topic) else outcome for outcome in outcomes] or [exc] * len(wanted)
             finally:
                 self._state.planned = None
             if validate_only:

@@ -36,8 +36,10 @@ from kafscale.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.broker_network import BrokerNetwork, RunningBroker, network_of
@@ -524,6 +526,28 @@ async def test_who_can_not_look_whether_it_leads_tells_no_consumer_to_begin_anew
         store.heal()
         await trio.sleep(2.0)
         assert await code_behind_the_end() == error_codes.OFFSET_OUT_OF_RANGE
+
+
+async def test_who_can_not_look_whether_it_leads_tells_no_offsets_of_groups(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    async with Machine(store, 1).run(Durability.SEGMENT) as a:
+        await create(a.broker, 1)
+        client = await a.connect()
+        found = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
+        await client.request(found, FindCoordinatorResponse)
+
+        async def code() -> int:
+            asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+            return (await client.request(asked, OffsetFetchResponse)).groups[0].error_code
+
+        with trio.fail_after(SOON_SECONDS):
+            while await code() != error_codes.NONE:
+                await trio.sleep(0.1)
+        store.fail(On("head"))
+        await trio.sleep(2.0)
+        assert await code() == error_codes.NOT_COORDINATOR
+        store.heal()
+        assert await code() == error_codes.NONE
 
 
 async def test_a_bucket_that_fails_in_the_middle_of_balance_ends_no_controller(autojump_clock: MockClock) -> None:

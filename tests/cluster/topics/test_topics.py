@@ -652,3 +652,24 @@ async def test_a_listener_finds_the_revision_of_the_change_that_it_is_told_of(
     await create(topics, "b")
     (deleted,) = await store.list("deleted-topics/")
     assert (deleted.key, [deleted.revision]) == (f"deleted-topics/{topic.topic_id.hex()}", noted)
+
+
+async def test_each_change_has_an_outcome_where_nothing_can_be_planned_as_an_earlier_outcome_is_unknown() -> None:
+    """Beside others, where the local disk was full, whoever asked for a coordinator got a traceback."""
+
+    class Failing(MemoryMetadataStore):
+        is_failing = False
+
+        async def commit(self, transaction: Transaction) -> int:
+            if self.is_failing:
+                raise KafkaError(error_codes.REQUEST_TIMED_OUT, "nobody knows")
+            return await super().commit(transaction)
+
+    store = Failing()
+    topics = TopicRegistry(store=store)
+    store.is_failing = True
+    for _ in range(2):
+        outcomes = await topics.create([NewTopic(name="a"), NewTopic(name="b")])
+        assert [failed([each]).code for each in outcomes] == [error_codes.REQUEST_TIMED_OUT] * 2
+    store.is_failing = False
+    await create(topics, "a")
