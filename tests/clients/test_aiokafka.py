@@ -214,17 +214,31 @@ async def test_topics_are_administered(broker, name):
     assert await create(broker, name) == errors.TopicAlreadyExistsError.errno
     async with admin_for(broker) as admin:
         await admin.create_partitions({name: NewPartitions(5)})
-        (described,) = await admin.describe_topics([name])
-        assert len(described["partitions"]) == 5
+        await partition_count_becomes(admin, name, 5)
         assert await described_config(admin, name, "retention.ms") == "3600000"
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "7200000"})])
-        assert await described_config(admin, name, "retention.ms") == "7200000"
+        async with asyncio.timeout(DEADLINE_SECONDS):  # each call asks any of the brokers, if there are several
+            while await described_config(admin, name, "retention.ms") != "7200000":
+                await asyncio.sleep(0.05)
         await admin.delete_topics([name])
-        assert name not in await admin.list_topics()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while name in await admin.list_topics():
+                await asyncio.sleep(0.05)
         (again,) = (await admin.delete_topics([name])).topic_error_codes
         assert again == (name, errors.UnknownTopicOrPartitionError.errno)
         cluster = await admin.describe_cluster()
-        assert [(node["node_id"], node["port"]) for node in cluster["brokers"]] == [(0, broker.kafka.port)]
+        found = {node["node_id"]: node["port"] for node in cluster["brokers"]}
+        assert (sorted(found), found[0]) == ([*broker.broker_ids], broker.kafka.port)
+
+
+async def partition_count_becomes(admin, topic, count):
+    """Each call asks any of the brokers, if there are several, and one of them may not know yet."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            (described,) = await admin.describe_topics([topic])
+            if len(described["partitions"]) == count:
+                return
+            await asyncio.sleep(0.05)
 
 
 async def described_config(admin, topic, config):
@@ -254,6 +268,7 @@ async def test_records_are_deleted(broker, name):
     await produce_numbers(broker, name, 10)
     partition = TopicPartition(name, 0)
     async with admin_for(broker) as admin:
+        await partition_count_becomes(admin, name, 1)
         assert await admin.delete_records({partition: RecordsToDelete(before_offset=6)}) == {partition: 6}
     assert [int(record.value) for record in await read_partitions(broker, name, 4)] == [6, 7, 8, 9]
     async with consumer_for(broker) as consumer:

@@ -228,14 +228,14 @@ def test_topics_are_administered(admin, name):
     with pytest.raises(errors.TopicAlreadyExistsError):
         admin.create_topics({name: {"num_partitions": 2}})
     admin.create_partitions({name: 5})
-    assert len(admin.describe_topics([name])[0]["partitions"]) == 5
+    wait_until(lambda: len(admin.describe_topics([name])[0]["partitions"]) == 5, "more partitions")
     assert described_configs(admin, name) == {"retention.ms": "3600000"}
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "7200000"})])
-    assert described_configs(admin, name) == {"retention.ms": "7200000"}
+    wait_until(lambda: described_configs(admin, name) == {"retention.ms": "7200000"}, "the new config")
     admin.reset_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": None})])
-    assert described_configs(admin, name) == {}
+    wait_until(lambda: described_configs(admin, name) == {}, "no config")
     admin.delete_topics([name])
-    assert name not in admin.list_topics()
+    wait_until(lambda: name not in admin.list_topics(), "no topic")
     with pytest.raises(errors.UnknownTopicOrPartitionError):
         admin.delete_topics([name])
 

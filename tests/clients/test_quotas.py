@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from kafscale.client.connection import open_connection
-from kafscale.config import Address, SecurityProtocol
+from kafscale.config import SecurityProtocol
 from kafscale.wire.messages.alter_client_quotas import (
     AlterClientQuotasEntity,
     AlterClientQuotasEntry,
@@ -45,11 +45,12 @@ def set_quota(broker, key, value, **names):
     entry = AlterClientQuotasEntry(entity=entity, ops=[AlterClientQuotasOp(key=key, value=value)])
 
     async def alter():
-        async with open_connection(Address.parse(broker.process.bootstrap)) as connection:
+        async with open_connection(broker.process.kafka) as connection:
             response = await connection.request(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
             assert [each.error_message for each in response.entries] == [None]
 
     trio.run(alter)
+    broker.process.settle()
 
 
 def producer_of(broker, user, client_id, told):

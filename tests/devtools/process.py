@@ -77,6 +77,14 @@ class BrokerProcess:
         return str(self.kafka)
 
     @property
+    def broker_ids(self) -> Sequence[int]:
+        """Return the ids of all brokers that this is."""
+        return [0]
+
+    def settle(self) -> None:
+        """Return when what a client was told is done holds at each of the brokers."""
+
+    @property
     def data_dir(self) -> Path:
         return self.directory / "data"
 

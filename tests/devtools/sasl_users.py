@@ -54,11 +54,13 @@ def add(broker: SaslBroker, user: str) -> None:
     """Have the client salt the password, with the least number of iterations."""
     for each in SCRAMS:
         _alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(each, 4096), PASSWORD.encode()))
+    broker.process.settle()
 
 
 def remove(broker: SaslBroker, user: str) -> None:
     for each in SCRAMS:
         _alter(broker, UserScramCredentialDeletion(user, each))
+    broker.process.settle()
 
 
 def allow(
@@ -74,6 +76,7 @@ def allow(
     admin = _admin(broker)
     for future in admin.create_acls([AclBinding(kind, name, pattern, *allowed) for kind in kinds]).values():
         future.result(DEADLINE_SECONDS)
+    broker.process.settle()
 
 
 def disallow(broker: SaslBroker, user: str) -> None:
@@ -83,6 +86,7 @@ def disallow(broker: SaslBroker, user: str) -> None:
     admin = _admin(broker)
     for future in admin.delete_acls([of_user]).values():
         assert list(future.result(DEADLINE_SECONDS))
+    broker.process.settle()
 
 
 def _alter(broker: SaslBroker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 import attrs
 import pytest
 
+from kafscale.cluster.controller.joining import LOOK_SECONDS
 from kafscale.config import Address
 from tests.devtools import process
 from tests.devtools.process import BrokerProcess, _first_line
@@ -27,10 +28,12 @@ RESERVE_ATTEMPTS_COUNT = 100
 LEFT_OUT: Mapping[str, str] = {
     "test_end_hole.py": "a broker alone has a checkpoint of the manifests, by which it finds what is missing",
     "test_the_cluster_is_described": "it describes a cluster of one",
+    "test_a_partition_stays_where_it_is": "it moves, where there is another broker",
+    "test_a_replica_is_in_the_only_directory": "each broker has one",
     "test_consumers_notice_nothing_of_segments_that_are_merged_and_deleted": "metrics have no label of a broker there",
 }
 
-_READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)")
+_READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)(.*)")
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -44,6 +47,13 @@ class SeveralBrokerProcesses(BrokerProcess):
     def bootstrap(self) -> str:
         return ",".join(map(str, self.addresses))
 
+    @property
+    def broker_ids(self) -> Sequence[int]:
+        return range(self.processes_count)
+
+    def settle(self) -> None:
+        time.sleep(2 * LOOK_SECONDS)  # as long as any of them may take to hear of it, and to look
+
     def start(self, timeout_seconds: float = process.START_TIMEOUT_SECONDS) -> None:
         running = self.launch()
         ready = _READY.match(_first_line(running, time.monotonic() + timeout_seconds))
@@ -51,6 +61,7 @@ class SeveralBrokerProcesses(BrokerProcess):
             raise self._not_ready(running, timeout_seconds)
         self.addresses = [Address.parse(each) for each in ready[1].split(",")]
         self.admin = Address.parse(ready[2])
+        self.further_listeners = ready[3].split()
 
     def _reserved_kafka(self) -> Address:
         """As many ports as there are brokers, one behind the other."""

@@ -29,7 +29,7 @@ class TlsBroker:
 
     @property
     def address(self) -> Address:
-        return Address.parse(self.bootstrap)
+        return Address.parse(self.bootstrap.partition(",")[0])
 
     def librdkafka(self, shown: Certificate | None = None) -> dict[str, str]:
         """Return its settings, with those of a client's certificate."""
