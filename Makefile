@@ -64,7 +64,7 @@ test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
 
 test-cluster: $(VENV)/installed-dev ## Kill, suspend and restart brokers that share a bucket, under load; takes minutes
-	$(BIN)/python -m pytest tests/faults/test_cluster.py -m faults --capture=no $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/faults/test_cluster.py tests/faults/test_cut_off.py -m faults --capture=no $(PYTEST_ARGS)
 
 test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose.yaml; needs a Docker engine with Compose
 	$(BIN)/python -m pytest -m compose --capture=no $(PYTEST_ARGS)

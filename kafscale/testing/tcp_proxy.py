@@ -7,6 +7,7 @@
     proxy.reset()                               # RST to both ends of every connection
     proxy.freeze()                              # connections stay open, and nothing passes ...
     proxy.thaw()                                # ... until now, and nothing is lost
+    proxy.freeze(Way.TO_CLIENT)                 # requests pass, and their replies do not
     proxy.half_open()                           # the server's ends are closed; the clients are not told
     proxy.refusing = True                       # new connections are reset at once
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 import socket
 import struct
+from enum import Enum
 
 import attrs
 import trio
@@ -29,6 +31,13 @@ from kafscale.testing.link import Link
 CHUNK_BYTES = 16 << 10  # what is delayed, and passes the line, as one piece
 UNDER_WAY_CHUNKS = 256  # per direction of a connection; the sender waits past this, as past a full socket buffer
 CLOSE_WITH_RST = struct.pack("ii", 1, 0)
+
+
+class Way(Enum):
+    """The directions in which bytes pass."""
+
+    TO_SERVER = "to the server"
+    TO_CLIENT = "to the client"
 
 
 @attrs.define(eq=False, repr=False)
@@ -57,13 +66,12 @@ class TcpProxy:
     delay_seconds: float = 0.0
     refusing: bool = False
     accepted_count: int = attrs.field(default=0, init=False)
-    _to_server: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
-    _to_client: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
+    _links: dict[Way, Link] = attrs.field(factory=lambda: {each: Link(math.inf) for each in Way}, init=False)
     _connections: set[_Connection] = attrs.field(factory=set, init=False)
-    _flowing: Signal = attrs.field(factory=Signal, init=False)
+    _flowing: dict[Way, Signal] = attrs.field(factory=lambda: {each: Signal() for each in Way}, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._flowing.set()
+        self.thaw()
 
     @property
     def connection_count(self) -> int:
@@ -79,7 +87,8 @@ class TcpProxy:
 
     def set_bandwidth(self, bytes_per_second: float) -> None:
         """Limit each direction, over all connections together; `math.inf` for no limit."""
-        self._to_server.bytes_per_second = self._to_client.bytes_per_second = bytes_per_second
+        for each in self._links.values():
+            each.bytes_per_second = bytes_per_second
 
     def reset(self) -> int:
         """Reset every connection. Returns how many there were."""
@@ -88,13 +97,15 @@ class TcpProxy:
             connection.reset()
         return len(connections)
 
-    def freeze(self) -> None:
-        """Let nothing pass, on connections that are open or will be."""
-        self._flowing.clear()
+    def freeze(self, *ways: Way) -> None:
+        """Let nothing pass, or nothing these ways, on connections that are open or will be."""
+        for each in ways or Way:
+            self._flowing[each].clear()
 
     def thaw(self) -> None:
         """Let everything pass again, what was held back first."""
-        self._flowing.set()
+        for each in self._flowing.values():
+            each.set()
 
     def half_open(self) -> int:
         """Close the server's ends: the clients' stay open, as if the server had lost its power. Returns how many."""
@@ -116,8 +127,8 @@ class TcpProxy:
         try:
             connection.server = await trio.open_tcp_stream(upstream.host, upstream.port)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._pass, client, connection.server, self._to_server)
-                nursery.start_soon(self._pass, connection.server, client, self._to_client)
+                nursery.start_soon(self._pass, client, connection.server, Way.TO_SERVER)
+                nursery.start_soon(self._pass, connection.server, client, Way.TO_CLIENT)
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             if connection.is_half_open:
                 await _swallow(client)
@@ -129,25 +140,26 @@ class TcpProxy:
                 if stream is not None:
                     stream.socket.close()
 
-    async def _pass(self, source: trio.SocketStream, target: trio.SocketStream, link: Link) -> None:
+    async def _pass(self, source: trio.SocketStream, target: trio.SocketStream, way: Way) -> None:
         """Pass one direction on, to its end. A separate task delivers, so that a delay does not limit the rate."""
         send, receive = trio.open_memory_channel[tuple[float, bytes]](UNDER_WAY_CHUNKS)
         async with trio.open_nursery() as nursery, send:
-            nursery.start_soon(self._deliver, receive, target, link)
+            nursery.start_soon(self._deliver, receive, target, way)
             while data := await source.receive_some(CHUNK_BYTES):
                 await send.send((trio.current_time() + self.delay_seconds, bytes(data)))
 
     async def _deliver(
-        self, chunks: trio.MemoryReceiveChannel[tuple[float, bytes]], target: trio.SocketStream, link: Link
+        self, chunks: trio.MemoryReceiveChannel[tuple[float, bytes]], target: trio.SocketStream, way: Way
     ) -> None:
+        flowing = self._flowing[way]
         async for due, data in chunks:
             await trio.sleep_until(due)
-            await link.carry(len(data))
-            while not self._flowing.is_set():
-                await self._flowing.wait()
+            await self._links[way].carry(len(data))
+            while not flowing.is_set():
+                await flowing.wait()
             await target.send_all(data)
-        while not self._flowing.is_set():
-            await self._flowing.wait()
+        while not flowing.is_set():
+            await flowing.wait()
         await target.send_eof()
 
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from kafscale.config import Address
-from kafscale.testing.tcp_proxy import TcpProxy
+from kafscale.testing.tcp_proxy import TcpProxy, Way
 
 
 async def echo(stream: trio.SocketStream) -> None:
@@ -105,6 +105,28 @@ async def test_what_is_frozen_passes_after_the_thaw() -> None:
         assert silence.cancelled_caught
         proxy.thaw()
         assert await receive_exactly(client, 4) == b"late"
+
+
+@pytest.mark.parametrize("way", Way)
+async def test_one_way_is_frozen_and_the_other_is_not(way: Way) -> None:
+    heard: list[bytes] = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"hello")
+        heard.append(await receive_exactly(stream, 4))
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, serve, 0)
+        proxy = TcpProxy(Address("127.0.0.1", listeners[0].socket.getsockname()[1]))
+        await nursery.start(proxy.run)
+        proxy.freeze(way)
+        async with await trio.open_tcp_stream("127.0.0.1", proxy.port) as client:
+            await client.send_all(b"ping")
+            said = b""
+            with trio.move_on_after(0.1):
+                said = await receive_exactly(client, 5)
+            assert (said, heard) == ((b"hello", []) if way is Way.TO_SERVER else (b"", [b"ping"]))
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_half_open_connection_ends_for_the_server_alone() -> None:
