@@ -37,6 +37,7 @@ def some_services(**components: object) -> Any:
     components.setdefault("mover", None)
     components.setdefault("membership", None)
     components.setdefault("following", None)
+    components.setdefault("has_led_lately", lambda: True)
     return SimpleNamespace(**components)
 
 
