@@ -4,6 +4,7 @@
     manifest, resolution                which segments a partition has, and which of two objects counts
     manifest_checkpoint, log_end        what a start need not read again
     wal_entries, wal_objects            the write-ahead log, on the local disk and in the bucket
+    wal_index, wal_contents             what an object of the log has of which partition
     wal_runs                            which objects of the log count
     transactions, open_transactions     what footers tell of transactions, and what batches make of them
     metadata_changes, metadata_checkpoint   the metadata in the bucket; `metadata_head` and `placements` beside others

@@ -21,6 +21,7 @@ from kafscale.formats import (
     segment_v1,
     transactions,
     wal_entries,
+    wal_index,
     wal_objects,
 )
 from kafscale.store import paths
@@ -42,6 +43,7 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
     ("Segments, version 1", segment_v1),
     ("Write-ahead log", wal_entries),
     ("Write-ahead log in the bucket", wal_objects),
+    ("The index of such an object", wal_index),
     ("Checkpoints of the manifests", manifest_checkpoint),
     ("The log's end in such a checkpoint", log_end),
     ("Checkpoints of the metadata", metadata_checkpoint),

@@ -46,6 +46,7 @@ ENTRY_MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
 
 RECORD_BATCH = 0  # the kinds of entries; 0 holds one record batch in Kafka's format 2, in its final bytes
 METADATA = 1  # a transaction of the metadata store, of no topic (zeros) and partition -1
+INDEX = 2  # where the entries of each partition are (`kafscale.formats.wal_index`), likewise of none
 
 _FILE_HEADER = struct.Struct(">8sHHIQQq20x")
 _PREFIX = struct.Struct(">III")

@@ -16,8 +16,8 @@ An object without entries is a fence. It is the last one of an epoch, in place o
 epoch would have written next, and its writer's epoch is that of the broker that took over.
 
 Where several brokers share the bucket, each start of one writes a stream: its epoch is the incarnation, and it has
-record batches only. Its oldest objects are deleted when they are flushed; up to the greatest `durable number` in the
-stream, or up to its fence, what is missing was deleted.
+record batches only, and in large objects an index of them before. Its oldest objects are deleted when they are
+flushed; up to the greatest `durable number` in the stream, or up to its fence, what is missing was deleted.
 """
 
 from __future__ import annotations

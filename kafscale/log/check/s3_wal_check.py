@@ -18,8 +18,10 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import DamagedObject, NotFound
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment_check import Damage
-from kafscale.formats.wal_entries import scan
+from kafscale.formats.wal_entries import RECORD_BATCH, scan
+from kafscale.formats.wal_index import Span, find_index
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
 from kafscale.formats.wal_runs import Listed, LogEpoch, LogRun, find_run
 from kafscale.log.check.local_wal_check import CheckedEntry, check_entry
@@ -61,10 +63,15 @@ class WalObjectCheck:
         if self.header is None:
             return
         end, header = HEADER_BYTES, self.header
+        index, spans = self._index(header), dict[PartitionId, Span]()
         for entry in scan(memoryview(self.content), end, salt=header.salt):
             if entry.sequence != header.sequence + self.entry_count:
                 break
             self.entry_count += 1
+            if index is not None and entry.kind == RECORD_BATCH:
+                partition_id = entry.topic_id, entry.partition
+                before = spans.get(partition_id, Span(end, end, 0, entry.sequence))
+                spans[partition_id] = attrs.evolve(before, end=entry.end, entry_count=before.entry_count + 1)
             end = entry.end
             yield check_entry(entry, self.check_batch, self.damage)
         size_bytes = HEADER_BYTES + header.body_bytes
@@ -74,6 +81,15 @@ class WalObjectCheck:
                 f"entry {header.sequence + self.entry_count} is damaged: the object has {len(self.content)} bytes, and "
                 f"should have {size_bytes} with {header.entry_count} entries",
             )
+        elif index not in (None, spans):
+            self._note(HEADER_BYTES, "the index does not tell where the entries are")
+
+    def _index(self, header: ObjectHeader) -> Mapping[PartitionId, Span] | None:
+        """Return where the index says that entries are; nowhere, if it tells that of some only."""
+        try:
+            return find_index(self.name, header, self.content)
+        except DamagedObject:
+            return {}
 
     def _note(self, position: int, message: str) -> None:
         self.damage.append(Damage(position, message))

@@ -28,7 +28,8 @@ one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 import trio
@@ -36,13 +37,14 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import RECORD_BATCH, WalEntry
+from kafscale.formats.wal_index import INDEXED_LEAST_BYTES
 from kafscale.formats.wal_objects import (
     START,
     ObjectHeader,
     WalObject,
     WalPosition,
-    decode_object,
     encode_header,
     wal_object,
 )
@@ -59,6 +61,7 @@ from kafscale.formats.wal_runs import (
     wal_key,
 )
 from kafscale.log.wal.journal import Handle, ReplayProgress
+from kafscale.log.wal.object_reading import ReadObject, read_entries_of, read_object
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_MAX, NumberedKey
 from kafscale.store.versions import undisturbed
@@ -68,6 +71,8 @@ READS_AT_ONCE_COUNT = 8  # whole objects in memory while replaying, of which it 
 SMALL_READS_AT_ONCE_COUNT = 32  # a stream that is not busy has 20 small objects for each second
 READ_AT_ONCE_BYTES = 64 << 20
 SLICE_COUNT = 1000  # entries between two checkpoints
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -89,12 +94,14 @@ class EarlierLog:
         handle: Handle,
         *,
         after: WalPosition = START,
+        partitions: Collection[PartitionId] | None = None,
         on_progress: Callable[[ReplayProgress], None] | None = None,
     ) -> Sequence[WalObject]:
         """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
 
         `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
-        the objects, of which some are in memory at once; `on_progress` is called after so many.
+        the objects, of which some are in memory at once; `on_progress` is called after so many. Where only entries of
+        some `partitions` are wanted, others may not be read.
         Raises DamagedObject, StoreError, of which NotFound says that an object behind `kept_until` has gone since it
         was listed.
         """
@@ -103,16 +110,16 @@ class EarlierLog:
         expected: WalPosition | None = None
         entry_count = read_bytes = 0
         for group in self.groups(wanted):
-            for key, content in await self.read_all(group):
-                header, entries = decode_object(key.key, content)
+            for key, read in await self._read_objects(group, partitions):
+                header = read.header
                 if replayed and is_gap(replayed[-1].position, position_of(key)):
                     _check_unneeded(replayed, key)
                     expected = None
                 check_place(key, header, expected)
                 expected = WalPosition(key.epoch, header.sequence + header.entry_count)
-                replayed.append(await _replay_object(wal_object(key.key, key.epoch, header), entries, handle))
-                entry_count += header.entry_count
-                read_bytes += len(content)
+                replayed.append(await _replay_object(wal_object(key.key, key.epoch, header), read.entries, handle))
+                entry_count += len(read.entries)
+                read_bytes += read.read_bytes
             if on_progress is not None:
                 on_progress(ReplayProgress(len(replayed), len(wanted), entry_count, read_bytes))
         return replayed
@@ -133,11 +140,30 @@ class EarlierLog:
 
     async def read_all(self, keys: Sequence[NumberedKey]) -> Sequence[tuple[NumberedKey, Buffer]]:
         """Read the objects that are still there, and return them in order."""
-        contents: dict[NumberedKey, Buffer] = {}
+
+        async def read(key: NumberedKey) -> Buffer:
+            return (await self.store.get(key.key)).data
+
+        return await self._all_that_are_there(keys, read)
+
+    async def _read_objects(
+        self, keys: Sequence[NumberedKey], partitions: Collection[PartitionId] | None
+    ) -> Sequence[tuple[NumberedKey, ReadObject]]:
+        async def read(key: NumberedKey) -> ReadObject:
+            if partitions is not None and self.sizes.get(key, 0) > INDEXED_LEAST_BYTES:
+                return await read_entries_of(self.store, key.key, partitions)
+            return await read_object(self.store, key.key)
+
+        return await self._all_that_are_there(keys, read)
+
+    async def _all_that_are_there(
+        self, keys: Sequence[NumberedKey], read_one: Callable[[NumberedKey], Awaitable[T]]
+    ) -> Sequence[tuple[NumberedKey, T]]:
+        contents: dict[NumberedKey, T] = {}
 
         async def read(key: NumberedKey) -> None:
             try:
-                contents[key] = (await self.store.get(key.key)).data
+                contents[key] = await read_one(key)
             except NotFound:
                 if position_of(key) > self.kept_until:
                     raise

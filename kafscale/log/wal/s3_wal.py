@@ -43,6 +43,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import Fenced, NotFound, PreconditionFailed, StorageFailed, StoreError
 from kafscale.formats.wal_entries import (
     ENTRY_HEADER_BYTES,
+    METADATA,
     RECORD_BATCH,
     WalEntry,
     WalFile,
@@ -50,6 +51,7 @@ from kafscale.formats.wal_entries import (
     run_bytes,
     run_start,
 )
+from kafscale.formats.wal_index import INDEXED_LEAST_BYTES, with_index
 from kafscale.formats.wal_objects import (
     HEADER_BYTES,
     START,
@@ -169,8 +171,6 @@ class S3Wal(LogJournal):
             self._filling = _Draft()
             self._work.set()
         draft = self._filling
-        entry.sequence = self._next_sequence
-        self._next_sequence += 1
         if not draft.entries:
             draft.began_at = trio.current_time()
             self._work.set()
@@ -332,6 +332,12 @@ class S3Wal(LogJournal):
 
     def _number(self, draft: _Draft) -> None:
         """Give the object its place in the log; its bytes are the same from now on, however often they are sent."""
+        if self.is_stream and draft.size_bytes >= INDEXED_LEAST_BYTES:
+            draft.entries = with_index(draft.entries)
+            draft.size_bytes += ENTRY_HEADER_BYTES + len(draft.entries[0].data)
+        for entry in draft.entries:
+            entry.sequence = self._next_sequence
+            self._next_sequence += 1
         draft.header = ObjectHeader(
             salt=random.getrandbits(32),
             epoch=self.epoch,
@@ -410,7 +416,7 @@ class S3Wal(LogJournal):
         self.durable_position = written.position
         if self.is_stream:
             self.trim(WalPosition(self.epoch, draft.header.durable_number))
-        if len(records) < len(draft.entries):
+        if any(entry.kind == METADATA for entry in draft.entries):
             self.metadata_position = written.position
         self._entry_count += len(draft.entries)
         self._written_bytes += written.size_bytes

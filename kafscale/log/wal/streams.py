@@ -66,7 +66,8 @@ class EarlierStreams:
         """
         replayed: list[WalObject] = []
         for number, partitions in passes(self.recover):
-            replayed += await self.logs[number].replay(partial(_handle_of, partitions, handle), on_progress=on_progress)
+            handle_of = partial(_handle_of, partitions, handle)
+            replayed += await self.logs[number].replay(handle_of, partitions=partitions, on_progress=on_progress)
         return replayed
 
 

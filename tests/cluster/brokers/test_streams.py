@@ -567,3 +567,33 @@ async def test_what_a_failed_broker_uploads_late_says_what_the_next_leader_has(a
             assert await values(again, index) == expected
         async with Machine(bucket, 1).run(Durability.S3_WAL) as again:
             assert await values(again, index) == expected
+
+
+async def test_who_takes_over_a_part_reads_that_part_only(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    seen = {broker_id: FaultyStore(bucket) for broker_id in (1, 3)}
+    record = b"v" * 300_000
+    async with crashing(Machine(seen[1], 1)) as a, crashing(Machine(seen[3], 3)) as c:
+        async with crashing(Machine(bucket, 2)) as b:
+            await create(a.broker, 12)
+            await until(lambda: len(led_by(b.broker)) == 4)
+            mine = led_by(b.broker)
+            async with trio.open_nursery() as nursery:  # the first goes at once, the others share an object
+                for index in mine:
+                    nursery.start_soon(produce_all, b, index, [b"small"])
+                    nursery.start_soon(produce_all, b, index, [record])
+        async for page in bucket.list("_kafscale/default/wal/"):
+            sizes = {info.key: info.size_bytes for info in page}
+        large = max(sizes, key=sizes.__getitem__)
+        assert sizes[large] > 3 * len(record)
+        for each in seen.values():
+            each.calls.clear()
+        await fail_over(a, 2, 1, 3)
+        await until(lambda: len(led_by(a.broker)) + len(led_by(c.broker)) == 12)
+        for broker_id, running in ((1, a), (3, c)):
+            assert len(led_by(running.broker)) == 6
+            assert seen[broker_id].count("get", large) == 0
+            assert 2 < seen[broker_id].count("get_range", large) <= 4  # its end, its index, two partitions at most
+            for index in mine:
+                if index in led_by(running.broker):
+                    assert {*await values(running, index)} == {b"small", record}

@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.errors import DamagedObject
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, METADATA, WalEntry
+from kafscale.formats.wal_index import with_index
 from kafscale.formats.wal_objects import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_header, encode_object
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.check.s3_wal_check import S3WalCheck, WalObjectCheck
@@ -219,6 +220,25 @@ def test_an_object_is_gone_through_by_entry():
 def test_every_flipped_bit_of_an_object_is_found(position, bit):
     content = OBJECT[:position] + bytes([OBJECT[position] ^ 1 << bit]) + OBJECT[position + 1 :]
     assert looked_at(content)[0].damage
+
+
+def indexed_object(change=lambda index: index):
+    index, *entries = with_index([entry(offset) for offset in range(3)])
+    index.data = change(index.data)
+    for sequence, each in enumerate([index, *entries], start=7):
+        each.sequence = sequence
+    size = sum(len(each.data) + ENTRY_HEADER_BYTES for each in [index, *entries])
+    header = ObjectHeader(salt=5, epoch=0, entry_count=4, number=4, durable_number=3, sequence=7, body_bytes=size)
+    return b"".join(map(bytes, encode_object(header, [index, *entries], durable_sequence=6)))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda index: index[:-1] + b"\2", lambda index: bytes(20) + index[20:], lambda index: b""]
+)
+def test_an_index_that_tells_something_else_is_found(change):
+    assert looked_at(indexed_object())[0].damage == []
+    (damage,) = looked_at(indexed_object(change))[0].damage
+    assert "index" in damage.message
 
 
 @given(st.integers(0, len(OBJECT) - 1))

@@ -1,0 +1,124 @@
+"""The index of an object of a stream: where in it the batches of each partition are, so that a reader gets only those.
+
+It is the first entry, of a kind that readers of before it pass over. The entries behind it are in order of partition:
+
+    index = for each partition: topic id 16 | partition i32 | start u64 | length u64 | entry count u32
+
+`start` is where the header of the partition's first entry begins in the object; the next partition's follow. A small
+object has none: it is read whole. May not import trio.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+import attrs
+
+from kafscale.buffers import Buffer
+from kafscale.errors import DamagedObject
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, INDEX, WalEntry, decode_entry, scan
+from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader
+
+INDEXED_LEAST_BYTES = 64 << 10  # of entries: less is read as soon as an index is
+GAP_MAX_BYTES = 64 << 10  # between two partitions' batches that one read takes along
+
+_ROW = struct.Struct(">16siQQI")
+_NO_TOPIC = bytes(16)
+
+
+@attrs.frozen
+class Span:
+    """The entries of one partition: bytes `start` to `end` of the object, and the number of the first one."""
+
+    start: int
+    end: int
+    entry_count: int
+    sequence: int
+
+
+@attrs.frozen
+class SpanRun:
+    """Spans that are read together, as hardly anything is between them."""
+
+    spans: Sequence[Span]
+
+    @property
+    def start(self) -> int:
+        return self.spans[0].start
+
+    @property
+    def size_bytes(self) -> int:
+        return self.spans[-1].end - self.start
+
+
+def with_index(entries: Sequence[WalEntry]) -> list[WalEntry]:
+    """Return the entries in order of partition, behind an index of theirs."""
+    in_order = sorted(entries, key=_partition_of)
+    groups = [(partition_id, list(group)) for partition_id, group in groupby(in_order, _partition_of)]
+    position = HEADER_BYTES + ENTRY_HEADER_BYTES + _ROW.size * len(groups)
+    rows: list[bytes] = []
+    for partition_id, group in groups:
+        length = sum(ENTRY_HEADER_BYTES + len(each.data) for each in group)
+        rows.append(_ROW.pack(*partition_id, position, length, len(group)))
+        position += length
+    return [WalEntry(_NO_TOPIC, -1, 0, 0, b"".join(rows), kind=INDEX), *in_order]
+
+
+def _partition_of(entry: WalEntry) -> PartitionId:
+    return entry.topic_id, entry.partition
+
+
+def find_index(key: str, header: ObjectHeader, buffer: Buffer) -> Mapping[PartitionId, Span] | None:
+    """Return the index of an object, whose first bytes the buffer has; None if it has none, or it is cut off here.
+
+    Raises DamagedObject, naming `key`, if it does not tell of all entries.
+    """
+    entry = decode_entry(memoryview(buffer), HEADER_BYTES, salt=header.salt)
+    if entry is None or entry.kind != INDEX or entry.sequence != header.sequence:
+        return None
+    spans: dict[PartitionId, Span] = {}
+    sequence, position = header.sequence + 1, entry.end
+    for topic_id, partition, start, length, entry_count in _ROW.iter_unpack(entry.data):
+        if start != position:
+            raise DamagedObject(f"{key}: the index goes on at {start}, and what it tells of ends at {position}")
+        spans[topic_id, partition] = Span(start, start + length, entry_count, sequence)
+        sequence, position = sequence + entry_count, start + length
+    if (sequence, position) != (header.sequence + header.entry_count, HEADER_BYTES + header.body_bytes):
+        raise DamagedObject(f"{key}: the index tells of entries up to {sequence} at {position}, which are not all")
+    return spans
+
+
+def runs_of(spans: Iterable[Span]) -> Sequence[SpanRun]:
+    """Put together what is read by one GET."""
+    runs: list[list[Span]] = []
+    for span in sorted(spans, key=lambda each: each.start):
+        if runs and span.start - runs[-1][-1].end <= GAP_MAX_BYTES:
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+    return [SpanRun(each) for each in runs]
+
+
+def decode_spans(key: str, header: ObjectHeader, run: SpanRun, buffer: Buffer) -> Sequence[WalEntry]:
+    """Return the entries of the spans, from the bytes of the run; data and positions are as `decode_object` has them.
+
+    Raises DamagedObject, naming `key`.
+    """
+    found: list[WalEntry] = []
+    view = memoryview(buffer)
+    for span in run.spans:
+        end = span.start - run.start
+        count = 0
+        for entry in scan(view[: span.end - run.start], end, salt=header.salt):
+            if entry.sequence != span.sequence + count:
+                break
+            count, end = count + 1, entry.end
+            found.append(entry)
+        if (count, end) != (span.entry_count, span.end - run.start):
+            raise DamagedObject(f"{key}: entry {span.sequence + count} at {run.start + end} is damaged")
+    for entry in found:
+        entry.position += run.start
+    return found
