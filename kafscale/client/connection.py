@@ -13,7 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import attrs
 import trio
@@ -91,7 +91,7 @@ class Connection:
         address: Address,
         client_id: str = "kafscale",
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> Connection:
+    ) -> Self:
         """Negotiate versions over a stream that is connected already. Raises BrokerUnavailable, KafkaError."""
         connection = cls(stream=stream, address=address, client_id=client_id, timeout_seconds=timeout_seconds)
         await connection._negotiate()
@@ -132,9 +132,9 @@ class Connection:
         """Send one request and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
         return await (await self.send(message, response_class)).wait()
 
-    async def send(self, message: object, response_class: type[R]) -> Reply[R]:
-        """Write one request. Raises BrokerUnavailable, KafkaError."""
-        call = self.call(type(message), response_class)
+    async def send(self, message: object, response_class: type[R], *, version: int | None = None) -> Reply[R]:
+        """Write one request, in the version that `call` takes. Raises BrokerUnavailable, KafkaError."""
+        call = self.call(type(message), response_class, version=version)
         return await self.send_encoded(call, codec.encode(message, call.version))
 
     async def send_encoded(self, call: Call[R], body: Sequence[Buffer], *, has_reply: bool = True) -> Reply[R]:

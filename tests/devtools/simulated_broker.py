@@ -7,6 +7,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 import attrs
 import trio
@@ -31,6 +32,8 @@ from tests.devtools.memory_broker import MemoryBroker
 from tests.devtools.memory_network import MemoryConnection, MemoryNetwork
 from tests.devtools.memory_stream import MemoryStream
 from tests.devtools.processes import PROCESS, Process
+
+C = TypeVar("C", bound=Connection)
 
 ADDRESS = Address("192.0.2.2", 9092)
 RETRIES = RetryPolicy(deadline_seconds=10.0)
@@ -194,15 +197,21 @@ class SimulatedBroker:
 
     async def open_connection(self) -> tuple[MemoryConnection, Connection]:
         """Raises BrokerUnavailable."""
+        return await self.open_connection_of(Connection)
+
+    async def open_connection_of(self, kind: type[C]) -> tuple[MemoryConnection, C]:
+        """Open one of a kind of connections. Raises BrokerUnavailable."""
         stream = self.network.connect(self.open_stream())
         try:
-            return stream, await Connection.over(stream, ADDRESS, timeout_seconds=self.client_timeout_seconds)
+            return stream, await kind.over(stream, ADDRESS, timeout_seconds=self.client_timeout_seconds)
         except BaseException:
             stream.cut()
             raise
 
     def open_stream(self) -> MemoryStream:
-        """Connect to it past the network of its clients. Raises BrokerUnavailable, once it has ended."""
+        """Connect to it past the network of its clients. Raises BrokerUnavailable once it listens no more."""
+        if self.broker.services.draining.is_set():
+            raise BrokerUnavailable("it is shutting down") from ConnectionRefusedError()
         try:
             return self._context.run(MemoryBroker(self.broker, self._nursery).open_stream)
         except RuntimeError as exc:  # its nursery is closed, and its task not told of that yet

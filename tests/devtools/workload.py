@@ -63,6 +63,7 @@ READ_BATCHES_MAX_COUNT = 10_000  # which several readers get, again and again; m
 _ELSEWHERE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.NOT_COORDINATOR})
 
 Connect = Callable[[], Awaitable[Connection]]
+Knows = Callable[[Connection, "Topic", int], bool]  # whether who answers can't be behind another broker
 
 
 class OutOfSequence(Exception):
@@ -105,12 +106,19 @@ def content_of(record: Record) -> Content:
     return Content(record.timestamp_ms, zlib.crc32(whole.encode()), is_tombstone=record.value is None)
 
 
+def knows_all(connection: Connection, topic: Topic, index: int) -> bool:
+    """Tell that whoever answers knows all that is to be known of a partition, as where there is one broker."""
+    return True
+
+
 @attrs.define(eq=False, kw_only=True)
 class Reader:
     """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts.
 
     Where what it would read next is deleted it goes on at the log start, as a client with `auto.offset.reset=earliest`.
-    `positions` may name where to begin, and `partitions` some of all, also of those that are yet to come.
+    `positions` may name where to begin, and `partitions` some of all, also of those that are yet to come. Who does not
+    `know` a partition may be behind: what it serves is true, and not all of it. `run` lets `pause_seconds` pass between
+    polls.
     """
 
     name: str
@@ -119,6 +127,8 @@ class Reader:
     history: History
     positions: dict[int, int] = attrs.field(factory=dict)
     partitions: Sequence[int] | None = None
+    knows: Knows = knows_all
+    pause_seconds: float = 0.0
     ends: dict[int, int] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> None:
@@ -126,11 +136,16 @@ class Reader:
         await reconnecting(self.connect, self._poll_on, while_true=lambda: True)
 
     async def read_to_end(self) -> None:
-        """Read up to the high watermarks; the broker must stay. Raises KafkaError, BrokerUnavailable."""
-        async with aclosing(await self.connect()) as connection:
+        """Read up to the high watermarks, over crashes and moves. Raises KafkaError."""
+        self.ends.clear()
+        await reconnecting(self.connect, self._poll_to_end, while_true=self._is_before_end)
+
+    def _is_before_end(self) -> bool:
+        return any(self.positions.get(index, 0) < self.ends.get(index, math.inf) for index in self._partitions())
+
+    async def _poll_to_end(self, connection: Connection) -> None:
+        while self._is_before_end():
             await self.poll(connection)
-            while any(self.positions[index] < self.ends.get(index, math.inf) for index in self._partitions()):
-                await self.poll(connection)
 
     def _partitions(self) -> Sequence[int]:
         return range(self.topic.partition_count) if self.partitions is None else self.partitions
@@ -138,6 +153,8 @@ class Reader:
     async def _poll_on(self, connection: Connection) -> None:
         while True:
             await self.poll(connection)
+            if self.pause_seconds:
+                await trio.sleep(self.pause_seconds)
 
     async def poll(self, connection: Connection) -> None:
         """One fetch of every partition, whole batches."""
@@ -147,7 +164,8 @@ class Reader:
             if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 await self._go_to_log_start(connection, answer.partition_index)
             elif was_done(answer.error_code, self.topic.partition_name(answer.partition_index)):
-                self._take(answer, began)
+                is_known = self.knows(connection, self.topic, answer.partition_index)
+                self._take(answer, began if is_known else 0)
 
     async def _go_to_log_start(self, connection: Connection, index: int) -> None:
         start = await offset_at(connection, self.topic, index, EARLIEST)

@@ -12,7 +12,6 @@ import trio
 from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.codec import encode
 from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -132,8 +131,7 @@ class Recreator:
         async def delete(connection: Connection) -> None:
             nonlocal is_gone
             request = DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=TIMEOUT_MS)
-            call = connection.call(DeleteTopicsRequest, DeleteTopicsResponse, version=DELETE_BY_NAME_VERSION)
-            reply = await connection.send_encoded(call, encode(request, call.version))
+            reply = await connection.send(request, DeleteTopicsResponse, version=DELETE_BY_NAME_VERSION)
             answer = (await reply.wait()).responses[0]
             # It is not there if the reply to an earlier try was lost.
             is_gone = answer.error_code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION)

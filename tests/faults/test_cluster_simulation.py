@@ -12,7 +12,7 @@ import pytest
 
 from tests.devtools.simulate import run_seeds
 
-SEEDS_COUNT = 2  # eleven seconds of CPU each
+SEEDS_COUNT = 2  # four seconds of CPU each
 MORE_SEEDS_COUNT = 12  # of the slow suite
 PROCESSES_COUNT = min(2, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.
@@ -28,6 +28,7 @@ def run_and_check(seeds: Sequence[int]) -> None:
     outcomes = list(run_seeds(seeds, PROCESSES_COUNT, of_cluster=True))
     assert {outcome.seed: list(outcome.problems) for outcome in outcomes if outcome.problems} == {}
     assert sum(outcome.acknowledged_count for outcome in outcomes) > 100 * len(outcomes)  # otherwise nothing was tried
+    assert sum(outcome.committed_count for outcome in outcomes) > 5 * len(outcomes)
 
 
 @pytest.mark.timeout(600)  # half a minute, where nobody else uses the machine

@@ -3,6 +3,7 @@
 world        one seed's run: machines, clients, what goes wrong, and what must hold
 machine      what outlasts a broker, the lives on it, and how they end
 routes       how clients find the leader of a partition or the coordinator of a group
+spread       a client's connections to several brokers, used as one
 clients      who loads the brokers, and which of them take part in a seed
 line         a machine's way to the bucket: PUTs that arrive after their sender gave up, or died
 links        the network between brokers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import attrs
@@ -15,61 +15,28 @@ from kafscale.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from kafscale.wire.messages.fetch import PartitionData
-from tests.devtools.cluster.routes import LeaderRoute, Routes
+from tests.devtools.cluster.routes import Routes
+from tests.devtools.cluster.spread import SpreadConnection
 from tests.devtools.history import History
 from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.simulated_clients import PART_PROBABILITY, Run
+from tests.devtools.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.workload import Committer, Connect, Reader, Topic, reconnecting
 from tests.devtools.workload_producers import IdempotentProducer, PlainProducer
 
 PRODUCERS_MAX_COUNT = 2  # of a partition
-PAUSES_SECONDS = [0.1, 0.5]
+PAUSES_SECONDS = [0.2, 1.0]
+READER_PAUSE_SECONDS = 0.3
+TRANSACTIONS_PACE = 5.0
 MOVE_MEAN_SECONDS = 1.5
-POLL_PAUSE_SECONDS = 0.05
 GROUP = "billing"
 
 
 @attrs.define(eq=False, kw_only=True)
-class LedReader(Reader):
-    """Reads one partition from whoever leads it; what a broker says of offsets counts only if it leads then.
-
-    One that was superseded and does not know it yet may be behind: what it serves is true, and not all of it.
-    """
-
-    route: LeaderRoute
-    leads: Callable[[SimulatedBroker, Topic, int], bool]
-
-    def _note_offsets(self, answer: PartitionData, began: int) -> None:
-        life = self.route.life
-        if life is not None and self.leads(life, self.topic, answer.partition_index):
-            super()._note_offsets(answer, began)
-
-    async def _poll_on(self, connection: Connection) -> None:
-        while True:
-            await self.poll(connection)
-            await trio.sleep(POLL_PAUSE_SECONDS)  # who leads may not know the topic yet, and refuses at once
-
-    async def read_back(self) -> None:
-        """Read up to the high watermark, over moves. Raises KafkaError."""
-        is_read = False
-
-        async def read(connection: Connection) -> None:
-            nonlocal is_read
-            await self.poll(connection)
-            while self.positions[self.route.index] < self.ends[self.route.index]:
-                await self.poll(connection)
-                await trio.sleep(POLL_PAUSE_SECONDS)
-            is_read = True
-
-        await reconnecting(self.connect, read, while_true=lambda: not is_read)
-
-
-@attrs.define(eq=False, kw_only=True)
 class Mover:
-    """Has partitions led by other brokers, by Kafka's own request."""
+    """Has partitions of any of these topics led by other brokers, by Kafka's own request."""
 
-    topic: Topic
+    topics: Sequence[Topic]
     connect: Connect
     broker_ids: list[int]
     random: Random
@@ -83,9 +50,10 @@ class Mover:
         while not self.stopping.is_set():
             with trio.move_on_after(self.random.expovariate(1 / MOVE_MEAN_SECONDS)):
                 await self.stopping.wait()
-            index, broker_id = self.random.randrange(self.topic.partition_count), self.random.choice(self.broker_ids)
+            topic = self.random.choice(self.topics)
+            index, broker_id = self.random.randrange(topic.partition_count), self.random.choice(self.broker_ids)
             wanted = ReassignablePartition(partition_index=index, replicas=[broker_id])
-            topics = [ReassignableTopic(name=self.topic.name, partitions=[wanted])]
+            topics = [ReassignableTopic(name=topic.name, partitions=[wanted])]
             request = AlterPartitionReassignmentsRequest(timeout_ms=1_000, topics=topics)
             await connection.request(request, AlterPartitionReassignmentsResponse)
 
@@ -101,19 +69,32 @@ class ClusterClients:
     leads: Callable[[SimulatedBroker, Topic, int], bool]
     keys_count: int | None = None
 
-    def readers(self, name: str, topic: Topic) -> list[LedReader]:
+    def transactional(self, kinds: Sequence[TopicKind], random: Random) -> TransactionalClients:
+        """Make those that write in transactions."""
+        return TransactionalClients(
+            connect=self.routes.to_all(may_be_stale=True),
+            connect_newest=self.routes.to_all(may_be_stale=False),
+            history=self.history,
+            random=random,
+            kinds=kinds,
+            has_lost=False,
+            knows=self._knows,
+            pace=TRANSACTIONS_PACE,
+        )
+
+    def readers(self, name: str, topic: Topic) -> list[Reader]:
         """Make a reader of each partition."""
         return [self._reader(name, topic, index) for index in range(topic.partition_count)]
 
-    def writers(self, topic: Topic, stopping: trio.Event) -> Iterator[Run]:
-        """Make what loads the brokers, and moves partitions."""
+    def writers(self, topic: Topic, others: Sequence[Topic], stopping: trio.Event) -> Iterator[Run]:
+        """Make what loads the brokers, and moves partitions, of other topics too."""
         for index in range(topic.partition_count):
             for number in range(self.random.randint(0, PRODUCERS_MAX_COUNT)):
                 yield self._producer(f"p{number}", topic, index, stopping).run
             if self._takes_part():
                 yield self._plain_producer(topic, index, stopping).run
         if self._takes_part():
-            yield self._mover(topic, stopping).run
+            yield self._mover([topic, *others], stopping).run
 
     def committer(self, topic: Topic, stopping: trio.Event) -> Committer:
         """Make who commits offsets of a group, which takes part in every seed."""
@@ -130,17 +111,21 @@ class ClusterClients:
     def _takes_part(self) -> bool:
         return self.random.random() < PART_PROBABILITY
 
-    def _reader(self, name: str, topic: Topic, index: int) -> LedReader:
-        route = self.routes.to_leader(topic, index)
-        return LedReader(
+    def _reader(self, name: str, topic: Topic, index: int) -> Reader:
+        return Reader(
             name=name,
             topic=topic,
-            connect=route,
-            route=route,
+            connect=self.routes.to_all(may_be_stale=True),
             history=self.history,
             partitions=[index],
-            leads=self.leads,
+            knows=self._knows,
+            pause_seconds=READER_PAUSE_SECONDS,
         )
+
+    def _knows(self, connection: Connection, topic: Topic, index: int) -> bool:
+        assert isinstance(connection, SpreadConnection)
+        life = connection.leader_life(topic.name, index)
+        return life is not None and self.leads(life, topic, index)
 
     def _producer(self, name: str, topic: Topic, index: int, stopping: trio.Event) -> IdempotentProducer:
         return IdempotentProducer(
@@ -169,9 +154,9 @@ class ClusterClients:
             partitions=[index],
         )
 
-    def _mover(self, topic: Topic, stopping: trio.Event) -> Mover:
+    def _mover(self, topics: Sequence[Topic], stopping: trio.Event) -> Mover:
         return Mover(
-            topic=topic,
+            topics=topics,
             connect=self.routes.to_any,
             broker_ids=self.broker_ids,
             random=Random(self.random.random()),

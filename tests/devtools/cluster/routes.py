@@ -17,6 +17,7 @@ from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.devtools.cluster.spread import SpreadConnection
 from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.workload import Connect, Topic
 
@@ -33,10 +34,8 @@ class Routes:
 
     async def to_any(self) -> Connection:
         """Connect to any broker. Raises BrokerUnavailable."""
-        await self._pause()
-        up = [lives for lives in self.lives() if lives]
-        life = await self._choose(self.random.choice(up) if up else (), may_be_stale=True)
-        return (await life.open_connection())[1]
+        await self.pause()
+        return (await (await self._any()).open_connection())[1]
 
     def to_leader(self, topic: Topic, index: int) -> LeaderRoute:
         """Return how to connect to who leads a partition."""
@@ -54,30 +53,50 @@ class Routes:
 
         return connect
 
+    def to_all(self, *, may_be_stale: bool) -> Connect:
+        """Return how to connect to all brokers at once, as a client does."""
+
+        async def connect() -> Connection:
+            await self.pause()
+            life = await self._any()
+            _, connection = await life.open_connection_of(SpreadConnection)
+            connection.routes, connection.may_be_stale = self, may_be_stale
+            return connection
+
+        return connect
+
+    def broker_ids(self) -> list[int]:
+        """Return who can be connected to."""
+        return [lives[-1].settings.broker_id for lives in self.lives() if lives]
+
     async def find(self, broker_id: int, *, may_be_stale: bool = True) -> SimulatedBroker:
         """Return who answers at a broker's address. Raises BrokerUnavailable."""
         of_it = [lives for lives in self.lives() if lives and lives[-1].settings.broker_id == broker_id]
         return await self._choose(of_it[0] if of_it else (), may_be_stale=may_be_stale)
 
+    async def _any(self) -> SimulatedBroker:
+        up = [lives for lives in self.lives() if lives]
+        return await self._choose(self.random.choice(up) if up else (), may_be_stale=True)
+
     async def _choose(self, lives: Sequence[SimulatedBroker], *, may_be_stale: bool) -> SimulatedBroker:
         if not lives:
-            await self._pause()
+            await self.pause()
             raise BrokerUnavailable("no broker is there")
         is_stale = may_be_stale and len(lives) > 1 and self.random.random() < STALE_PROBABILITY
         return self.random.choice(lives[:-1]) if is_stale else lives[-1]
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
+        """Let a moment pass, before somebody tries again."""
         await trio.sleep(self.random.uniform(0, PAUSE_MAX_SECONDS))
 
 
 @attrs.define(eq=False)
 class LeaderRoute:
-    """Connects to the leader of a partition, whenever it is called; `life` is whom it has reached last."""
+    """Connects to the leader of a partition, whenever it is called."""
 
     routes: Routes
     topic: Topic
     index: int
-    life: SimulatedBroker | None = attrs.field(default=None, init=False)
 
     async def __call__(self) -> Connection:
         """Raises BrokerUnavailable."""
@@ -85,5 +104,5 @@ class LeaderRoute:
             request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
             (found,) = (await connection.request(request, MetadataResponse)).topics
         leaders = [each.leader_id for each in found.partitions if each.partition_index == self.index]
-        self.life = await self.routes.find(leaders[0] if leaders else -1)
-        return (await self.life.open_connection())[1]
+        life = await self.routes.find(leaders[0] if leaders else -1)
+        return (await life.open_connection())[1]

@@ -3,9 +3,11 @@
 Two to four machines share a bucket; some join later than others. Each has its broker end and start again several times
 (`machine`), at moments of its own, while partitions move by request and for balance, and the controller dies with the
 rest. Idempotent and plain producers write to each partition by its leader, which they find as clients do; each
-partition is followed by a reader, and a group commits offsets. The head of the metadata is looked at as it is written
-(`head_log`). In the end all is healed and every send must be answered, what was superseded has ended, all brokers agree
-on who leads what, and everything is read back, from the brokers and from the bucket, before and after a restart of all.
+partition is followed by a reader, and a group commits offsets. Other topics are written in transactions, whose
+coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The
+head of the metadata is looked at as it is written (`head_log`). In the end all is healed and every send must be
+answered, every transaction and what was superseded has ended, all brokers agree on who leads what, and everything is
+read back, from the brokers and from the bucket, before and after a restart of all.
 
 The seed's remainder by the number of modes is the durability. `simulate --cluster` runs seeds.
 """
@@ -38,15 +40,24 @@ from tests.devtools.memory_broker import memory_settings
 from tests.devtools.processes import let_suspend
 from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.simulation import COMPACTED, FORGETFUL
+from tests.devtools.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.workload import Committer, Topic, marker_offsets
 from tests.devtools.workload_topics import create_topic
 
 DURABILITIES = tuple(Durability)
+KINDS = [
+    TopicKind(),
+    TopicKind(configs=COMPACTED),
+    TopicKind(configs=COMPACTED, keys_count=20),
+    TopicKind(configs=FORGETFUL, keys_count=20),
+    TopicKind(is_deleted_from=True),
+]
 MACHINE_COUNTS = (2, 3, 3, 4)
 TURNS_COUNT = 8  # of all machines together
 PARTITION_COUNT = 4
 INTERNAL_PARTITION_COUNT = 2
 JOIN_MAX_SECONDS = 5.0
+CALM_MAX_SECONDS = 2.0  # of load, before the trouble and behind it
 QUIET_SECONDS = 60.0  # simulated: partitions are balanced, and what is not needed is merged or deleted
 AGREE_SECONDS = 60.0
 CREATE_SECONDS = 60.0
@@ -63,11 +74,11 @@ class ClusterSimulation:
     settings: Settings = attrs.field(init=False)
     head: HeadLog = attrs.field(init=False)
     machines: list[Machine] = attrs.field(factory=list, init=False)
-    committed_count: int = 0  # transactions, of which there are none yet
     _random: Random = attrs.field(init=False)
     _bucket: MemoryStore = attrs.field(factory=MemoryStore, init=False)
     _links: Links = attrs.field(init=False)
     _clients: ClusterClients = attrs.field(init=False)
+    _transactional: TransactionalClients = attrs.field(init=False)
     _topics: list[Topic] = attrs.field(factory=list, init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)  # the load ends
     _world: trio.Nursery = attrs.field(init=False)
@@ -121,6 +132,12 @@ class ClusterSimulation:
             broker_ids=self._broker_ids,
             leads=self._leads,
         )
+        self._transactional = self._clients.transactional(KINDS, Random(f"{self.seed} transactions"))
+
+    @property
+    def committed_count(self) -> int:
+        """Count the transactions that their producers know to be committed."""
+        return self._transactional.seen.committed_count
 
     @property
     def _broker_ids(self) -> list[int]:
@@ -129,7 +146,8 @@ class ClusterSimulation:
     @property
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
-        return [*map(str, self.history.anomalies()), *self.head.faults, *self.faults]
+        found = [*map(str, self.history.anomalies()), *self._transactional.problems()]
+        return [*found, *self.head.faults, *self.faults]
 
     async def run(self) -> None:
         """Load and trouble; then let all be answered, and read everything back."""
@@ -145,6 +163,7 @@ class ClusterSimulation:
                 async with trio.open_nursery() as readers:
                     for reader in self._clients.readers("follower", topic):
                         readers.start_soon(reader.run)
+                    self._transactional.start_readers(readers)
                     await self._load(topic, committer, keepers)
                     readers.cancel_scope.cancel()
                 await self._settle(topic, committer)
@@ -157,11 +176,14 @@ class ClusterSimulation:
         with trio.fail_after(2 * SETTLE_SECONDS):
             async with trio.open_nursery() as writers:
                 writers.start_soon(committer.run)
-                for run in self._clients.writers(topic, self._stopping):
+                for run in self._clients.writers(topic, self._transactional.all_topics, self._stopping):
                     writers.start_soon(run)
+                self._transactional.start_writers(writers, self._stopping)
+                await trio.sleep(self._random.uniform(0, CALM_MAX_SECONDS))
                 await self._trouble()
                 for machine in self.machines:
                     keepers.start_soon(machine.keep_up)
+                await trio.sleep(self._random.uniform(0, CALM_MAX_SECONDS))
                 self._stopping.set()
 
     async def _create_topic(self) -> Topic:
@@ -169,7 +191,8 @@ class ClusterSimulation:
         configs, self._clients.keys_count = self._random.choice(kinds)
         self.history.tombstones_may_go = configs is FORGETFUL
         topic = await create_topic(self._clients.routes.to_any, "orders", configs)
-        self._topics.append(topic)
+        await self._transactional.create_topics()
+        self._topics += [topic, *self._transactional.all_topics]
         return topic
 
     async def _trouble(self) -> None:
@@ -206,9 +229,11 @@ class ClusterSimulation:
     async def _read_back(self, name: str, topic: Topic, committer: Committer) -> None:
         with trio.fail_after(SETTLE_SECONDS):
             for reader in self._clients.readers(name, topic):
-                await reader.read_back()
-                self.history.has_read_all(name, topic.partition_name(reader.route.index))
+                await reader.read_to_end()
+            for index in range(topic.partition_count):
+                self.history.has_read_all(name, topic.partition_name(index))
             await self._checked(committer)
+            await self._transactional.read_back(name)
 
     async def _checked(self, committer: Committer) -> None:
         while True:

@@ -11,7 +11,7 @@ import attrs
 
 from kafscale.client.connection import Connection, Reply
 from kafscale.errors import KafkaError
-from kafscale.wire import codec, error_codes
+from kafscale.wire import error_codes
 from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kafscale.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -180,8 +180,7 @@ class Calls:
         raise KafkaError(error_code, f"{what}: {error_codes.name(error_code)}")
 
     async def _send(self, request: object, response_class: type[R], version: int) -> Reply[R]:
-        call = self.connection.call(type(request), response_class, version=version)
-        return await self.connection.send_encoded(call, codec.encode(request, version))
+        return await self.connection.send(request, response_class, version=version)
 
 
 def by_place(response: ProduceResponse) -> dict[Place, PartitionProduceResponse]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from random import Random
 
 import attrs
 import trio
 
+from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -31,7 +32,7 @@ from tests.devtools.transactional.latecomer import Latecomer
 from tests.devtools.transactional.producer import LoadedTopic, TransactionalProducer
 from tests.devtools.transactional.reader import CommittedReader, StabilityAsker, UncommittedReader
 from tests.devtools.transactional.seen import CommittedRead, Sent, TransactionsSeen
-from tests.devtools.workload import Connect, Deleter, Reader, Topic
+from tests.devtools.workload import Connect, Deleter, Knows, Reader, Topic, knows_all
 from tests.devtools.workload_producers import PlainProducer
 from tests.devtools.workload_topics import create_topic
 
@@ -45,6 +46,7 @@ SETTLE_SECONDS = 60.0  # simulated: longer than any timeout, and than coordinato
 SETTLE_POLL_SECONDS = 1.0
 
 _NOBODY = (error_codes.TRANSACTIONAL_ID_NOT_FOUND, error_codes.NOT_COORDINATOR)  # of an id that nobody has used
+_LATER = frozenset({error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE})
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -104,7 +106,8 @@ class TransactionalClients:
     """All of them. `connect` may reach a broker that has been taken over from, `connect_newest` does not.
 
     `has_lost`: a disk may be lost with what was acknowledged, and then a transaction may be half there. `has_rivals`:
-    each transactional id has two producers, otherwise some have.
+    each transactional id has two producers, otherwise some have. `knows` is what a `Reader` asks. All pauses are `pace`
+    times as long as with one broker.
     """
 
     connect: Connect
@@ -114,6 +117,8 @@ class TransactionalClients:
     kinds: Sequence[TopicKind]
     has_lost: bool
     has_rivals: bool = False
+    knows: Knows = knows_all
+    pace: float = 1.0
     seen: TransactionsSeen = attrs.field(init=False)
     topics: list[Topic] = attrs.field(factory=list, init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
@@ -195,7 +200,7 @@ class TransactionalClients:
             stopping=stopping,
             protocol=self.random.choice([OLD, NEW]),
             timeout_ms=self.random.choice(TIMEOUTS_MS),
-            pause_max_seconds=0.05,
+            pause_max_seconds=self.pace * 0.05,
         )
 
     def _producer(self, name: str, transactional_id: str, stopping: trio.Event) -> TransactionalProducer:
@@ -212,7 +217,7 @@ class TransactionalClients:
             stopping=stopping,
             protocol=self.random.choice([OLD, NEW]),
             timeout_ms=self.random.choice(TIMEOUTS_MS),
-            pause_max_seconds=self.random.choice([0.01, 0.05]),
+            pause_max_seconds=self.pace * self.random.choice([0.01, 0.05]),
             has_lost=self.has_lost,
         )
 
@@ -224,7 +229,7 @@ class TransactionalClients:
             history=_PlainSends(seen=self.seen),
             random=Random(self.random.random()),
             stopping=stopping,
-            pause_max_seconds=0.1,
+            pause_max_seconds=self.pace * 0.1,
         )
 
     def _deleter(self, topic: Topic, stopping: trio.Event) -> Deleter:
@@ -234,7 +239,7 @@ class TransactionalClients:
             history=self.history,
             random=Random(self.random.random()),
             stopping=stopping,
-            pause_max_seconds=0.2,
+            pause_max_seconds=self.pace * 0.2,
         )
 
     def _asker(self) -> StabilityAsker:
@@ -243,7 +248,8 @@ class TransactionalClients:
             connect=self.connect_newest,
             history=self.history,
             random=Random(self.random.random()),
-            pause_max_seconds=0.2,
+            pause_max_seconds=self.pace * 0.2,
+            knows=self.knows,
         )
 
     def _offsets_asker(self, copying: Copying) -> OffsetsAsker:
@@ -253,7 +259,7 @@ class TransactionalClients:
             asked=self._asked,
             connect=self.connect_newest,
             random=Random(self.random.random()),
-            pause_max_seconds=0.1,
+            pause_max_seconds=self.pace * 0.1,
             faults=self.faults,
         )
 
@@ -262,17 +268,34 @@ class TransactionalClients:
             topics=self.all_topics,
             connect=self.connect_newest,
             random=Random(self.random.random()),
-            pause_max_seconds=0.2,
+            pause_max_seconds=self.pace * 0.2,
             faults=self.faults,
         )
 
     def _uncommitted(self, name: str, topic: Topic) -> UncommittedReader:
-        return UncommittedReader(name=name, topic=topic, connect=self.connect_newest, history=self.history)
+        return UncommittedReader(
+            name=name,
+            topic=topic,
+            connect=self.connect_newest,
+            history=self.history,
+            knows=self.knows,
+            pause_seconds=self._pause_of_readers,
+        )
 
     def _committed(self, name: str, topic: Topic) -> CommittedReader:
         return CommittedReader(
-            name=name, topic=topic, connect=self.connect_newest, history=self.history, seen=self.seen
+            name=name,
+            topic=topic,
+            connect=self.connect_newest,
+            history=self.history,
+            seen=self.seen,
+            knows=self.knows,
+            pause_seconds=self._pause_of_readers,
         )
+
+    @property
+    def _pause_of_readers(self) -> float:
+        return (self.pace - 1) * 0.05
 
     # ---- when all is healed ---------------------------------------------------------------------------------------
 
@@ -291,8 +314,7 @@ class TransactionalClients:
             await self._check_copies(name, self._copying)
 
     async def _check_copies(self, name: str, copying: Copying) -> None:
-        async with aclosing(await self.connect_newest()) as connection:
-            offsets = await fetch_offsets(connection, GROUP, copying.source)
+        offsets = await self._stable_offsets(copying)
         if offsets is None:
             self.faults.append(f"{name}: the offsets of {GROUP} are not stable")
             return
@@ -305,6 +327,13 @@ class TransactionalClients:
         copies = (value for values in read(copying.destination).values() for value in values)
         self.faults += [f"{name}: {each}" for each in wrong_copies(read(copying.source), copies, offsets)]
 
+    async def _stable_offsets(self, copying: Copying) -> Mapping[int, int] | None:
+        while True:
+            with suppress(BrokerUnavailable):
+                async with aclosing(await self.connect_newest()) as connection:
+                    return await fetch_offsets(connection, GROUP, copying.source)
+            await trio.sleep(SETTLE_POLL_SECONDS)
+
     async def _wait_settled(self, name: str) -> None:
         """Ask the coordinators until nothing is open; what has a timeout must not be for ever."""
         with trio.move_on_after(SETTLE_SECONDS) as waiting:
@@ -315,18 +344,24 @@ class TransactionalClients:
 
     async def _unsettled(self) -> Mapping[str, str]:
         """The ids whose transaction has not ended, by both ways to ask, which must know the same ones."""
-        async with aclosing(await self.connect_newest()) as connection:
-            request = DescribeTransactionsRequest(transactional_ids=self._ids)
-            response = await connection.request(request, DescribeTransactionsResponse)
-            listed = await connection.request(ListTransactionsRequest(), ListTransactionsResponse)
-        codes = {listed.error_code, *(each.error_code for each in response.transaction_states)}
-        if codes & {error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE}:
-            return dict.fromkeys(self._ids, "unknown")
+        unknown = dict.fromkeys(self._ids, "unknown")
+        answers = []
+        try:
+            async with aclosing(await self.connect_newest()) as connection:
+                for each in self._ids:
+                    request = DescribeTransactionsRequest(transactional_ids=[each])
+                    answers += (await connection.request(request, DescribeTransactionsResponse)).transaction_states
+                listed = await connection.request(ListTransactionsRequest(), ListTransactionsResponse)
+        except BrokerUnavailable:
+            return unknown
+        codes = {listed.error_code, *(each.error_code for each in answers)}
+        if codes & _LATER:
+            return unknown
         assert codes <= {0, *_NOBODY}, codes
         found = {each.transactional_id: each.transaction_state for each in listed.transaction_states}
-        described = {each.transactional_id for each in response.transaction_states if not each.error_code}
-        if found.keys() != described:
-            self.faults.append(f"{sorted(described)} are described, and listed are {sorted(found)}")
+        described = {each.transactional_id for each in answers if not each.error_code}
+        if found.keys() != described:  # as while a coordinator moves
+            return dict.fromkeys(found.keys() ^ described, "listed or described, and not both")
         return {each: state for each, state in found.items() if state not in SETTLED_STATES}
 
     # ---- what must hold -------------------------------------------------------------------------------------------

@@ -16,7 +16,18 @@ from kafscale.wire.records import iterate_records
 from tests.devtools.history import History
 from tests.devtools.transactional.seen import CommittedRead, TransactionsSeen
 from tests.devtools.transactions import counted_batches
-from tests.devtools.workload import Connect, Reader, Topic, ask_offset, batches_of, content_of, reconnecting, value_of
+from tests.devtools.workload import (
+    Connect,
+    Knows,
+    Reader,
+    Topic,
+    ask_offset,
+    batches_of,
+    content_of,
+    knows_all,
+    reconnecting,
+    value_of,
+)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -77,6 +88,7 @@ class StabilityAsker:
     history: History
     random: Random
     pause_max_seconds: float
+    knows: Knows = knows_all
 
     async def run(self) -> None:
         """Ask until cancelled. Raises KafkaError."""
@@ -90,5 +102,5 @@ class StabilityAsker:
             began = self.history.now()
             answer = await ask_offset(connection, topic, index, LATEST, level=IsolationLevel.READ_COMMITTED)
             if answer is not None:
-                where = topic.partition_name(index)
-                self.history.saw_stable_offset(where, began=began, last_stable_offset=answer.offset)
+                where, is_known = topic.partition_name(index), self.knows(connection, topic, index)
+                self.history.saw_stable_offset(where, began=began if is_known else 0, last_stable_offset=answer.offset)
