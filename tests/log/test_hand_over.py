@@ -9,7 +9,8 @@ import trio.testing
 
 from kafscale.config import Durability
 from kafscale.errors import KafkaError, StoreUnavailable
-from kafscale.log.hand_over import acquire_partition, release_partition
+from kafscale.formats.segment import EpochStart
+from kafscale.log.hand_over import Acquisition, acquire_partition, release_partition
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.log.rewrite.merge_sources import merged_footer, read_source
 from kafscale.log.rewrite.retention import Retention
@@ -439,3 +440,43 @@ async def test_many_move_at_once_under_load(autojump_clock, durability, seed):
     async with memory_log(store, log.disk.crash(), topics=[spec], leader_epoch=100, durability=durability) as log:
         for index, values in acknowledged.items():
             assert await log.values(log.partition(index)) == values
+
+
+# ---- what an earlier epoch wrote last, and a later one has written nothing behind ----------------------------------
+
+
+async def test_the_last_flush_before_an_epoch_without_records_stays_though_a_reply_is_cut_off(autojump_clock):
+    """It was taken for late, and acknowledged records were lost: how far it goes is in its footer alone."""
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[TWO], durability=Durability.SEGMENT) as log:
+        await log.append(log.partition(), b"a", b"b")
+        await release(log)
+        store.truncate(On("get*", "*.kfs", times=1))
+        partition = await acquire_partition(log.log, LATER, 0, Acquisition(begun=[EpochStart(3, 2)]))
+        assert await log.values(partition) == [b"a", b"b"]
+
+
+async def test_it_is_missed_where_it_is_damaged(autojump_clock, caplog):
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[TWO], durability=Durability.SEGMENT) as log:
+        await log.append(log.partition(), b"a", b"b")
+        (segment,) = log.partition().manifest.segments
+        await release(log)
+        await store.put(segment.key.key, [b"x" * 100])
+        await store.delete([segment.key.of_kind("index").key])
+        partition = await acquire_partition(log.log, LATER, 0, Acquisition(begun=[EpochStart(3, 2)]))
+        assert partition.next_offset == 2
+        assert "damaged and quarantined" in caplog.text
+
+
+async def test_what_begins_where_the_later_epoch_does_is_late_whatever_it_is(autojump_clock, caplog):
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[TWO], durability=Durability.SEGMENT) as log:
+        await log.append(log.partition(), b"a", b"b")
+        await log.append(log.partition(), b"late")
+        late = log.partition().manifest.segments[-1]
+        await release(log)
+        await store.put(late.key.key, [b"x" * 100])
+        partition = await acquire_partition(log.log, LATER, 0, Acquisition(begun=[EpochStart(3, 2)]))
+        assert await log.values(partition) == [b"a", b"b"]
+        assert "quarantined" not in caplog.text

@@ -338,12 +338,29 @@ class _PartitionRestore:
                 if not seemingly_late:
                     return resolution
                 for key in sorted(seemingly_late, key=_name):
-                    try:
-                        footer = await read_footer(self.restorer.store, key)
-                    except (DamagedObject, NotFound):
+                    if not await self._look_at_late(key):
                         unreadable.add(key)
-                    else:
-                        self._learn(key, footer)
+
+    async def _look_at_late(self, key: SegmentKey) -> bool:
+        """Look at what seems to be late; False if it is unreadable, and would be late in any case.
+
+        What begins before all later epochs may be the last that was written before them: it is late only if it ends
+        behind that. So where it comes damaged it is looked at as closely as any other, and where it has gone it is
+        missed. Raises NotFound, as others do.
+        """
+        if self._may_end_in_time(key):
+            await self._open(key)
+            return True
+        try:
+            footer = await read_footer(self.restorer.store, key)
+        except (DamagedObject, NotFound):
+            return False
+        self._learn(key, footer)
+        return True
+
+    def _may_end_in_time(self, key: SegmentKey) -> bool:
+        begins = [start.start_offset for start in self.begun if start.epoch > key.epoch]
+        return bool(begins) and key.base_offset < min(begins) and not self._is_superseded(key)
 
     def _came_late(self, key: SegmentKey) -> bool:
         """Tell whether a flush of an earlier broker was not there when that of the checkpoint had offsets behind it."""
@@ -380,8 +397,10 @@ class _PartitionRestore:
         What a flush wrote ends before the next base offset.
         """
         key = damaged.key
-        if damaged.end_is_known:
-            return damaged.end_offset
+        begins = [each.start_offset for each in self.begun if each.epoch > key.epoch]
+        later = min((each for each in begins if each > key.base_offset), default=OFFSET_MAX)
+        if damaged.end_is_known or later < damaged.end_offset:
+            return min(damaged.end_offset, later)
         if key in self.known_ends:
             return self.known_ends[key]
         following = None if key.generation else self.ends.get(key)
