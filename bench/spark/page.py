@@ -36,9 +36,8 @@ time; "Short of that" says where it is not.
 
 _READ = """An hour by timestamps sets `startingTimestamp` and `endingTimestamp` on both sources. By `where`, the
 condition is on the column `timestamp`, with `pushFilters` on the bucket, as `kafscale sql` does; the Kafka source
-reads the whole topic then. Indexes tell the latest timestamp of each few batches and not the earliest, so a lower
-bound leaves out what is before it, and an upper one spares no reading: the last hour reads a 24th of the day, an hour
-at noon half of it. Of what is later than an upper bound, tasks look at the timestamps and drop the rest.
+reads the whole topic then. Indexes tell the latest and the earliest timestamp of each few batches, so any hour reads a
+24th of the day.
 """
 
 _FURTHER = f"""Seconds; medians of {WRITE_ROUNDS} rounds in turns, and of {SQL_ROUNDS} processes. Sinks write to

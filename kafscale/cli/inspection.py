@@ -31,6 +31,7 @@ from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.log.check.local_wal_check import WalFileCheck
 from kafscale.log.check.s3_wal_check import WalObjectCheck
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.compression import NAMES, NONE
 from kafscale.wire.control_records import parse_marker
 from kafscale.wire.records import BatchHeader, validate, validate_compressed
@@ -200,7 +201,7 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
     *_, reserved, _ = segment.TRAILER.unpack(view[-segment.TRAILER.size :])
     found.expect("what the trailer keeps free", reserved, 0)
     found.aborted, found.open = footer.aborted, footer.open_transactions
-    identity = footer.identity
+    identity, earliest_ms = footer.identity, footer.index.min_timestamps_ms
     for fact, value in (
         ("topic id", topic_id_text(identity.topic_id)),
         ("partition", identity.partition),
@@ -214,6 +215,7 @@ def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | 
         ("bytes of batches", identity.body_bytes),
         ("max timestamp", iso_time(identity.max_timestamp_ms)),
         ("index rows", len(footer.index.positions)),
+        ("rows with an earliest time", len(earliest_ms) - earliest_ms.count(MIN_TIMESTAMP_UNKNOWN)),
         ("producers", len(footer.producers)),
         ("aborted transactions", len(footer.aborted)),
         ("open transactions", len(footer.open_transactions)),

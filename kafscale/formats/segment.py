@@ -10,10 +10,11 @@
                         | i64 last offset | i64 record count | u16 version | u16 0 | "KFE2"
 
 Sections: identity (1), index (2), producers (3), leader epochs (4), in what compaction wrote, compaction (5), aborted
-transactions (6) and open ones (7) if there are any, coordinator epochs of producers (8), and rows of the index that may
-have a marker of a transaction (9), where its writer knows that. A reader skips kinds that it does not know, so later
-versions can add some; a known kind in a newer version is refused. The index has a row per batch, or per ~size/1024
-bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into the one GET of the last 64 KiB.
+transactions (6) and open ones (7) if there are any, coordinator epochs of producers (8), and, where its writer knows
+them, rows of the index that may have a marker of a transaction (9), and the earliest times of rows (10). A reader skips
+kinds that it does not know, so later versions can add some; a known kind in a newer version is refused. The index has a
+row per batch, or per ~size/1024 bytes where there are more than 1,024, so that a footer of a 64 MiB segment fits into
+the one GET of the last 64 KiB.
 
 The version is 3 if there is a section 6 or 7, and else 2: who does not know these would take records that were aborted,
 or are not committed yet, for all others. Version 3 has a 3 in the header and version 2 of the section of leader epochs,
@@ -24,6 +25,8 @@ a section that they know in a newer version tells them, and their users, to star
     open transactions      those that have no marker up to the end of this segment, in order of their first offset
     coordinator epochs     of the producers in section 3, where a marker has told one
     rows with markers      u32 row of the index, in order; in a row that is not named, each offset is that of a record
+    earliest times         i64 of each row of the index, the least timestamp of its records, -1 among them; -2^63 if it
+                           is not known, as of batches that were replayed from the log, or that compaction has made
 
     producers, version 1   producers                                   all that there are after the last batch
     producers, version 2   i64 producers from | producers              some: those that wrote here, and a few others
@@ -69,6 +72,7 @@ from kafscale.formats.transactions import (
     stable_end,
     with_coordinators,
 )
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 
 VERSION = 2
 VERSION_WITH_TRANSACTIONS = 3
@@ -80,7 +84,7 @@ TRAILER_MAGIC = b"KFE2"
 FOOTER_MAX_BYTES = 64 << 20  # a longer one is a damaged trailer, not a reason to allocate
 
 IDENTITY_SECTION, INDEX_SECTION, PRODUCERS_SECTION, EPOCHS_SECTION, COMPACTION_SECTION = 1, 2, 3, 4, 5
-ABORTED_SECTION, OPEN_SECTION, COORDINATORS_SECTION, MARKERS_SECTION = 6, 7, 8, 9
+ABORTED_SECTION, OPEN_SECTION, COORDINATORS_SECTION, MARKERS_SECTION, EARLIEST_SECTION = 6, 7, 8, 9, 10
 SECTION_VERSION = 1  # of each of these
 EPOCHS_VERSION_WITH_TRANSACTIONS = 2  # of the section of leader epochs, in a segment of version 3
 SOME_PRODUCERS_VERSION = 2  # of the producers' section, where it has not all of them
@@ -104,6 +108,8 @@ class Span(Protocol):
     def last_offset(self) -> int: ...
     @property
     def max_timestamp_ms(self) -> int: ...
+    @property
+    def min_timestamp_ms(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
 
@@ -137,11 +143,19 @@ class Identity:
 
 @attrs.frozen
 class Index:
-    """Rows in order of offset: a run of batches each. Positions count from the start of the `.kfs`."""
+    """Rows in order of offset: a run of batches each. Positions count from the start of the `.kfs`.
+
+    Of an earliest timestamp that is not known there is MIN_TIMESTAMP_UNKNOWN, by default for all.
+    """
 
     base_offsets: array[int]
     positions: array[int]
     max_timestamps_ms: array[int]
+    min_timestamps_ms: array[int] = attrs.field()
+
+    @min_timestamps_ms.default
+    def _unknown(self) -> array[int]:
+        return array("q", [MIN_TIMESTAMP_UNKNOWN]) * len(self.base_offsets)
 
 
 @attrs.frozen(kw_only=True)
@@ -249,7 +263,7 @@ def rows_of(index: Index, offsets: Iterable[int]) -> tuple[int, ...]:
 
 def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
     granularity = 0 if len(spans) <= INDEX_ROWS_MAX_COUNT else identity.body_bytes // INDEX_ROWS_MAX_COUNT
-    base_offsets, positions, max_timestamps_ms = array("q"), array("q"), array("q")
+    base_offsets, positions, max_timestamps_ms, min_timestamps_ms = (array("q") for _ in range(4))
     position = HEADER.size
     next_offset = identity.base_offset
     row_start = -1 - granularity
@@ -258,12 +272,14 @@ def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
             base_offsets.append(next_offset)
             positions.append(position)
             max_timestamps_ms.append(span.max_timestamp_ms)
+            min_timestamps_ms.append(span.min_timestamp_ms)
             row_start = position
-        elif span.max_timestamp_ms > max_timestamps_ms[-1]:
-            max_timestamps_ms[-1] = span.max_timestamp_ms
+        else:
+            max_timestamps_ms[-1] = max(max_timestamps_ms[-1], span.max_timestamp_ms)
+            min_timestamps_ms[-1] = min(min_timestamps_ms[-1], span.min_timestamp_ms)
         position += span.size_bytes
         next_offset = span.last_offset + 1
-    return Index(base_offsets, positions, max_timestamps_ms)
+    return Index(base_offsets, positions, max_timestamps_ms, min_timestamps_ms)
 
 
 def encode_header(footer: Footer) -> bytes:
@@ -296,6 +312,9 @@ def encode_footer(footer: Footer) -> bytes:
     sections += [section for section in transactions if section[-1]]
     if footer.marker_rows is not None:
         sections.append((MARKERS_SECTION, SECTION_VERSION, b"".join(map(MARKER_ROW.pack, footer.marker_rows))))
+    earliest_ms = footer.index.min_timestamps_ms
+    if earliest_ms.count(MIN_TIMESTAMP_UNKNOWN) < len(earliest_ms):
+        sections.append((EARLIEST_SECTION, SECTION_VERSION, _big_endian(earliest_ms)))
     encoded = b"".join(
         SECTION.pack(kind, version, len(payload), crc32c(payload)) + payload for kind, version, payload in sections
     )
@@ -385,7 +404,9 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             identity=identity,
             last_offset=last_offset,
             record_count=record_count,
-            index=_decode_index(sections[INDEX_SECTION, SECTION_VERSION]),
+            index=_decode_index(
+                sections[INDEX_SECTION, SECTION_VERSION], sections.get((EARLIEST_SECTION, SECTION_VERSION))
+            ),
             producers=producers,
             producers_from=producers_from,
             epochs=decode_epochs(sections[EPOCHS_SECTION, SECTION_VERSION] if epochs is None else epochs),
@@ -429,18 +450,22 @@ def _decode_identity(payload: Buffer) -> Identity:
     return Identity(**dict(zip(names, IDENTITY.unpack(payload), strict=True)))
 
 
-def _decode_index(payload: Buffer) -> Index:
-    columns = []
+def _decode_index(payload: Buffer, earliest: Buffer | None) -> Index:
     size = len(payload) // 3
-    for start in (0, size, 2 * size):
-        column = array("q")
-        column.frombytes(payload[start : start + size])
-        if byteorder == "little":
-            column.byteswap()
-        columns.append(column)
-    if not columns[0] or len(payload) % 3:
+    columns = [_decode_column(payload[start : start + size]) for start in (0, size, 2 * size)]
+    if not columns[0] or len(payload) % 3 or (earliest is not None and len(earliest) != size):
         raise ValueError("the index is empty or has uneven columns")
+    if earliest is not None:
+        columns.append(_decode_column(earliest))
     return Index(*columns)
+
+
+def _decode_column(payload: Buffer) -> array[int]:
+    column = array("q")
+    column.frombytes(payload)
+    if byteorder == "little":
+        column.byteswap()
+    return column
 
 
 def decode_epochs(payload: Buffer) -> Sequence[EpochStart]:

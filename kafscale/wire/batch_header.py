@@ -32,6 +32,8 @@ DELETE_HORIZON: Final = 0x40
 """Bits of a batch's attributes."""
 
 NO_PRODUCER_ID: Final = -1
+MIN_TIMESTAMP_UNKNOWN: Final = -(1 << 63)
+"""Any timestamp may be in there."""
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 
 _MAGIC_AT: Final = 16
@@ -88,6 +90,16 @@ class BatchHeader:
     def is_log_append_time(self) -> bool:
         """Tell whether every record has the broker's time (`max_timestamp_ms`) rather than its own."""
         return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """The earliest of the records' timestamps, as far as the header of a batch that was stored tells it.
+
+        It is the latest one, too, where all records have the time of the append, or there is one record, and that has a
+        time; else MIN_TIMESTAMP_UNKNOWN.
+        """
+        is_told = self.is_log_append_time or (self.record_count == 1 and self.max_timestamp_ms >= 0)
+        return self.max_timestamp_ms if is_told else MIN_TIMESTAMP_UNKNOWN
 
     @property
     def is_transactional(self) -> bool:

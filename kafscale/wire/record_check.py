@@ -64,6 +64,7 @@ class RecordCheck:
     null_keys: list[int] = attrs.field(factory=list, init=False)  # which records, counted from 0; the first ones
     _greatest_delta: int = attrs.field(default=-_BEYOND, init=False)
     _least_delta: int = attrs.field(default=_BEYOND, init=False)  # of those that have a timestamp
+    _lacks_timestamp: bool = attrs.field(default=False, init=False)  # a record does, and none before it was that early
     _headers_left: int = attrs.field(default=0, init=False)  # of the record at `index`, if they are many
     _record_end: int = attrs.field(default=0, init=False)  # of the same
 
@@ -76,6 +77,12 @@ class RecordCheck:
     def min_timestamp_ms(self) -> int | None:
         """The least one of those that are not NO_TIMESTAMP_MS; None if there is none."""
         return None if self._least_delta == _BEYOND else self.base_timestamp_ms + self._least_delta
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The least of all, NO_TIMESTAMP_MS among them, as who reads the records sees it."""
+        least_ms = self.base_timestamp_ms + self._least_delta
+        return min(least_ms, NO_TIMESTAMP_MS) if self._lacks_timestamp else least_ms
 
     def advance(self, units: int = STEP_UNITS) -> int:
         """Go on until the end, or until so much has been done; give the units left, above 0 only at the end.
@@ -117,6 +124,7 @@ class RecordCheck:
         records, position, first = self.records, self.position, self.index
         least, greatest, stamp_before = self._least_delta, self._greatest_delta, -1
         no_timestamp, headers_count = NO_TIMESTAMP_MS - self.base_timestamp_ms, 0
+        lacks_timestamp = self._lacks_timestamp
         index = first
         try:
             for index in range(first, end_index):
@@ -143,8 +151,11 @@ class RecordCheck:
                     stamp_before, since = stamp, (stamp >> 1) ^ -(stamp & 1)
                     if since > greatest:
                         greatest = since
-                    if since < least and since != no_timestamp:
-                        least = since
+                    if since < least:
+                        if since != no_timestamp:
+                            least = since
+                        else:
+                            lacks_timestamp = True
                 if delta < 128:  # what follows is the size of the key
                     size = delta_more
                     position += 1
@@ -188,6 +199,7 @@ class RecordCheck:
         except (IndexError, ValueError, DecodeError, struct.error) as error:
             raise InvalidRecord(f"record {index} is not what its lengths say: {error}") from error
         self.position, self.index, self._least_delta, self._greatest_delta = position, index, least, greatest
+        self._lacks_timestamp = lacks_timestamp
         return index - first + headers_count
 
     def _take_headers(self, units: int) -> int:
@@ -243,6 +255,7 @@ class RecordCheck:
         if between is None:
             return False
         self._least_delta = min(self._least_delta, between[0])
+        self._lacks_timestamp |= between[0] == _BEYOND
         self._greatest_delta = max(self._greatest_delta, between[1])
         if self.needs_keys and records[key] & 1:
             self._note_null_keys(first, end_index)

@@ -92,6 +92,7 @@ def test_a_whole_segment_and_its_index_are_shown_alike() -> None:
     assert [(row.base_offset, row.records, row.codec) for row in found.rows] == [(100, 3, "none"), (103, 2, "zstd")]
     shown = facts(KFS)
     assert (shown["base offset"], shown["last offset"], shown["records"]) == (100, 104, 5)
+    assert (shown["index rows"], shown["rows with an earliest time"]) == (2, 0)
     assert shown.pop("format version") == 2
     assert facts(INDEX) == shown
     assert inspect(INDEX, KEY.of_kind("index").key).damage == []

@@ -15,7 +15,8 @@ from crc32c import crc32c
 from kafscale.formats.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
-from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header, set_base_offset
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, parse_header, set_base_offset
 
 CREATED_MS = 1_700_000_000_000
 
@@ -94,12 +95,40 @@ def version_1_objects(key: SegmentKey, batches: Sequence[bytes], *, interval: in
     return SegmentObjects(key, kfs, index)
 
 
+@attrs.frozen(kw_only=True)
+class _Span:
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    min_timestamp_ms: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, batch: bytes, tells_earliest: bool) -> _Span:
+        """Take the earliest time from the records, as a broker has it that has checked these."""
+        header = parse_header(memoryview(batch))
+        times_ms = [each.timestamp_ms for each in iterate_records(memoryview(batch))] if tells_earliest else []
+        return cls(
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            max_timestamp_ms=header.max_timestamp_ms,
+            min_timestamp_ms=min(times_ms, default=MIN_TIMESTAMP_UNKNOWN),
+            size_bytes=header.size_bytes,
+        )
+
+
 def version_2_objects(
-    key: SegmentKey, batches: Sequence[bytes], *, leader_epoch: int = 0, tells_markers: bool = True
+    key: SegmentKey,
+    batches: Sequence[bytes],
+    *,
+    leader_epoch: int = 0,
+    tells_markers: bool = True,
+    tells_earliest: bool = True,
 ) -> SegmentObjects:
     """Make a segment's objects as a flush writes them, which gives the batches its leader epoch; without producers.
 
-    `tells_markers` is false of what was written before footers told which rows have markers.
+    `tells_markers` is false of what was written before footers told which rows have markers, and `tells_earliest` of
+    what was before they told the earliest times of rows.
     """
     batches = [_with_leader_epoch(batch, leader_epoch) for batch in batches]
     headers = [parse_header(memoryview(batch)) for batch in batches]
@@ -117,7 +146,8 @@ def version_2_objects(
     )
     epochs = [EpochStart(leader_epoch, key.base_offset)]
     markers = [header.base_offset for header in headers if header.is_control] if tells_markers else None
-    footer = build_footer(identity, headers, producers=[], epochs=epochs, marker_offsets=markers)
+    spans = [_Span.of(batch, tells_earliest) for batch in batches]
+    footer = build_footer(identity, spans, producers=[], epochs=epochs, marker_offsets=markers)
     index = encode_footer(footer)
     return SegmentObjects(key, b"".join([encode_header(footer), *batches, index]), index)
 

@@ -36,6 +36,7 @@ def enrolled_nowait(partition: Partition, data: memoryview, *, is_enrolled: bool
     header = parse_header(data)
     batch = Batch(partition, header, data, None, 0, is_checked=True)
     batch.max_timestamp_ms = header.max_timestamp_ms
+    batch.min_timestamp_ms = min(each.timestamp_ms for each in iterate_records(data))
     assert append_batch(batch, now_ms, is_enrolled=is_enrolled), "the pool is exhausted"
     return batch
 

@@ -26,6 +26,7 @@ from kafscale.formats.segment import (
     footer_bytes_needed,
 )
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -45,7 +46,7 @@ identities = st.builds(
     max_timestamp_ms=int64,
     body_crc=uint32,
 )
-indexes = st.lists(st.tuples(int64, int64, int64), min_size=1, max_size=20).map(
+indexes = st.lists(st.tuples(int64, int64, int64, int64), min_size=1, max_size=20).map(
     lambda rows: Index(*(array("q", column) for column in zip(*rows, strict=True)))
 )
 producers = st.builds(
@@ -70,6 +71,7 @@ footers = st.builds(
     marker_rows=st.none() | st.lists(st.integers(0, 2**16 - 1), max_size=20).map(tuple),
 )
 ABORTED = AbortedTransaction(producer_id=9, first_offset=100, marker_offset=102, stable_offset=101)
+U = MIN_TIMESTAMP_UNKNOWN
 OPEN = OpenTransaction(producer_id=8, epoch=2, first_offset=101, coordinator_epoch=5)
 
 
@@ -79,6 +81,7 @@ def spans(sizes, *, records: int = 3):
             base_offset=100 + records * index,
             last_offset=100 + records * index + records - 1,
             max_timestamp_ms=index,
+            min_timestamp_ms=MIN_TIMESTAMP_UNKNOWN,
             size_bytes=size,
         )
         for index, size in enumerate(sizes)
@@ -338,6 +341,33 @@ def test_an_index_that_is_out_of_order_or_points_elsewhere_is_damaged(base_offse
     index = Index(array("q", base_offsets), array("q", positions), array("q", [0, 0]))
     with pytest.raises(DamagedObject, match="index"):
         check_index_order(footer_of([50, 60], index=index), "x")
+
+
+def test_earliest_times_are_a_section_of_their_own_where_any_is_known():
+    plain = footer_of([50, 60])
+    unknown, known = (attrs.evolve(plain.index, min_timestamps_ms=array("q", rows)) for rows in ([U, U], [U, -1]))
+    assert encode_footer(attrs.evolve(plain, index=unknown)) == encode_footer(plain)
+    told = encode_footer(attrs.evolve(plain, index=known))
+    assert told[: len(sections_of(plain))] == sections_of(plain)
+    assert len(told) == len(encode_footer(plain)) + segment.SECTION.size + 16
+    assert decode_footer(told, "x").index.min_timestamps_ms == array("q", [U, -1])
+
+
+def test_a_footer_with_earliest_times_of_more_rows_than_there_are_is_damaged():
+    footer = footer_of([50, 60])
+    index = attrs.evolve(footer.index, min_timestamps_ms=array("q", [1, 2, 3]))
+    with pytest.raises(DamagedObject, match="uneven"):
+        decode_footer(encode_footer(attrs.evolve(footer, index=index)), "x")
+
+
+def test_a_row_has_the_earliest_time_of_its_batches_and_none_where_one_is_not_known(monkeypatch):
+    monkeypatch.setattr(segment, "INDEX_ROWS_MAX_COUNT", 2)
+    batches = spans([50] * 6)
+    for batch, earliest_ms in zip(batches, [5, 3, 4, U, 8, 9], strict=True):
+        batch.min_timestamp_ms = earliest_ms
+    footer = footer_of([50] * 6)
+    index = build_footer(footer.identity, batches, producers=[], epochs=[]).index
+    assert list(index.min_timestamps_ms) == [min(each) for each in ([5, 3, 4, U], [8, 9])]
 
 
 def test_the_bytes_of_the_format_stay_what_they_are():

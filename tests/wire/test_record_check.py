@@ -36,6 +36,7 @@ class Found:
     max_timestamp_ms: int
     min_timestamp_ms: int | None
     null_keys: Sequence[int]
+    first_timestamp_ms: int
 
 
 def raw_records(records: Sequence[Record]) -> bytearray:
@@ -80,7 +81,7 @@ def oracle(raw: bytes, count: int, base_timestamp_ms: int) -> Found | None:
     if position != len(raw):
         return None
     told = [stamp for stamp in stamps if stamp != -1]
-    return Found(max([-1, *told]), min(told, default=None), null_keys[:NULL_KEYS_TOLD_MAX_COUNT])
+    return Found(max([-1, *told]), min(told, default=None), null_keys[:NULL_KEYS_TOLD_MAX_COUNT], min(stamps))
 
 
 def outcome(raw: bytes | memoryview, count: int, base_timestamp_ms: int = BASE_MS, units: int = ALL) -> Found | None:
@@ -92,7 +93,7 @@ def outcome(raw: bytes | memoryview, count: int, base_timestamp_ms: int = BASE_M
     except (InvalidRecord, CorruptBatch):
         return None
     assert check.null_keys_count >= len(check.null_keys)
-    return Found(check.max_timestamp_ms, check.min_timestamp_ms, check.null_keys)
+    return Found(check.max_timestamp_ms, check.min_timestamp_ms, check.null_keys, check.first_timestamp_ms)
 
 
 def batch_of(raw: bytes, count: int, base_timestamp_ms: int) -> memoryview:
@@ -305,7 +306,7 @@ def test_numbers_of_three_bytes_are_not_taken_for_shorter_ones() -> None:
 
 def test_null_is_any_negative_length_as_in_kafka() -> None:
     raw = raw_record(0, varint(-2) + varint(-7) + b"\2" + b"\2a" + varint(-3))
-    assert outcome(raw, 1) == Found(BASE_MS, BASE_MS, [0])
+    assert outcome(raw, 1) == Found(BASE_MS, BASE_MS, [0], BASE_MS)
 
 
 @pytest.mark.parametrize("stamp", [b"\xff" * 9 + b"\2", b"\xff" * 10, b"\x80" * 10 + b"\0"])

@@ -21,7 +21,7 @@ from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
 from kafscale.wire.compression import ZSTD
-from kafscale.wire.record_check import RecordCheck
+from kafscale.wire.record_check import NO_TIMESTAMP_MS, RecordCheck
 from kafscale.wire.records import (
     CODEC_MASK,
     TRANSACTIONAL,
@@ -54,6 +54,7 @@ class Batch:
     is_checked: bool = False
     placed: Placed | None = None
     max_timestamp_ms: int = attrs.field(init=False)  # what the records say
+    min_timestamp_ms: int = attrs.field(init=False)  # alike, NO_TIMESTAMP_MS among them
     base_offset: int = attrs.field(init=False)
     log_append_time_ms: int = attrs.field(init=False)  # -1 but for topics with LogAppendTime
     round: Round | None = attrs.field(init=False)
@@ -67,6 +68,7 @@ class Batch:
                 tuple((index, reason) for index in check.null_keys),
             )
         self.judge_times(check.max_timestamp_ms, check.min_timestamp_ms)
+        self.min_timestamp_ms = check.first_timestamp_ms  # some records may have none
 
     def judge_times(self, latest_ms: int, earliest_ms: int | None) -> None:
         """Its records are whole, and have the keys that they need: may they have these times? Raises KafkaError."""
@@ -86,6 +88,7 @@ class Batch:
                     f"timestamp {earliest_ms} is too old (message.timestamp.before.max.ms)",
                 )
         self.max_timestamp_ms, self.check, self.is_checked = latest_ms, None, True
+        self.min_timestamp_ms = NO_TIMESTAMP_MS if earliest_ms is None else earliest_ms
 
     def give_back(self) -> None:
         """It will not be appended: free its memory."""
@@ -154,7 +157,8 @@ def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False) -> boo
             return False
     if header.max_timestamp_ms != batch.max_timestamp_ms or partition.config.log_append_time:
         header = _stamp(batch, placed, now_ms)
-    batch.base_offset = partition.append(header, placed, now_ms).base_offset
+    appended = partition.append(header, placed, now_ms, min_timestamp_ms=batch.min_timestamp_ms)
+    batch.base_offset = appended.base_offset
     batch.round = partition.latest_round
     return True
 
@@ -163,7 +167,7 @@ def _stamp(batch: Batch, placed: Placed, now_ms: int) -> BatchHeader:
     """Write the time that readers and retention go by: that of the append, or the latest of the records."""
     if batch.partition.config.log_append_time:
         set_log_append_time(placed.data, now_ms)
-        batch.log_append_time_ms = now_ms
+        batch.log_append_time_ms = batch.min_timestamp_ms = now_ms
         return attrs.evolve(batch.header, max_timestamp_ms=now_ms)
     set_max_timestamp(placed.data, batch.max_timestamp_ms)
     return attrs.evolve(batch.header, max_timestamp_ms=batch.max_timestamp_ms)

@@ -12,6 +12,7 @@ from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import ALONE, Memory, TailBatch
 from kafscale.log.wal.followed_stream import FollowedObject
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 
 
 def follow_object(partition: Partition, followed: FollowedObject) -> bool:
@@ -51,6 +52,7 @@ def _follow(partition: Partition, logged: LoggedBatch, file: WalObject, memory: 
         owner=partition,
         last_offset=logged.next_offset - 1,
         max_timestamp_ms=logged.max_timestamp_ms,
+        min_timestamp_ms=MIN_TIMESTAMP_UNKNOWN,
         size_bytes=logged.length_bytes,
         lease=memory,
         start=ALONE,

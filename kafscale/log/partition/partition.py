@@ -248,8 +248,12 @@ class Partition:
         if not self.tail.batches:
             self._leave_chunk()
 
-    def append(self, header: BatchHeader, placed: Placed, now_ms: int) -> TailBatch:
+    def append(
+        self, header: BatchHeader, placed: Placed, now_ms: int, *, min_timestamp_ms: int | None = None
+    ) -> TailBatch:
         """Give a validated batch the next offsets, in place, and hand it to the journal. Takes over `placed`.
+
+        `min_timestamp_ms` is the earliest of its records' times; without it, it is what the header tells of that.
 
         Raises StorageFailed if the journal takes nothing any more; then nothing has changed, and `placed` is still the
         caller's.
@@ -266,6 +270,7 @@ class Partition:
             owner=self,
             last_offset=base_offset + header.last_offset_delta,
             max_timestamp_ms=header.max_timestamp_ms,
+            min_timestamp_ms=header.min_timestamp_ms if min_timestamp_ms is None else min_timestamp_ms,
             size_bytes=len(data),
             lease=placed.lease,
             start=placed.start,
@@ -314,6 +319,7 @@ class Partition:
             owner=self,
             last_offset=entry.base_offset + header.last_offset_delta,
             max_timestamp_ms=header.max_timestamp_ms,
+            min_timestamp_ms=header.min_timestamp_ms,
             size_bytes=len(entry.data),
             lease=None if placed is None else placed.lease,
             start=ALONE if placed is None else placed.start,

@@ -20,6 +20,7 @@ from kafscale.log.rewrite.compaction_filter import CompactionFilter
 from kafscale.log.rewrite.compaction_map import OffsetMap
 from kafscale.log.rewrite.compaction_records import locate_records
 from kafscale.log.rewrite.compaction_transactions import AbortedTransaction, Outcomes
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.records import BatchHeader, compute_crc, parse_header
 
 
@@ -31,6 +32,7 @@ class BatchSpan:
     last_offset: int
     max_timestamp_ms: int
     size_bytes: int
+    min_timestamp_ms: int = MIN_TIMESTAMP_UNKNOWN  # a batch may have lost the record that has it
 
 
 @attrs.define(eq=False, repr=False)

@@ -43,6 +43,7 @@ class _Span:
     base_offset: int
     last_offset: int
     max_timestamp_ms: int
+    min_timestamp_ms: int
     size_bytes: int
 
 
@@ -66,7 +67,8 @@ async def _check(key: SegmentKey, footer: Footer, body: memoryview, spans: list[
     """Raise DamagedObject unless the batches are what the footer says. `spans` gets those of version 1."""
 
     def take(header: BatchHeader, _batch: LocatedBatch) -> None:
-        spans.append(_Span(header.base_offset, header.last_offset, header.max_timestamp_ms, header.size_bytes))
+        latest_ms, earliest_ms = header.max_timestamp_ms, header.min_timestamp_ms
+        spans.append(_Span(header.base_offset, header.last_offset, latest_ms, earliest_ms, header.size_bytes))
 
     check = BodyCheck(
         footer=footer,
@@ -141,7 +143,7 @@ async def _merged_index(footers: Sequence[Footer], body_bytes: int) -> Index:
     """All rows of all sources, or where they are too many, as many of them in one as make ~size/1024 bytes."""
     count = sum(len(footer.index.positions) for footer in footers)
     row_bytes = 0 if count <= INDEX_ROWS_MAX_COUNT else body_bytes // INDEX_ROWS_MAX_COUNT
-    merged = Index(array("q"), array("q"), array("q"))
+    merged = Index(array("q"), array("q"), array("q"), array("q"))
     moved_by = 0
     for footer in footers:
         _add_rows(merged, footer.index, moved_by, row_bytes)
@@ -151,12 +153,14 @@ async def _merged_index(footers: Sequence[Footer], body_bytes: int) -> Index:
 
 
 def _add_rows(merged: Index, added: Index, moved_by: int, row_bytes: int) -> None:
-    for base_offset, position, max_timestamp_ms in zip(
-        added.base_offsets, added.positions, added.max_timestamps_ms, strict=True
+    for base_offset, position, max_timestamp_ms, min_timestamp_ms in zip(
+        added.base_offsets, added.positions, added.max_timestamps_ms, added.min_timestamps_ms, strict=True
     ):
         if not merged.positions or position + moved_by - merged.positions[-1] > row_bytes:
             merged.base_offsets.append(base_offset)
             merged.positions.append(position + moved_by)
             merged.max_timestamps_ms.append(max_timestamp_ms)
-        elif max_timestamp_ms > merged.max_timestamps_ms[-1]:
-            merged.max_timestamps_ms[-1] = max_timestamp_ms
+            merged.min_timestamps_ms.append(min_timestamp_ms)
+        else:
+            merged.max_timestamps_ms[-1] = max(max_timestamp_ms, merged.max_timestamps_ms[-1])
+            merged.min_timestamps_ms[-1] = min(min_timestamp_ms, merged.min_timestamps_ms[-1])

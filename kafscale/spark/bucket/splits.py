@@ -280,15 +280,16 @@ def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Ite
         end_offset = extent.end_offset if following is None else min(extent.end_offset, following.base_offset)
         for row in range(footer.row_of(extent.start_offset), bisect_left(footer.index.base_offsets, end_offset)):
             start_offset, next_offset = footer.row_offset(row), footer.row_offset(row + 1)
-            if next_offset > extent.start_offset and _is_late(footer, row, extent.period):
+            if next_offset > extent.start_offset and _has_times_of(footer, row, extent.period):
                 yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
 
 
-def _is_late(footer: Footer, row: int, period: Period) -> bool:
-    """Tell whether a row can have a record that is as late. Whether it has one that is as early, no index tells."""
-    if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
-        return True
-    return footer.index.max_timestamps_ms[row] >= period.first_ms
+def _has_times_of(footer: Footer, row: int, period: Period) -> bool:
+    """Tell whether a row can have a record that is as late, and one that is as early."""
+    is_known = footer.identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
+    if is_known and footer.index.max_timestamps_ms[row] < period.first_ms:
+        return False
+    return footer.index.min_timestamps_ms[row] <= period.last_ms
 
 
 def _group(extent: Extent, pieces: Sequence[AnyRange], split_bytes: int, max_records: int | None) -> Iterator[Split]:

@@ -1,4 +1,4 @@
-"""How many records there are, their first and last offset and their latest time, of footers as far as these tell.
+"""How many records there are, their first and last offset and time, of footers as far as these tell.
 
 A footer tells it of a row of its index that has no marker of a transaction, which is no record: then each of the row's
 offsets is one's. What it does not tell is read:
@@ -6,7 +6,9 @@ offsets is one's. What it does not tell is read:
 - of a row that has a marker, or may have one: so may, where the footer is from before footers told which have, each row
   that is as small as a marker, and each with several batches, as large segments have them;
 - of a segment that compaction has made, or made holes in, and of one of version 1;
-- where a transaction was aborted in what is read, and where records are wanted from some time on;
+- of a row of which the footer does not have the earliest time, where that is asked for, or records are wanted from some
+  time on;
+- where a transaction was aborted in what is read;
 - of the write-ahead log, and of brokers.
 
 Of these too, bodies are not looked into unless times are asked for (`kafscale.spark.bucket.decode`).
@@ -25,8 +27,8 @@ from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.splits import AnyRange, Range, Split
-from kafscale.spark.bucket.times import FIRST_MS
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.control_records import MARKER_BATCH_MAX_BYTES
 
 GROUPS = ("partition", "topic")  # columns that totals are told by
@@ -35,24 +37,27 @@ NEVER_NULL = (*GROUPS, "offset", "timestamp", "timestampType")
 
 @attrs.frozen(kw_only=True)
 class Totals:
-    """Counts some records of one partition. `last_ms` is of those that have one; None if it was not asked for."""
+    """Counts some records of one partition. Their first and last time are None if they were not asked for."""
 
     topic: str
     partition: int
     count: int
     first_offset: int
     last_offset: int
+    first_ms: int | None = None
     last_ms: int | None = None
 
     def joined(self, other: Totals) -> Totals:
         """Return those of both."""
-        times = [each for each in (self.last_ms, other.last_ms) if each is not None]
+        first = [each for each in (self.first_ms, other.first_ms) if each is not None]
+        last = [each for each in (self.last_ms, other.last_ms) if each is not None]
         return attrs.evolve(
             self,
             count=self.count + other.count,
             first_offset=min(self.first_offset, other.first_offset),
             last_offset=max(self.last_offset, other.last_offset),
-            last_ms=max(times, default=None),
+            first_ms=min(first, default=None),
+            last_ms=max(last, default=None),
         )
 
 
@@ -64,13 +69,13 @@ class Told:
     left: Sequence[Split]
 
 
-def told_by_footers(catalog: Catalog, splits: Sequence[Split]) -> Told:
-    """Divide what was planned. Footers were read when it was."""
+def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_time: bool = False) -> Told:
+    """Divide what was planned. Footers were read when it was. `with_first_time` says that first times are asked for."""
     footers = catalog.footers({each.key for split in splits for each in split.ranges if isinstance(each, Range)})
     totals: dict[tuple[str, int], Totals] = {}
     left: list[Split] = []
     for split in splits:
-        for part in _parts(split, footers):
+        for part in _parts(split, footers, with_first_time):
             if isinstance(part, Split):
                 left.append(part)
                 continue
@@ -84,25 +89,27 @@ def totals_of(split: Split, records: pa.RecordBatch) -> Totals | None:
     if not records.num_rows:
         return None
     offsets = pc.min_max(records["offset"]).as_py()
-    last_ms = None
+    first_ms = last_ms = None
     if "timestamp" in records.schema.names:
-        last_ms = pc.max(records["timestamp"].cast("int64")).as_py() // 1000
+        times = pc.min_max(records["timestamp"].cast("int64")).as_py()
+        first_ms, last_ms = times["min"] // 1000, times["max"] // 1000
     return Totals(
         topic=split.topic,
         partition=split.partition,
         count=records.num_rows,
         first_offset=offsets["min"],
         last_offset=offsets["max"],
+        first_ms=first_ms,
         last_ms=last_ms,
     )
 
 
-def _parts(split: Split, footers: Mapping[SegmentKey, Footer]) -> Iterator[Totals | Split]:
+def _parts(split: Split, footers: Mapping[SegmentKey, Footer], with_first_time: bool) -> Iterator[Totals | Split]:
     starts = [split.start_offset, *(each.start_offset for each in split.ranges[1:])]
     for range, first, behind in zip(split.ranges, starts, [*starts[1:], split.end_offset], strict=True):
         footer = footers.get(range.key) if isinstance(range, Range) else None
         if isinstance(range, Range) and footer is not None and _tells(split, footer):
-            yield from _rows(split, footer, range, first, behind)
+            yield from _rows(split, footer, range, (first, behind), with_first_time)
         else:
             yield _left(split, range, first, behind)
 
@@ -115,14 +122,20 @@ def _tells(split: Split, footer: Footer) -> bool:
         and not footer.first_dirty_offset
         and identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
         and not split.aborted
-        and split.period.first_ms == FIRST_MS
     )
 
 
-def _rows(split: Split, footer: Footer, range: Range, first: int, behind: int) -> Iterator[Totals | Split]:
-    """Yield what the footer tells of the rows of a range, and neighbours that it does not tell of as one each."""
+def _rows(
+    split: Split, footer: Footer, range: Range, between: tuple[int, int], with_first_time: bool
+) -> Iterator[Totals | Split]:
+    """Yield what the footer tells of the rows of a range, and neighbours that it does not tell of as one each.
+
+    Those are read of which it does not tell that all records are within the period.
+    """
+    first, behind = between
     base_offsets = np.array([*footer.index.base_offsets, footer.last_offset + 1], np.int64)
     positions = np.array([*footer.index.positions, footer.end_position], np.int64)
+    first_ms = np.frombuffer(footer.index.min_timestamps_ms, np.int64)
     last_ms = np.frombuffer(footer.index.max_timestamps_ms, np.int64)
     kept = (positions[:-1] >= range.start) & (positions[:-1] < range.end)
     kept &= (base_offsets[:-1] < behind) & (base_offsets[1:] > first)
@@ -131,7 +144,10 @@ def _rows(split: Split, footer: Footer, range: Range, first: int, behind: int) -
     if footer.marker_rows is not None:
         has_marker[:] = False
         has_marker[list(footer.marker_rows)] = True
-    unknown = kept & (is_part | has_marker | (last_ms > split.period.last_ms))
+    unknown = is_part | has_marker | (last_ms > split.period.last_ms) | (first_ms < split.period.first_ms)
+    if with_first_time:
+        unknown |= first_ms == MIN_TIMESTAMP_UNKNOWN
+    unknown &= kept
     known = np.flatnonzero(kept & ~unknown)
     if len(known):
         yield Totals(
@@ -140,6 +156,7 @@ def _rows(split: Split, footer: Footer, range: Range, first: int, behind: int) -
             count=int(np.diff(base_offsets)[known].sum()),
             first_offset=int(base_offsets[known[0]]),
             last_offset=int(base_offsets[known[-1] + 1]) - 1,
+            first_ms=int(first_ms[known].min()) if with_first_time else None,
             last_ms=int(last_ms[known].max()),
         )
     rows = np.flatnonzero(unknown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.bucket.totals import Told, Totals, told_by_footers, totals_of
 from kafscale.spark.quick.scans import Reading, TopicRead
-from kafscale.spark.quick.totals import COUNT, FIRST_OFFSET, LAST_OFFSET, LAST_TIME
+from kafscale.spark.quick.totals import COUNT, FIRST_OFFSET, FIRST_TIME, LAST_OFFSET, LAST_TIME
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.planning import Planner, check_size
 
@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         (COUNT, pa.int64()),
         (FIRST_OFFSET, COLUMN_TYPES["offset"]),
         (LAST_OFFSET, COLUMN_TYPES["offset"]),
+        (FIRST_TIME, COLUMN_TYPES["timestamp"]),
         (LAST_TIME, COLUMN_TYPES["timestamp"]),
     ]
 )
@@ -44,21 +45,25 @@ class TotalsDataset(ds.Dataset):
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
         """Plan what is to be read. Errors are told to DuckDB, and kept."""
-        with_times = columns is None or LAST_TIME in columns or LAST_TIME in str(filter)
+        with_first, with_last = (
+            columns is None or name in columns or name in str(filter) for name in (FIRST_TIME, LAST_TIME)
+        )
         try:
-            told = self._plan()
+            told = self._plan(with_first)
             self._reading.plan(sum(split.size_bytes for split in told.left))
         except BaseException as exc:
             self._reading.failure = exc
             raise
-        batches = pa.RecordBatchReader.from_batches(SCHEMA, self._reading.guarded(self._rows(told, with_times)))
+        batches = pa.RecordBatchReader.from_batches(
+            SCHEMA, self._reading.guarded(self._rows(told, with_first or with_last))
+        )
         return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
 
-    def _plan(self) -> Told:
+    def _plan(self, with_first_time: bool) -> Told:
         limits = self._read.limits
         with closing(Planner.of(self._read.options)) as planner:
             splits = planner.batch(attrs.evolve(limits, max_scan_bytes=None), self._bounds)
-            told = told_by_footers(planner.catalog, splits)
+            told = told_by_footers(planner.catalog, splits, with_first_time=with_first_time)
         check_size(told.left, limits.max_scan_bytes)
         return told
 
@@ -75,7 +80,6 @@ class TotalsDataset(ds.Dataset):
 
 
 def _batch(totals: Sequence[Totals]) -> pa.RecordBatch:
-    times = pa.array([None if each.last_ms is None else each.last_ms * 1000 for each in totals], pa.int64())
     columns = [
         [each.partition for each in totals],
         [each.topic for each in totals],
@@ -84,4 +88,10 @@ def _batch(totals: Sequence[Totals]) -> pa.RecordBatch:
         [each.last_offset for each in totals],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=False)]
-    return pa.RecordBatch.from_arrays([*arrays, times.cast(SCHEMA.field(LAST_TIME).type)], schema=SCHEMA)
+    times = [_times(each.first_ms for each in totals), _times(each.last_ms for each in totals)]
+    return pa.RecordBatch.from_arrays([*arrays, *times], schema=SCHEMA)
+
+
+def _times(times_ms: Iterable[int | None]) -> pa.Array:
+    values = [None if each is None else each * 1000 for each in times_ms]
+    return pa.array(values, pa.int64()).cast(COLUMN_TYPES["timestamp"])

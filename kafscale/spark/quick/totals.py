@@ -1,7 +1,7 @@
-"""Which aggregates need no records: counts, offsets and latest times of a topic, by partition or not.
+"""Which aggregates need no records: counts, offsets and times of a topic, by partition or not.
 
-Footers tell nearly all of `count(*)`, `min(offset)`, `max(offset)` and `max(timestamp)`, where conditions are of
-offsets, partitions and latest times alone. Then a SELECT is of the topic's totals, a few rows for each partition, and
+Footers tell nearly all of `count(*)`, and of `min` and `max` of `offset` and `timestamp`, where conditions are of
+offsets, partitions and times alone. Then a SELECT is of the topic's totals, a few rows for each partition, and
 counts are sums there. Its other expressions may be of `partition` and `topic`; any that are not leave the SELECT to
 records.
 """
@@ -23,10 +23,12 @@ from kafscale.spark.quick.scopes import Expression
 from kafscale.spark.quick.tree import Node
 from kafscale.spark.source.bounds import SWAPPED, Bounds
 
-COUNT, FIRST_OFFSET, LAST_OFFSET, LAST_TIME = "count", "first_offset", "last_offset", "last_time"
+COUNT, FIRST_OFFSET, LAST_OFFSET = "count", "first_offset", "last_offset"
+FIRST_TIME, LAST_TIME = "first_time", "last_time"
 EXTREMES: Mapping[tuple[str, str], str] = {
     ("min", "offset"): FIRST_OFFSET,
     ("max", "offset"): LAST_OFFSET,
+    ("min", "timestamp"): FIRST_TIME,
     ("max", "timestamp"): LAST_TIME,
     ("min", "partition"): "partition",
     ("max", "partition"): "partition",

@@ -1,4 +1,4 @@
-"""Counts, offsets and latest times by Spark that need no records: what footers tell takes the place of Spark's job.
+"""Counts, offsets and times by Spark that need no records: what footers tell takes the place of Spark's job.
 
 Spark's optimized plan says whether a statement is of that kind: one aggregate, of `count`, `min` and `max` of columns
 that footers tell, by `partition` and `topic` or not, over one topic, with conditions that are bounds. Anything else is
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LEFT_MAX_BYTES = 16 << 20  # that is read here; Spark's tasks are for more
 SCAN = "DataSourceV2ScanRelation"
+EXTREMES_OF = ("offset", "partition", "timestamp")  # columns of which there are `min` and `max`
 COMPARISONS = ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -49,7 +50,7 @@ def answered(frame: DataFrame, options: Mapping[str, str]) -> DataFrame | None:
     query_execution: Any = frame._jdf.queryExecution()  # of which no type is known here
     try:
         query = _query(query_execution.optimizedPlan())
-        totals = _totals(options, query.bounds, with_times=("max", "timestamp") in query.outputs)
+        totals = _totals(options, query)
         rows = list(_rows(query, totals))
     except (_Other, ConfigError, DataLoss, StoreError, OverflowError):
         return None
@@ -97,11 +98,9 @@ def _output(expression: Any, groups: Sequence[str]) -> tuple[str, str]:
     ):
         return "count", ""
     column = _column(arguments[0]) if len(arguments) == 1 else ""
-    if (name == "count" and column in NEVER_NULL) or (name in ("min", "max") and column in ("offset", "partition")):
+    if (name == "count" and column in NEVER_NULL) or (name in ("min", "max") and column in EXTREMES_OF):
         return name, column
-    if (name, column) != ("max", "timestamp"):
-        raise _Other
-    return name, column
+    raise _Other
 
 
 def _bounds(condition: Any) -> Bounds:
@@ -145,15 +144,17 @@ def _items(sequence: Any) -> list[Any]:
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def _totals(options: Mapping[str, str], bounds: Bounds, *, with_times: bool) -> Sequence[Totals]:
+def _totals(options: Mapping[str, str], query: _Query) -> Sequence[Totals]:
     given = Given(options)
     limits = BatchOptions.of(given)
     max_bytes = min(LEFT_MAX_BYTES, limits.max_scan_bytes or LEFT_MAX_BYTES)
     limits = attrs.evolve(limits, max_scan_bytes=None)
     with closing(Planner.of(ReadOptions.of(given))) as planner:
-        told = told_by_footers(planner.catalog, planner.batch(limits, bounds))
+        splits = planner.batch(limits, query.bounds)
+        told = told_by_footers(planner.catalog, splits, with_first_time=("min", "timestamp") in query.outputs)
         if sum(split.size_bytes for split in told.left) > max_bytes:
             raise _Other
+        with_times = any(column == "timestamp" and name != "count" for name, column in query.outputs)
         reader = planner.reader(["offset", "timestamp"] if with_times else ["offset"])
         left = [totals_of(split, records) for split in told.left for records in reader.read_all([split])]
     return [*told.totals, *(each for each in left if each is not None)]
@@ -176,7 +177,8 @@ def _value(name: str, column: str, totals: Sequence[Totals]) -> Any:
     if not totals:
         return None
     if column == "timestamp":
-        return EPOCH + timedelta(milliseconds=max(each.last_ms for each in totals if each.last_ms is not None))
+        times = [each.first_ms if name == "min" else each.last_ms for each in totals]
+        return EPOCH + timedelta(milliseconds=(min if name == "min" else max)(ms for ms in times if ms is not None))
     if column == "partition":
         return (min if name == "min" else max)(each.partition for each in totals)
     return min(each.first_offset for each in totals) if name == "min" else max(each.last_offset for each in totals)

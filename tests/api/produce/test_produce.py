@@ -230,6 +230,23 @@ async def test_a_client_that_lies_about_its_latest_timestamp_is_not_believed(
         for stored in it.stored():
             assert validate(stored).max_timestamp_ms == NOW_MS
         assert {each.max_timestamp_ms for each in it.partition.tail.batches} == {NOW_MS}
+        assert {each.min_timestamp_ms for each in it.partition.tail.batches} == {NOW_MS - 9}
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
+@pytest.mark.parametrize(
+    ("times_ms", "earliest_ms"),
+    [([-1] * 12, -1), ([NOW_MS, -1, NOW_MS], -1), ([-1, -7, NOW_MS], -7), ([NOW_MS - 1] * 12, NOW_MS - 1)],
+    ids=["none has one", "one has none", "earlier than none", "all alike"],
+)
+async def test_the_earliest_time_of_a_batch_is_that_of_a_record_without_one_too(
+    autojump_clock: trio.testing.MockClock, codec: int, times_ms: list[int], earliest_ms: int
+) -> None:
+    async with broker() as it:
+        batch = [each for time_ms in times_ms for each in records(b"v", timestamp_ms=time_ms)]
+        for _ in range(3):  # the last may go the short way
+            assert (await it.send(produce(build_batch(batch, codec=codec)))).error_code == error_codes.NONE
+        assert {each.min_timestamp_ms for each in it.partition.tail.batches} == {earliest_ms}
 
 
 @pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
@@ -373,7 +390,8 @@ async def test_log_append_time_is_the_brokers(autojump_clock: trio.testing.MockC
         (stored,) = it.stored()
         assert validate(stored).is_log_append_time
         assert [record.timestamp_ms for record in iterate_records(stored)] == [answer.log_append_time_ms] * 2
-        assert it.partition.tail.batches[0].max_timestamp_ms == answer.log_append_time_ms
+        stored = it.partition.tail.batches[0]
+        assert stored.max_timestamp_ms == stored.min_timestamp_ms == answer.log_append_time_ms
 
 
 async def test_a_producers_duplicates_gaps_and_older_epochs(autojump_clock: trio.testing.MockClock) -> None:

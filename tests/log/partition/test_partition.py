@@ -14,6 +14,7 @@ from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
 from kafscale.log.wal.flush_on_append import FlushOnAppend
 from kafscale.log.wal.journal import LogJournal, Round
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.records import ProducerStamp, iterate_records, parse_header
 from tests.devtools.memory_log import NOW_MS, append_nowait, batch_of
 
@@ -376,6 +377,17 @@ async def test_replayed_batches_go_on_behind_the_bucket_and_hold_no_memory():
     assert bench.pool.used_bytes == 0
     assert bench.partition.epochs == [EpochStart(4, 3)]
     assert bench.partition.producers.producers[1].last_timestamp_ms == NOW_MS
+
+
+async def test_the_earliest_time_of_a_batch_is_lost_in_a_replay_but_that_of_a_single_record():
+    bench = Bench()
+    for offset, values in ((0, (b"a",)), (1, (b"b", b"c"))):
+        data = bytes(batch_of(*values))
+        entry = WalEntry(bench.partition.topic_id, 0, 4, offset, data)
+        bench.partition.replay(entry, parse_header(memoryview(data)), NOW_MS)
+    plan = bench.partition.prepare_flush()
+    index = (await _make_footer(bench.partition, plan, [bytes(batch.size_bytes) for batch in plan.batches])).index
+    assert list(index.min_timestamps_ms) == [index.max_timestamps_ms[0], MIN_TIMESTAMP_UNKNOWN]
 
 
 async def test_offsets_skip_what_was_deleted_before_the_log_start():

@@ -47,6 +47,7 @@ def make_batch(first: int, last: int, *, lease=None, data=b"", start=ALONE, size
         owner=sentinel.partition,
         last_offset=last,
         max_timestamp_ms=0,
+        min_timestamp_ms=0,
         size_bytes=len(data) or size_bytes,
         lease=lease,
         start=start,

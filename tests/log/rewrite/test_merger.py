@@ -144,6 +144,7 @@ async def test_a_merged_segment_is_whole_by_itself(autojump_clock):
         assert footer.epochs == last_source.epochs
         assert footer.last_offset == 19
         assert footer.identity.max_timestamp_ms == NOW_MS + 90
+        assert list(footer.index.min_timestamps_ms) == [NOW_MS + 90 - number for number in range(10)]
         assert footer.identity.created_ms == last_source.identity.created_ms
 
 

@@ -90,16 +90,17 @@ class SparkRead:
         )
         return [row for split in splits for records in reader.read(split) for row in records.to_pylist()]
 
-    def totals(self) -> tuple[int, int | None]:
-        """How many records there are, and the latest time, of footers as far as these tell."""
+    def totals(self) -> tuple[int, int | None, int | None]:
+        """How many records there are, the first and the latest time, of footers as far as these tell."""
         catalog = self.catalog
         log = self.log(catalog)
-        told = told_by_footers(
-            catalog, plan(catalog, [Extent(log=log, start_offset=log.start_offset, end_offset=log.end_offset)])
-        )
+        extent = Extent(log=log, start_offset=log.start_offset, end_offset=log.end_offset)
+        told = told_by_footers(catalog, plan(catalog, [extent]), with_first_time=True)
         left = [round(row["timestamp"].timestamp() * 1000) for row in self.read(told.left)]
-        times = [*left, *(each.last_ms for each in told.totals if each.last_ms is not None)]
-        return len(left) + sum(each.count for each in told.totals), max(times, default=None)
+        first = [*left, *(each.first_ms for each in told.totals if each.first_ms is not None)]
+        last = [*left, *(each.last_ms for each in told.totals if each.last_ms is not None)]
+        count = len(left) + sum(each.count for each in told.totals)
+        return count, min(first, default=None), max(last, default=None)
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in self.rows()]
@@ -225,7 +226,8 @@ async def compare(log: MemoryLog, path: Path, chance: random.Random) -> None:
     expected = [each for each in await fetch_all(log, partition) if each.offset < end_offset]
     options = {"max_records": chance.choice([None, 1, 5]), "min_splits": chance.choice([0, 4])}
     assert of_rows(spark.rows(**options)) == as_rows(expected)
-    assert spark.totals() == (len(expected), max((each.timestamp_ms for each in expected), default=None))
+    times = [each.timestamp_ms for each in expected]
+    assert spark.totals() == (len(expected), min(times, default=None), max(times, default=None))
     if end_offset > partition.log_start_offset:
         start = chance.randint(partition.log_start_offset, end_offset)
         end = chance.randint(start, end_offset)

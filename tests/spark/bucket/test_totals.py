@@ -2,6 +2,7 @@
 
 import random
 import struct
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import attrs
@@ -14,7 +15,7 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, Split, plan
-from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.times import FIRST_MS, LAST_MS, Period
 from kafscale.spark.bucket.totals import Totals, told_by_footers, totals_of
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import set_crc
@@ -23,6 +24,7 @@ from kafscale.wire.records import Record, build_batch, set_base_offset
 from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 
 TOPIC_ID = bytes(range(16))
+EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
 
 
 def key(base_offset: int, generation: int = 0) -> SegmentKey:
@@ -50,6 +52,32 @@ def read(made: Catalog, splits: list[Split]) -> Totals | None:
     return joined([totals_of(each, records) for each in splits for records in reader.read(each)])
 
 
+def all_of(made: Catalog, start: int = 0, end: int = 1 << 40, first_ms: int = FIRST_MS, last_ms: int = LAST_MS):
+    """What a reader finds that knows nothing of times before it has the records."""
+    reader = SplitReader(
+        bucket=made.bucket,
+        namespace="default",
+        columns=["offset", "timestamp"],
+        fail_on_data_loss=True,
+        committed_only=True,
+    )
+    rows = [row for split in planned(made, start, end) for records in reader.read(split) for row in records.to_pylist()]
+    times = [(row["timestamp"] - EPOCH) // MILLISECOND for row in rows]
+    kept = [(row["offset"], time) for row, time in zip(rows, times, strict=True) if first_ms <= time <= last_ms]
+    if not kept:
+        return None
+    offsets, times = zip(*kept, strict=True)
+    return Totals(
+        topic="t",
+        partition=0,
+        count=len(kept),
+        first_offset=min(offsets),
+        last_offset=max(offsets),
+        first_ms=min(times),
+        last_ms=max(times),
+    )
+
+
 def joined(found: list[Totals | None]) -> Totals | None:
     totals = [each for each in found if each is not None]
     result = totals[0] if totals else None
@@ -58,13 +86,21 @@ def joined(found: list[Totals | None]) -> Totals | None:
     return result
 
 
-def check(directory: Path, *between: int, **period: int) -> int:
+def check(directory: Path, *between: int, asks_for_first: bool = False, **period: int) -> int:
     """Footers and what is left of records give what all records do. Returns how many bytes are left."""
     made = catalog(directory)
     splits = planned(made, *between, **period)
-    told = told_by_footers(made, splits)
-    assert joined([*told.totals, read(made, told.left)]) == read(made, splits)
-    return sum(each.size_bytes for each in told.left)
+    expected = all_of(made, *between, **period)
+    left_bytes = []
+    for with_first_time in (True, False):
+        told = told_by_footers(made, splits, with_first_time=with_first_time)
+        found = joined([*told.totals, read(made, told.left)])
+        if not with_first_time and found is not None and expected is not None:
+            found = attrs.evolve(found, first_ms=expected.first_ms)
+        assert found == expected
+        left_bytes.append(sum(each.size_bytes for each in told.left))
+    assert left_bytes[1] <= left_bytes[0]
+    return left_bytes[0 if asks_for_first else 1]
 
 
 def marker(offset: int) -> bytes:
@@ -95,12 +131,14 @@ def test_totals_are_those_of_the_records(tmp_path, seed, rows_max_count, monkeyp
                 count = rng.choice([1, 1, 2, 30])
                 batches.append(batch(offset, count, rng))
                 offset += count
-        version_2_objects(key(base_offset), batches, tells_markers=rng.random() < 0.7).write_to(tmp_path)
+        tells = {"tells_markers": rng.random() < 0.7, "tells_earliest": rng.random() < 0.7}
+        version_2_objects(key(base_offset), batches, **tells).write_to(tmp_path)
     for _ in range(10):
         first = rng.randrange(offset)
         check(tmp_path, first, rng.randrange(first, offset + 1))
         check(tmp_path, 0, offset, last_ms=rng.randrange(1000))
         check(tmp_path, 0, offset, first_ms=rng.randrange(1000))
+        check(tmp_path, 0, offset, first_ms=rng.randrange(500), last_ms=rng.randrange(500, 1000))
 
 
 def test_of_batches_of_records_nothing_is_left_to_read(tmp_path):
@@ -110,6 +148,31 @@ def test_of_batches_of_records_nothing_is_left_to_read(tmp_path):
     assert check(tmp_path, 3, 297) == 0
     assert check(tmp_path, 4, 297) == len(make_batches(3, 1)[0])
     assert check(tmp_path, 10, 10) == 0
+
+
+def test_first_times_are_told_and_what_is_from_before_is_read(tmp_path):
+    told, before = make_batches(0, 50), make_batches(150, 50)
+    version_2_objects(key(0), told).write_to(tmp_path)
+    assert check(tmp_path, asks_for_first=True) == 0
+    version_2_objects(key(150), before, tells_earliest=False).write_to(tmp_path)
+    assert check(tmp_path) == 0
+    assert check(tmp_path, asks_for_first=True) == sum(map(len, before))
+
+
+def test_rows_later_than_what_is_wanted_are_not_read(tmp_path):
+    """Also where they come first: records need not be in order of time."""
+    batches = [
+        bytes(build_batch([Record(value=b"v", timestamp_ms=time_ms + each) for each in (0, 5)], base_offset=2 * number))
+        for number, time_ms in enumerate([900, 100, 500, 200, 800])
+    ]
+    version_2_objects(key(0), batches).write_to(tmp_path)
+    made = catalog(tmp_path)
+    for first_ms, last_ms, wanted in ((0, 202, [1, 3]), (101, 199, [1]), (0, 99, []), (505, 2000, [0, 2, 4])):
+        splits = planned(made, first_ms=first_ms, last_ms=last_ms)
+        assert sum(each.size_bytes for each in splits) == sum(len(batches[number]) for number in wanted)
+        check(tmp_path, first_ms=first_ms, last_ms=last_ms)
+    assert check(tmp_path, first_ms=100, last_ms=505) == 0
+    assert check(tmp_path, first_ms=101, last_ms=505) == len(batches[1])
 
 
 def test_a_marker_is_no_record(tmp_path):

@@ -82,7 +82,7 @@ def test_each_reference_to_a_topic_has_conditions_of_its_own(engine, planned):
     ("statement", "columns"),
     [
         ("select count(*) from orders tail 300", {"offset", "partition", "timestamp"}),
-        ("select min(timestamp) from orders", {"timestamp"}),
+        ("select count(distinct timestamp) from orders", {"timestamp"}),
         ("select key from orders where offset < 5", {"key", "offset"}),
         ("select x.key from (select * from orders) x", {"key"}),
         ("select _key from orders", {"key"}),
@@ -106,6 +106,11 @@ def test_only_the_columns_that_are_needed_are_decoded(engine, planned, statement
             "60",
         ),
         ("select count(*) from orders where offset > 5 and offset < 5", "0"),
+        ("select min(timestamp), max(timestamp) from orders", "2023-11-14 22:13:20,2023-11-14 22:17:19"),
+        (
+            "select count(*), min(timestamp) from orders where timestamp >= '2023-11-14 22:16:20'",
+            "60,2023-11-14 22:16:20",
+        ),
         ("select max(offset) from orders where partition = 7", ""),
         ("select max(partition) from orders where 90 <= offset", "1"),
     ],
@@ -123,8 +128,8 @@ def test_totals_of_footers_read_no_segment(engine, planned, statement, found):
     "statement",
     [
         "select count(*) from orders where offset < 5",  # a batch of which some is wanted
-        "select count(*) from orders where timestamp >= '2023-11-14 22:16:20'",  # no index tells the earliest time
-        "select count(*) from orders LAST 1 minute",
+        "select count(*) from orders where timestamp >= '2023-11-14 22:16:21'",  # alike
+        "select count(*) from orders LAST 59s",
     ],
 )
 def test_totals_that_footers_do_not_tell_are_read(engine, planned, statement):
