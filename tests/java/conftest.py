@@ -5,20 +5,21 @@ from collections.abc import Iterator
 import pytest
 
 from bench.peers.kafka import class_path
+from tests.devtools import process
 from tests.devtools.java import JavaTools
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.process import BrokerProcess
 
 
 @pytest.fixture(scope="session")
 def java() -> Iterator[JavaTools]:
-    with broker_process() as broker:
+    with process.broker_process() as broker:
         yield JavaTools(bootstrap=broker.bootstrap, class_path=class_path())
 
 
 @pytest.fixture
 def own_broker() -> Iterator[BrokerProcess]:
     """One to be stopped and killed."""
-    with broker_process() as broker:
+    with process.broker_process() as broker:
         yield broker
 
 
