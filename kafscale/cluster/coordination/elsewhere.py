@@ -67,6 +67,7 @@ class Elsewhere:
     coordinated_at: Callable[[str], TopicPartition]
     _enrolling: dict[int, Gathering[AddPartitionsToTxnTransaction, Errors]] = attrs.field(factory=dict, init=False)
     _marking: dict[int, Gathering[Sequence[Marker], Errors]] = attrs.field(factory=dict, init=False)
+    _in_vain: set[int] = attrs.field(factory=set, init=False)  # brokers that were asked so last; it is said once
 
     async def enrol(
         self, identity: Identity, partitions: Collection[TopicPartition], *, transaction_version: int
@@ -95,8 +96,9 @@ class Elsewhere:
         except KafkaError as exc:
             return dict.fromkeys(partitions, exc.code)
         except KafScaleError as exc:
-            logger.warning("broker %d, which coordinates transactions, was asked in vain: %s", coordinator, exc)
+            self._note_in_vain(coordinator, exc)
             return dict.fromkeys(partitions, NETWORK_EXCEPTION)
+        self._in_vain.discard(coordinator)
         return {each: codes.get(each, NETWORK_EXCEPTION) for each in partitions}
 
     async def _enrol_at(self, broker_id: int, wanted: Sequence[AddPartitionsToTxnTransaction]) -> Sequence[Errors]:
@@ -124,10 +126,12 @@ class Elsewhere:
         if broker_id not in self._marking:
             self._marking[broker_id] = Gathering(partial(self._mark_at, broker_id), AT_ONCE_COUNT)
         try:
-            return await self._marking[broker_id].request(markers, _interrupted(broker_id))
+            errors = await self._marking[broker_id].request(markers, _interrupted(broker_id))
         except KafScaleError as exc:
-            logger.warning("broker %d may not have written markers: %s", broker_id, exc)
+            self._note_in_vain(broker_id, exc)
             return {}
+        self._in_vain.discard(broker_id)
+        return errors
 
     async def _mark_at(self, broker_id: int, wanted: Sequence[Sequence[Marker]]) -> Sequence[Errors]:
         request = WriteTxnMarkersRequest(markers=list(map(_writable, wanted)))
@@ -143,6 +147,12 @@ class Elsewhere:
             }
             for answer in answers
         ]
+
+    def _note_in_vain(self, broker_id: int, exc: KafScaleError) -> None:
+        """Log it the first time: it is tried again all the time, for as long as the broker is away."""
+        level = logging.DEBUG if broker_id in self._in_vain else logging.WARNING
+        self._in_vain.add(broker_id)
+        logger.log(level, "broker %d was asked in vain to enrol partitions or write markers: %s", broker_id, exc)
 
 
 def _interrupted(broker_id: int) -> BrokerUnavailable:
