@@ -269,7 +269,7 @@ def _following(services: Services, lead: Lead) -> Following | None:
         log=services.log,
         spec=partial(topic_spec, services),
         log_start_offsets=services.topics.log_start_offsets,
-        refresh=lead.several.controller.metadata.refresh,
+        refresh=lead.check.confirm,
     )
 
 

@@ -150,8 +150,30 @@ def test_librdkafka_reads_the_tail_from_its_own_rack(partition_count: int) -> No
     assert idle_gets < 5
 
 
+def test_who_reads_the_tail_goes_on_when_the_leader_is_killed() -> None:
+    with brokers_in_racks("--durability", "s3-wal") as brokers:
+        create_on(brokers[0], 4)
+        acknowledged: dict[tuple[int, int], float] = {}
+        delivered: dict[tuple[int, int], float] = {}
+        stopping = threading.Event()
+        reader = threading.Thread(target=follow, args=(bootstrap_of(brokers), 4, delivered, stopping), daemon=True)
+        reader.start()
+        killer = threading.Timer(TAIL_SECONDS / 2, brokers[0].kill)
+        killer.start()
+        produce_steadily(bootstrap_of(brokers), 4, acknowledged)
+        deadline = time.monotonic() + 60
+        while len(delivered) < len(acknowledged) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        stopping.set()
+        reader.join()
+        killer.join()
+    assert delivered.keys() == acknowledged.keys()
+
+
 def produce_steadily(bootstrap: str, partition_count: int, acknowledged: dict[tuple[int, int], float]) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True, "socket.timeout.ms": 3000}
+    )
 
     def told(error: KafkaError | None, message: Message) -> None:
         assert error is None

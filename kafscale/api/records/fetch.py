@@ -34,6 +34,7 @@ from kafscale.api.handling.fetch_sessions import FetchContext, FetchedPartition,
 from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partition, led_partition, name_of, tell_leader
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
+from kafscale.cluster.brokers.following import Following
 from kafscale.cluster.topics.index import Topic
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
@@ -207,6 +208,7 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
     look = _Pass(left_bytes=min(request.max_bytes, _most_bytes(services)), committed=committed)
     nearby = _nearby(services, call, request)
     turns = Turns()
+    await _look_nearby(services, request, context)
     try:
         for fetched in context.partitions:
             await turns.step()
@@ -260,25 +262,41 @@ def _behind_bytes(partition: Partition, offset: int, committed: bool) -> int:
     return size_bytes
 
 
+def _follows(services: Services, request: FetchRequest) -> Following | None:
+    """Return what reads for consumers of this broker's rack, of whom the one that asks is."""
+    return services.following if request.rack_id and request.rack_id == services.node.rack else None
+
+
+async def _look_nearby(services: Services, request: FetchRequest, context: FetchContext) -> None:
+    """Look at what others lead and is not known here, of all partitions together."""
+    following = _follows(services, request)
+    if following is not None:
+        others = (each for each in context.partitions if _find(services, each) is None)
+        found = [(topic, each.wanted.partition) for each in others if (topic := _topic_of(services, each)) is not None]
+        await following.look_at(found)
+
+
 async def _read_nearby(
     services: Services, request: FetchRequest, look: _Pass, fetched: FetchedPartition, data: PartitionData
 ) -> bool:
     """Read what another broker leads from the bucket, for a consumer of this rack; False if it is to ask the leader."""
-    topic, wanted = _topic_of(services, fetched), fetched.wanted
-    if services.following is None or topic is None or not request.rack_id or request.rack_id != services.node.rack:
+    following, topic, wanted = _follows(services, request), _topic_of(services, fetched), fetched.wanted
+    if following is None or topic is None:
         return False
-    partition = await services.following.find(topic, wanted.partition, wanted.fetch_offset, committed=look.committed)
-    if partition is None or wanted.current_leader_epoch not in (ANY_EPOCH, partition.leader_epoch):
-        return False
-    data.high_watermark = partition.high_watermark
-    data.last_stable_offset = partition.last_stable_offset
-    data.log_start_offset = partition.log_start_offset
-    try:
-        await _read_into(look, services.log.reader, partition, wanted, data)
-    except KafkaError:  # what is known of it here has been merged or deleted since
-        services.following.forget(partition)
-        return False
-    return True
+    for _ in range(2):
+        partition = await following.find(topic, wanted.partition, wanted.fetch_offset, committed=look.committed)
+        if partition is None or wanted.current_leader_epoch not in (ANY_EPOCH, partition.leader_epoch):
+            return False
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset
+        data.log_start_offset = partition.log_start_offset
+        try:
+            await _read_into(look, services.log.reader, partition, wanted, data)
+        except KafkaError:  # what is known of it here has been merged, flushed or deleted since
+            following.forget(partition)
+        else:
+            return True
+    return False
 
 
 def _most_bytes(services: Services) -> int:

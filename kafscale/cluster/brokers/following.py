@@ -10,15 +10,16 @@ second look has been listed before, and so will be by whoever leads next. One th
 leader that we have seen. What is in a stream, without a gap before it, stays in any case: whoever supersedes its broker
 ends it behind that (`kafscale.log.wal.followed_stream`), and of what is in it we take the batches of this epoch only.
 
-What has been found is kept until somebody asks for what is behind it, or for what has been deleted since. The tail goes
-on with the stream; once it has become long it is looked at anew, as most of it is in segments by then. Who asks for
-what is not in the bucket yet is sent to the leader.
+What has been found is kept until somebody asks for what is behind it, or for what has been deleted since; of a bounded
+number of partitions, and for who asks for more it is the leader. The tail goes on with the stream; once it has become
+long it is looked at anew, as most of it is in segments by then. Who asks for what is not in the bucket yet is sent to
+the leader.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -29,6 +30,8 @@ from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.tails import Tails
 from kafscale.cluster.topics.index import Topic
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.signals import Signal
 from kafscale.concurrency.single_flight import Flight
 from kafscale.errors import DamagedObject, Fenced, StartupError, StoreError, StoreUnavailable
 from kafscale.formats.manifest import ListedSegment, PartitionId
@@ -42,10 +45,12 @@ from kafscale.log.wal.followed_stream import FollowedJournal, FollowedObject, Fo
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 
-KEPT_MAX_COUNT = 500  # partitions; of each segment some 200 bytes are kept
+KEPT_MAX_COUNT = 2_000  # partitions; of each segment some 200 bytes are kept
+IDLE_SECONDS = 60.0  # since a partition was asked for: then it gives way to another one
 LOOK_LEAST_SECONDS = 1.0  # from one look at a partition to the next
 TAIL_MAX_COUNT = 2_000  # batches of a tail, at some 400 bytes of memory, before segments are looked for
 TAIL_LEAST_SECONDS = 30.0  # but not more often than that
+AT_ONCE_COUNT = 32  # partitions that are looked at
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +68,7 @@ class _ReadOnlyStore(ForwardingStore):
         raise StoreUnavailable(f"{key} is only read here")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class _Known:
     """A partition that was found. Of `stream` come the batches of its tail; None if only segments are read."""
 
@@ -71,11 +76,14 @@ class _Known:
     leader: int
     looked_at: float
     stream: FollowedStream | None
+    used_at: float = attrs.field(factory=trio.current_time, init=False)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Following:
-    """What broker `broker_id` reads of partitions that others lead; `run` it. `refresh` looks at what was committed.
+    """What broker `broker_id` reads of partitions that others lead; `run` it.
+
+    `refresh` returns when what was committed before is known; who asks at the same time shares a look.
 
     `spec` makes what the log is told of a topic, and `log_start_offsets` tells those of a topic.
     """
@@ -88,6 +96,9 @@ class Following:
     refresh: Callable[[], Awaitable[None]]
     _known: dict[PartitionId, _Known] = attrs.field(factory=dict, init=False)  # that was asked for last is last
     _looking: dict[PartitionId, Flight] = attrs.field(factory=dict, init=False)
+    _long: dict[PartitionId, Topic] = attrs.field(factory=dict, init=False)  # to be looked at anew
+    _has_long: Signal = attrs.field(factory=Signal, init=False)
+    _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(AT_ONCE_COUNT), init=False)
     tails: Tails = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -105,7 +116,15 @@ class Following:
         """Follow streams for those who wait, until cancelled."""
         self.state.listeners.append(self._note)
         try:
-            await self.tails.run(task_status=task_status)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.tails.run)
+                task_status.started()
+                while True:
+                    await self._has_long.wait()
+                    self._has_long.clear()
+                    long, self._long = self._long, {}
+                    for (_, index), topic in long.items():
+                        nursery.start_soon(self._look, topic, index)
         finally:
             self.state.listeners.remove(self._note)
 
@@ -128,15 +147,28 @@ class Following:
         if known is not None and known.stream is not None and offset > known.partition.high_watermark:
             await self._catch_up(known.stream)
             known = self._current(partition_id)
-        if known is None or not _has(known, offset, committed) or _is_long(known):
+        if known is None or not _has(known, offset, committed):
             await self._look(topic, index)
             known = self._current(partition_id)
+        elif _is_long(known):
+            self._long[partition_id] = topic
+            self._has_long.set()
         if known is None:
             return None
         self._known[partition_id] = self._known.pop(partition_id)
+        known.used_at = trio.current_time()
         partition = known.partition
         partition.log_start_offset = self.log_start_offsets(topic.topic_id).get(index, 0)
         return partition if partition.log_start_offset <= offset and _has(known, offset, committed) else None
+
+    async def look_at(self, wanted: Iterable[tuple[Topic, int]]) -> None:
+        """Find out what there is of these partitions, of all together, where it is not known: then `find` has them."""
+        unknown = [(topic, index) for topic, index in wanted if self._current((topic.topic_id, index)) is None]
+        if unknown:
+            with ungrouped():
+                async with trio.open_nursery() as nursery:
+                    for topic, index in unknown:
+                        nursery.start_soon(self._look, topic, index)
 
     def forget(self, partition: Partition) -> None:
         """Look at a partition again when it is asked for next: what was known of it has gone."""
@@ -218,7 +250,8 @@ class Following:
             known = self._known.get(partition_id)
             if known is not None:
                 await trio.sleep_until(known.looked_at + LOOK_LEAST_SECONDS)
-            await self._look_once(topic, index)
+            async with self._limiter:
+                await self._look_once(topic, index)
         except (StoreError, DamagedObject, StartupError, Fenced) as exc:
             logger.info("%s-%d can't be read from the bucket just now: %s", topic.name, index, exc)
         finally:
@@ -228,7 +261,7 @@ class Following:
     async def _look_once(self, topic: Topic, index: int) -> None:
         await self.refresh()
         placement = self.state.placement(topic.topic_id, index)
-        if placement is None or not self._is_settled(placement):
+        if placement is None or not self._is_settled(placement) or not self._has_room((topic.topic_id, index)):
             return
         looked_at = trio.current_time()
         stream = self._stream(placement)
@@ -243,6 +276,8 @@ class Following:
         after = self.state.placement(topic.topic_id, index)
         if after is None or (after.leader, after.epoch) != (placement.leader, placement.epoch):
             return
+        if not self._has_room(partition.partition_id):
+            return  # others have come meanwhile
         take_restored(partition, _without_producers(contents))
         if len(_whole(listed)) == len(listed):
             partition.lost_before = max(partition.lost_before, placement.decided_offset)
@@ -254,6 +289,12 @@ class Following:
         self._known[partition.partition_id] = _Known(partition, placement.leader, looked_at, stream)
         while len(self._known) > KEPT_MAX_COUNT:
             self._drop(next(iter(self._known)))
+
+    def _has_room(self, partition_id: PartitionId) -> bool:
+        """Tell whether one more may be known: where so many are read all the time, others are the leader's to serve."""
+        if partition_id in self._known or len(self._known) < KEPT_MAX_COUNT:
+            return True
+        return next(iter(self._known.values())).used_at + IDLE_SECONDS < trio.current_time()
 
     def _is_settled(self, placement: Placement) -> bool:
         """Tell whether the bucket alone tells what is below its end: nothing is to be recovered from elsewhere."""

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers import tails
+from kafscale.cluster.brokers import following, tails
 from kafscale.config import Durability
 from kafscale.formats.wal_objects import ObjectHeader, decode_header, encode_header
 from kafscale.formats.wal_runs import list_epoch, wal_key
@@ -19,7 +19,7 @@ from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.cluster.brokers.test_following import HERE, THERE, Pair, coordinator_id, values
-from tests.cluster.brokers.test_several import TOPIC, Machine, create, led_by, produce, until
+from tests.cluster.brokers.test_several import TOPIC, Machine, create, led_by, produce, topic_at, until
 from tests.cluster.brokers.test_streams import crashing
 from tests.devtools.memory_broker import MemoryBroker, memory_parts
 from tests.devtools.transactional_producer import Producer
@@ -47,16 +47,16 @@ async def pair(autojump_clock: MockClock) -> AsyncIterator[Pair]:
 
 
 def stream_of(pair: Pair) -> FollowedStream:
-    following = pair.other.broker.services.following
-    assert following is not None
-    (followed,) = following.tails._followed.values()
+    reads = pair.other.broker.services.following
+    assert reads is not None
+    (followed,) = reads.tails._followed.values()
     return followed.stream
 
 
 def incarnation_of(pair: Pair) -> int:
-    following = pair.other.broker.services.following
-    assert following is not None
-    return following.state.brokers[1].incarnation
+    reads = pair.other.broker.services.following
+    assert reads is not None
+    return reads.state.brokers[1].incarnation
 
 
 async def test_the_tail_is_read_in_ones_own_rack(autojump_clock: MockClock, pair: Pair) -> None:
@@ -309,3 +309,61 @@ async def test_a_stream_of_which_too_much_is_kept_is_read_again(
             assert (await pair.fetch(pair.other, offset)).error_code == e.NOT_LEADER_OR_FOLLOWER
         await pair.flush()
         assert len(values(await pair.fetch(pair.other, 0))) == 5
+
+
+async def test_many_partitions_are_looked_at_together(autojump_clock: MockClock) -> None:
+    count = 60
+    async with a_pair(partition_count=2 * count) as pair:
+        await until(lambda: len(led_by(pair.leader.broker)) == count)
+        mine = led_by(pair.leader.broker)
+        for operation in ("list", "get*", "head"):
+            pair.store.delay(On(operation, "*"), 0.05)
+        wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in mine]
+        fetched = FetchTopic(topic=TOPIC, topic_id=pair.topic_id, partitions=wanted)
+        client, began = await pair.other.connect(), trio.current_time()
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[fetched], rack_id=THERE)
+        answer = await client.request(request, FetchResponse)
+        assert [each.error_code for each in answer.responses[0].partitions] == [e.NONE] * count
+        assert trio.current_time() - began < 2.0
+
+
+async def test_a_tail_that_has_become_long_is_looked_at_beside(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "TAIL_MAX_COUNT", 5)
+    monkeypatch.setattr(following, "TAIL_LEAST_SECONDS", 2.0)
+    async with a_pair(flush_seconds=1.0) as pair:
+        for number in range(60):
+            assert await produce(pair.leader, 0, b"%d" % number) == e.NONE
+            read = await pair.fetch(pair.other, number, max_wait_ms=1000)
+            assert (read.error_code, values(read)) == (e.NONE, [b"%d" % number])
+            await trio.sleep(0.2)
+        followed = pair.other.broker.services.following
+        assert followed is not None
+        partition = await followed.find(await topic_at(pair.other.broker), 0, 60)
+        assert partition is not None
+        assert partition.flushed_offset > 30
+        assert len(partition.tail.batches) < 30
+
+
+async def test_more_partitions_than_are_kept_are_the_leaders_to_serve(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "KEPT_MAX_COUNT", 2)
+    async with a_pair(partition_count=6) as pair:
+        await until(lambda: len(led_by(pair.leader.broker)) == 3)
+        client, mine = await pair.other.connect(), led_by(pair.leader.broker)
+
+        async def codes(*indexes: int) -> list[int]:
+            wanted = [FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1 << 20) for each in indexes]
+            fetched = FetchTopic(topic=TOPIC, topic_id=pair.topic_id, partitions=wanted)
+            request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[fetched], rack_id=THERE)
+            return [each.error_code for each in (await client.request(request, FetchResponse)).responses[0].partitions]
+
+        assert await codes(*mine[:2]) == [e.NONE, e.NONE]
+        pair.store.calls.clear()
+        for _ in range(3):
+            assert await codes(*mine) == [e.NONE, e.NONE, e.NOT_LEADER_OR_FOLLOWER]
+        assert [each for each in pair.store.calls if each.operation == "list" and TOPIC in str(each)] == []
+        await trio.sleep(following.IDLE_SECONDS + 1)
+        assert await codes(mine[2]) == [e.NONE]
