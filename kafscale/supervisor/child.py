@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -125,12 +126,13 @@ class Child:
             self._pass_on(line)
 
     def _pass_on(self, line: str) -> None:
-        """Write a line of its log to ours, with its id; one of JSON stays JSON."""
+        """Write a line of its log to ours, with its id; one of JSON stays JSON. It is lost if ours takes no more."""
         if line.startswith("{"):
             text = f'{{"broker": {self.broker_id}, {line[1:]}'
         else:
             text = f"broker {self.broker_id}: {line}"
-        print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):  # as where its disk is full: brokers go on all the same
+            print(text, file=sys.stderr, flush=True)
 
 
 def _ending(code: int) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -158,6 +161,20 @@ async def test_its_log_goes_on_with_its_id(autojump_clock: MockClock, capsys: py
         "broker 3: what",
         '{"broker": 3, "level": "info"}',
     ]
+
+
+async def test_a_log_that_takes_no_more_ends_no_broker(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the supervisor's log was full: it ended, and all of its brokers with it."""
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    _, child = made(lambda: Life(code=2, says="what", logs="2026 INFO: x\n"))
+    assert await child.run() == 2
 
 
 def test_a_ready_line_is_read_with_all_listeners() -> None:
