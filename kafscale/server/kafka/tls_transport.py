@@ -6,6 +6,7 @@ TCP without TLS:
 - What is in the socket is taken by one system call and decrypted record by record, each of at most 16 KiB. A read goes
   on while the socket has more, so that what was sent together is taken together.
 - What has been taken, or decrypted already, does not make the socket readable.
+- Clients send each record by itself, so the rest of a large frame is waited for in pieces of 64 KiB (SO_RCVLOWAT).
 - Sending takes CPU, about a millisecond for each MiB. Others run between pieces of it; what is sent of a file is read
   piece by piece, from the page cache.
 - OpenSSL may have something to say because of what it has read. In trio one task at a time waits until something can be
@@ -15,6 +16,7 @@ TCP without TLS:
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -36,6 +38,7 @@ FEEDS_MAX_COUNT = 5  # of one read, which fill it but for the headers of records
 # Taken without a byte of data: more than a record. The 2,400 new keys that so much may ask for take 0.1 s of CPU.
 WITHOUT_DATA_MAX_BYTES = 48 << 10
 TURN_BYTES = 256 << 10  # sent without a turn of the event loop
+GATHERING_SECONDS = 0.002  # for the rest of a frame; a peer may wait for a confirmation before it sends more (Nagle)
 PIECE_BYTES = 64 << 10  # that small buffers are joined to, and large ones and files are read in
 
 
@@ -49,6 +52,7 @@ class TlsTransport:
     _failure: OSError | None = attrs.field(default=None, init=False)  # for the next read to meet
     _without_data_bytes: int = attrs.field(default=0, init=False)  # taken from the socket since it last brought data
     _sent_bytes: int = attrs.field(default=0, init=False)  # in this turn of the event loop
+    _low_water_bytes: int = attrs.field(default=1, init=False)  # what makes the socket readable
 
     async def receive(self, max_bytes: int) -> bytes:
         """Whatever is there, of several records if there are; empty at the end of the stream."""
@@ -63,20 +67,25 @@ class TlsTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the buffer as far as there is something for it."""
+        """Fill the buffer, for which enough will come, as far as there is something for it.
+
+        Before it is looked at, the socket gathers a feed of it for a moment: clients send record by record.
+        """
         wanted = min(len(buffer), RECEIVE_MAX_BYTES)
 
         def read(filled: int) -> int:
             count = self.secured.tls.read(wanted - filled, buffer[filled:wanted])
             return cast(int, count)  # its stub knows of no other result than bytes
 
-        return await self._receive(wanted, read)
+        # A part of the next record may be here already.
+        least_bytes = min(len(buffer) - RECORD_MAX_BYTES, FEED_MAX_BYTES)
+        return await self._receive(wanted, read, least_bytes)
 
-    async def _receive(self, wanted: int, read: Callable[[int], int]) -> int:
+    async def _receive(self, wanted: int, read: Callable[[int], int], least_bytes: int = 1) -> int:
         if self.secured.is_fed or self._has_ended or self._failure:
             await trio.lowlevel.checkpoint()
         else:
-            await trio.lowlevel.wait_readable(self.secured.tcp)
+            await self._wait_readable(least_bytes)
         while not self._has_ended:
             if self._failure is not None:
                 raise trio.BrokenResourceError from self._failure
@@ -87,8 +96,23 @@ class TlsTransport:
             if filled:
                 return filled
             if not (self._has_ended or self._failure):
-                await trio.lowlevel.wait_readable(self.secured.tcp)
+                await self._wait_readable(least_bytes)
         return 0
+
+    async def _wait_readable(self, least_bytes: int) -> None:
+        """Wait until the socket has so much, or has ended; for anything at all if that does not come in a moment."""
+        if least_bytes > 1:
+            self._set_low_water(least_bytes)
+            with trio.move_on_after(GATHERING_SECONDS):
+                await trio.lowlevel.wait_readable(self.secured.tcp)
+                return
+        self._set_low_water(1)
+        await trio.lowlevel.wait_readable(self.secured.tcp)
+
+    def _set_low_water(self, count: int) -> None:
+        if count != self._low_water_bytes:
+            self.secured.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._low_water_bytes = count
 
     def _decrypt(self, wanted: int, read: Callable[[int], int]) -> int:
         """Read until there is enough or no more. The end, or an error, behind what was read is for the next read."""

@@ -37,7 +37,10 @@ class Transport(Protocol):
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Receive into a buffer. Returns the number of bytes, 0 at the end of the stream."""
+        """Receive into a buffer, which is no larger than what is to come before the peer waits for an answer.
+
+        Returns the number of bytes, 0 at the end of the stream.
+        """
         ...
 
     async def send(self, buffers: Sequence[Sendable]) -> None:

@@ -17,9 +17,11 @@ import pytest
 import trio
 import trio.testing
 
+from kafscale.server.kafka import tls_transport
 from kafscale.server.kafka.tls_transport import (
     PIECE_BYTES,
     RECEIVE_MAX_BYTES,
+    RECORD_MAX_BYTES,
     TURN_BYTES,
     WITHOUT_DATA_MAX_BYTES,
     TlsTransport,
@@ -213,6 +215,41 @@ async def test_a_buffer_is_filled(authority: Authority) -> None:
     assert buffer == data
 
 
+async def test_the_rest_of_a_frame_is_gathered_but_not_waited_for_long(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once each record that a client sends woke the broker, where nobody else wanted the core: 420 for each MiB."""
+    monkeypatch.setattr(tls_transport, "GATHERING_SECONDS", 1e9)
+    buffer = memoryview(bytearray(2 * FEED_MAX_BYTES))
+    async with connected(authority) as (ours, theirs), trio.open_nursery() as nursery:
+        counts: list[int] = []
+
+        async def receive() -> None:
+            while sum(counts) < len(buffer):
+                counts.append(await ours.receive_into(buffer[sum(counts) :]))
+
+        nursery.start_soon(receive)
+        for _ in range(len(buffer) // 2048):
+            await theirs.send_all(bytes(2048))
+            await trio.testing.wait_all_tasks_blocked()
+        while sum(counts) < len(buffer):
+            await trio.lowlevel.checkpoint()
+        assert len(counts) < 2 + RECORD_MAX_BYTES // 2048 + 2, "the rest, of a record at most, is not gathered"
+        await theirs.send_all(b"a small request")
+        assert await ours.receive(100) == b"a small request", "as much as for a large one is waited for"
+        monkeypatch.setattr(tls_transport, "GATHERING_SECONDS", 0.001)
+        for _ in range(3):  # a peer that holds back the rest until it is told that the beginning has come
+            await theirs.send_all(bytes(100))
+            assert await ours.receive_into(buffer) == 100
+        monkeypatch.setattr(tls_transport, "GATHERING_SECONDS", 1e9)
+        await theirs.send_all(bytes(100_000))
+        filled = 0
+        while filled < 100_000:  # whose records are cut anywhere by what is taken from the socket at once
+            filled += await ours.receive_into(buffer[filled:100_000])
+        await theirs.aclose()
+        assert await ours.receive_into(buffer) == 0
+
+
 async def test_after_the_peers_end_replies_still_go(authority: Authority) -> None:
     """It has said that nothing more comes (close_notify), and reads on.
 
@@ -309,6 +346,9 @@ async def test_many_small_records_take_few_system_calls(authority: Authority) ->
                 nonlocal calls
                 calls += 1
                 return real.recv(size)
+
+            def setsockopt(self, *option: int) -> None:
+                real.setsockopt(*option)
 
             def fileno(self) -> int:
                 return real.fileno()
