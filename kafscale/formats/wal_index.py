@@ -22,8 +22,9 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, INDEX, WalEntry, decode_entry, scan
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader
 
-INDEXED_LEAST_BYTES = 64 << 10  # of entries: less is read as soon as an index is
-GAP_MAX_BYTES = 64 << 10  # between two partitions' batches that one read takes along
+INDEXED_LEAST_BYTES = 1 << 20  # of entries: all of less is read as soon as an index and a part are
+HEAD_BYTES = 64 << 10  # what a reader gets first, with the index of 1,600 partitions
+GAP_MAX_BYTES = 512 << 10  # between two partitions' batches that one read takes along: a GET more takes as long
 
 _ROW = struct.Struct(">16siQQI")
 _NO_TOPIC = bytes(16)

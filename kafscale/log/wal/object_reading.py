@@ -11,7 +11,7 @@ from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.formats.wal_index import INDEXED_LEAST_BYTES, SpanRun, decode_spans, find_index, runs_of
+from kafscale.formats.wal_index import HEAD_BYTES, SpanRun, decode_spans, find_index, runs_of
 from kafscale.formats.wal_objects import ObjectHeader, decode_header, decode_object
 from kafscale.store.base import ObjectStore
 
@@ -35,7 +35,7 @@ async def read_object(store: ObjectStore, key: str) -> ReadObject:
 
 async def read_entries_of(store: ObjectStore, key: str, partitions: Collection[PartitionId]) -> ReadObject:
     """Read at least the entries of these partitions, in order. Raises NotFound, DamagedObject, StoreError."""
-    head = await store.get_range(key, 0, INDEXED_LEAST_BYTES)
+    head = await store.get_range(key, 0, HEAD_BYTES)
     header = decode_header(key, head.data)
     index = find_index(key, header, head.data)
     runs = [] if index is None else runs_of(index[each] for each in index.keys() & set(partitions))

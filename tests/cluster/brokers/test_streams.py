@@ -20,6 +20,7 @@ from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced, KafScaleError, StartupError, StorageFailed
+from kafscale.formats import wal_index
 from kafscale.formats.wal_objects import HEADER_BYTES
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.check.verification import Verifier
@@ -569,10 +570,13 @@ async def test_what_a_failed_broker_uploads_late_says_what_the_next_leader_has(a
             assert await values(again, index) == expected
 
 
-async def test_who_takes_over_a_part_reads_that_part_only(autojump_clock: MockClock) -> None:
+async def test_who_takes_over_a_part_reads_that_part_only(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_index, "GAP_MAX_BYTES", 0)
     bucket = MemoryStore()
     seen = {broker_id: FaultyStore(bucket) for broker_id in (1, 3)}
-    record = b"v" * 300_000
+    record = b"v" * 400_000
     async with crashing(Machine(seen[1], 1)) as a, crashing(Machine(seen[3], 3)) as c:
         async with crashing(Machine(bucket, 2)) as b:
             await create(a.broker, 12)
