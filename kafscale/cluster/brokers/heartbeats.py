@@ -55,8 +55,8 @@ class Heartbeats:
 
     `connect` opens a connection to a broker, of which it is given id and record. Raises ProtocolError, KafkaError,
     BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
-    as far as it is known here, and `look_soon` has this broker look for later ones. Without `connect` there are no
-    heartbeats, and so nobody is lost.
+    as far as it is known here, and `look_soon` has this broker look for one that is later. Without `connect` there are
+    no heartbeats, and so nobody is lost.
     """
 
     broker_id: int
@@ -65,7 +65,7 @@ class Heartbeats:
     liveness: Liveness
     connect: Connect | None
     revision: Callable[[], int]
-    look_soon: Callable[[], None]
+    look_soon: Callable[[int], None]
     _changed: Signal = attrs.field(factory=Signal, init=False)
     _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
     _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
@@ -86,7 +86,7 @@ class Heartbeats:
         """A heartbeat has come, which says that its sender knows the metadata up to this revision."""
         self.liveness.heard(broker_id, incarnation)
         if revision > self.revision():
-            self.look_soon()
+            self.look_soon(revision)
 
     async def run(self) -> None:
         """Send them until cancelled."""

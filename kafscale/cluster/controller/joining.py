@@ -100,6 +100,11 @@ async def join(
     own_views = views.guarded(DeletionGuard(confirm_lead=check.confirm))
     writer = PlacementWriter(state)
     liveness = Liveness(settings.broker_session_timeout_seconds)
+
+    def look_soon(revision: int) -> None:
+        metadata.note_newer(revision)
+        check.sooner.set()
+
     controller = Controller(
         broker_id=settings.broker_id,
         incarnation=incarnation,
@@ -117,7 +122,7 @@ async def join(
         liveness=liveness,
         connect=connect,
         revision=lambda: metadata.applied.number,
-        look_soon=check.sooner.set,
+        look_soon=look_soon,
     )
     streams = Streams(
         store=own_views.acknowledge,

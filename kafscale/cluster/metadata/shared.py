@@ -78,6 +78,7 @@ class SharedMetadataStore(LogFirst):
     kept_until: Callable[[], int] = attrs.field(default=lambda: 0, init=False)
     check_writer: Callable[[], Awaitable[None]] = attrs.field(default=trio.lowlevel.checkpoint, init=False)
     lost_race_count: int = attrs.field(default=0, init=False)
+    _newest_told: int = attrs.field(default=0, init=False)  # revision; it only spares a look whether there is any
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @classmethod
@@ -110,6 +111,10 @@ class SharedMetadataStore(LogFirst):
         """Return when everything is here that was committed, by anybody, before the call. Raises StoreError, Fenced."""
         async with self._turn:
             await self._look()
+
+    def note_newer(self, revision: int) -> None:
+        """Another broker says that the head has come up to this revision: the next look reads it at once."""
+        self._newest_told = max(self._newest_told, revision)
 
     async def trim(self) -> None:
         """Leave out of the head what checkpoints have: a commit, of nothing, if it has any of that.
@@ -165,13 +170,16 @@ class SharedMetadataStore(LogFirst):
     # ---- following -------------------------------------------------------------------------------------------------
 
     async def _look(self) -> _Seen:
-        if (await self._store.head(self._key)).etag == self._etag:
+        is_told = self._newest_told > self.applied.number
+        if not is_told and (await self._store.head(self._key)).etag == self._etag:
             return _Seen({})
         return await self._read()
 
     async def _read(self) -> _Seen:
         found = await self._store.get(self._key)
-        return await self._take_head(decode_head(self._key, found.data), found.etag)
+        seen = await self._take_head(decode_head(self._key, found.data), found.etag)
+        self._newest_told = 0  # what was told that is not there is not true
+        return seen
 
     async def _take_head(self, head: Head, etag: str) -> _Seen:
         """Apply what is not applied yet."""

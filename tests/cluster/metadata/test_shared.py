@@ -236,6 +236,24 @@ async def test_who_was_overtaken_reads_the_head_without_asking_first_whether_it_
         assert other.lost_race_count == 1
 
 
+async def test_who_is_told_of_a_later_revision_reads_the_head_at_once_and_once_if_it_is_not_true(
+    autojump_clock,
+) -> None:
+    async with cluster() as made:
+        one, other = await made.join(), await made.join()
+        await one.commit(put("a", b"1"))
+        gate = made.bucket.hold(On("head", KEY))
+        other.note_newer(one.applied.number)
+        await other.refresh()
+        assert await contents(other) == {"a": b"1"}
+        other.note_newer(99)
+        await other.refresh()
+        assert gate.arrived_count == 0
+        gate.open()
+        await other.refresh()
+        assert gate.arrived_count == 1
+
+
 async def test_a_commit_that_may_be_in_a_checkpoint_has_an_unknown_outcome(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
