@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import attrs
 
@@ -14,6 +14,8 @@ from bench.figures import Figures, Result
 from bench.processes import Stolen
 
 L = TypeVar("L")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def _new_pool() -> ProcessPoolExecutor:
@@ -28,7 +30,11 @@ class Runner:
 
     def send(self, run: Callable[[L], Figures], load: L) -> Figures:
         """Run a load whose broker is not watched, such as a warm-up."""
-        return self._pool.submit(run, load).result()
+        return self.call(run, load)
+
+    def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Return what a function does in the process of the loads."""
+        return self._pool.submit(function, *arguments, **named).result()
 
     def measure(self, run: Callable[[L], Figures], load: L, broker: RunningBroker, *, point: str, round: int) -> Result:
         """Run a load and take the difference of what the broker had used before and after it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from bench.cluster import controller, scaling
+from bench.cluster import beside, controller, killing, moving, scaling, simulated
 from bench.cluster.findings import FILE_NAME, Failure, Findings, Row, now
 from bench.cluster.jobs import HEADINGS, Job, turns
 from bench.cluster.page import tables_of, target_cells, write_page
@@ -23,7 +23,7 @@ from bench.peers.kafka import find_java
 from bench.places import LOCAL_RESULTS, RESULTS
 from bench.report import console
 
-GROUPS = (scaling, controller)
+GROUPS = (scaling, moving, simulated, killing, beside, controller)
 SHOWN_ERROR_LENGTH = 300
 
 

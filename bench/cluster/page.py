@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.cluster import model, scaling
+from bench.cluster import costs, killing, model, moving, scaling, simulated
 from bench.cluster.findings import Findings
-from bench.cluster.jobs import CONTROLLER, HEADINGS, SCALING, Target
+from bench.cluster.jobs import BESIDE, CONTROLLER, HEADINGS, KILLING, MOVING, SCALING, Target
 from bench.peers.page import table_lines
 from bench.places import RESULTS, page_directory
 
-TARGETS: Sequence[Target] = [*scaling.TARGETS]
+TARGETS: Sequence[Target] = [*scaling.TARGETS, *moving.TARGETS, *simulated.TARGETS, *killing.TARGETS]
 MOST_FIGURES = 8  # beside each other
 
 _HEAD = """# Several brokers on one bucket
@@ -28,6 +28,30 @@ _ABOUT = {
 connections that have 64 requests in flight each, to one process each. CPU is that of all processes together, the
 supervisor among them; 1 process is `kafscale serve` without the option. With more processes each of them syncs its own
 log, so that fewer requests share a sync and what a round costs.
+""",
+    MOVING: """## A hundred partitions move at once
+
+Three brokers; broker 1 leads all 100 partitions of a topic, and broker 2 is to lead them, by one reassignment, while an
+idempotent producer of librdkafka sends records of 4 KiB to all of them. A gap is the longest time from sending to the
+acknowledgement of a record of a partition, from then until a second after the last has moved. So it has what the
+producer waits by itself (`retry.backoff.ms`, 100 ms), and what a busy machine has anybody wait: see `before`. `wal` has
+a directory as the bucket, `s3-wal` MinIO, with a stream that waits for a PUT. In simulated time nobody waits for a
+core: what is left is the bucket's 25 ms an operation, and who waits for whom; a gap is there how long nobody leads.
+""",
+    KILLING: """## A broker is killed
+
+Three of ours in `s3-wal` on MinIO, which runs on the same machine, and three nodes of Apache Kafka 4.1.1 (KRaft, three
+replicas, `min.insync.replicas` 2), both as they are by default, under an idempotent producer of librdkafka with 500
+records a second to 12 partitions. One is killed (SIGKILL) and stays away: the one that decides for all, or another. A
+gap is the longest time from sending to acknowledgement. Kafka's brokers are missed when they have sent no heartbeat for
+9 s (`broker.session.timeout.ms`), ours when their address refuses connections. In the end all is read back.
+""",
+    BESIDE: """## Beside three of Apache Kafka
+
+The same clusters under our own generator with batches encoded beforehand, a connection to each broker with 64 in
+flight, `acks=all`; and at a pace that both keep up with. CPU is that of the three brokers, without MinIO's, which
+stands for a service. What brokers send each other is what the kernel has counted as received by connections with a
+broker at both ends (`ss`), both ways together.
 """,
     CONTROLLER: """## The controller, with many brokers
 
@@ -78,6 +102,11 @@ def _lines(findings: Findings) -> Iterator[str]:
             yield _when(findings, group)
             for headings, *rows in tables_of(findings, group):
                 yield from table_lines(headings, rows)
+                yield ""
+            if group == BESIDE:
+                yield "## What three zones cost\n"
+                yield costs.about()
+                yield from table_lines(costs.HEADINGS, costs.rows())
                 yield ""
     if reach := model.model_rows(findings):
         yield "## What more cores and machines reach\n"

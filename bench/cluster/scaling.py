@@ -98,6 +98,11 @@ def spread(bootstrap: str, partitions: int, connections: int) -> Sequence[Share]
     """Make the topic, and as many connections to its leaders, each with partitions of its own."""
     admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, partitions)])[TOPIC].result(TOPIC_SECONDS)
+    return shares_of(admin, connections)
+
+
+def shares_of(admin: AdminClient, connections: int) -> Sequence[Share]:
+    """Return what each of so many connections to the leaders of the topic does."""
     listed = admin.list_topics(TOPIC, timeout=TOPIC_SECONDS)
     led: dict[int, list[int]] = {}
     for index, found in sorted(listed.topics[TOPIC].partitions.items()):

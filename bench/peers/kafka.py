@@ -68,7 +68,7 @@ class KafkaBroker:
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
         with tempfile.TemporaryDirectory(prefix="kafka-bench-", dir=self.directory) as directory:
-            port, controller_port = _free_ports(2)
+            port, controller_port = free_ports(2)
             properties = Path(directory) / "server.properties"
             listeners = listener_settings(port, controller_port, self.security)
             lines = {**_node(controller_port, directory), **listeners, **self.settings}
@@ -78,7 +78,7 @@ class KafkaBroker:
             with (Path(directory) / "output").open("w") as output:
                 process = subprocess.Popen(command, stdout=output, stderr=output)
             try:
-                if not _is_listening(process, port):
+                if not is_listening(process, port):
                     raise RuntimeError(
                         f"Apache Kafka did not start: {(Path(directory) / 'output').read_text()[-2000:]}"
                     )
@@ -126,7 +126,8 @@ def _node(controller_port: int, directory: str) -> dict[str, str]:
     }
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback that nobody had a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -134,7 +135,8 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _is_listening(process: subprocess.Popen[bytes], port: int) -> bool:
+def is_listening(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until somebody listens on a port; False if the process ends before, or takes too long."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

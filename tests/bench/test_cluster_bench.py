@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import socket
+from array import array
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from bench.cluster import controller, model
+from bench.cluster import controller, costs, model, simulated
+from bench.cluster.beside import bytes_between
 from bench.cluster.controller import CONTROLLER, RACES, Size
 from bench.cluster.findings import Failure, Findings, Row
-from bench.cluster.jobs import AT_LEAST, SCALING, Job, Target, turns
+from bench.cluster.jobs import AT_LEAST, BESIDE, SCALING, Job, Target, turns
 from bench.cluster.model import Costs, Reach
+from bench.cluster.moving import LONGEST
 from bench.cluster.page import write_page
 from bench.cluster.scaling import COUNTS, CPU, POINTS, load_of, spread, system_of
+from bench.cluster.steady import Acknowledged, SteadyLoad, read_back, run_steady
 from bench.options import RunOptions
 from bench.points import TOPIC, Point
 from bench.produce_load import ProduceLoad, run_produce
-from kafscale.config import Address
+from kafscale.config import Address, Durability
 from kafscale.testing.background_broker import running_broker
 
 OPTIONS = RunOptions(seconds=1, warm_up_seconds=0, rounds=1)
@@ -67,6 +76,59 @@ def test_connections_are_spread_over_the_leaders_and_each_has_partitions_of_its_
         assert {each.partition for each in broker.records(TOPIC)} == set(range(8))
 
 
+def test_a_steady_load_tells_when_each_record_was_acknowledged_and_is_read_back():
+    with running_broker() as broker:
+        broker.create_topic(TOPIC, partitions=3)
+        load = SteadyLoad(
+            bootstrap=broker.bootstrap, partitions=3, records_per_second=200, record_bytes=50, seconds=0.1
+        )
+        found = run_steady(load)
+        assert not found.failed
+        assert set(found.partitions) == {0, 1, 2}
+        assert all(sent <= done for sent, done in zip(found.sent_at, found.done_at, strict=True))
+        assert read_back(load) == dict.fromkeys(found.numbers, 1)
+
+
+def test_gaps_are_the_longest_waits_of_what_was_sent_in_a_time():
+    found = Acknowledged(
+        partitions=array("i", [0, 1, 0, 1]),
+        numbers=array("q", range(4)),
+        sent_at=array("d", [1.0, 2.0, 2.5, 9.0]),
+        done_at=array("d", [8.0, 2.5, 2.75, 19.0]),
+        failed=[],
+        cpu_seconds=0.0,
+    )
+    assert found.longest((2.0, 9.0)) == {0: 0.25, 1: 0.5}
+    assert found.p99_ms((2.0, 9.0)) == 500
+
+
+def test_bytes_between_processes_are_those_of_connections_with_both_ends_there():
+    if shutil.which("ss") is None:
+        pytest.skip("ss is not on the PATH")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as ours, server.accept()[0] as theirs:
+            before = bytes_between([os.getpid()])
+            ours.sendall(bytes(1000))
+            while len(theirs.recv(1000, socket.MSG_PEEK)) < 1000:
+                pass
+            assert bytes_between([os.getpid()]) - before >= 1000
+            assert bytes_between([]) == 0
+
+
+def test_partitions_that_move_in_simulated_time_are_led_by_nobody_for_some_round_trips():
+    figures = trio.run(simulated._move, Durability.WAL, 2, clock=MockClock(autojump_threshold=0))
+    assert 4 * controller.LATENCY_SECONDS * 1000 < figures[LONGEST] < 500
+    assert figures["all moved after ms"] > figures[LONGEST]
+
+
+def test_three_zones_cost_what_the_prices_say():
+    by_name = {each.name: each for each in costs.items()}
+    replicas = by_name["replicas in other zones"]
+    assert replicas.theirs == pytest.approx(100 * 1.048576 * 2 * 30 * 86.4 * 0.02, rel=1e-6)
+    assert replicas.ours == 0
+    assert costs.rows()[-1][-1].endswith("%")
+
+
 def test_what_the_controller_costs_is_measured_by_a_fail_over_that_leaves_nothing(monkeypatch):
     monkeypatch.setattr(controller, "COMMITS_COUNT", 4)
     monkeypatch.setattr(controller, "MOVES_COUNT", 3)
@@ -98,10 +160,12 @@ def test_the_page_has_targets_figures_and_what_follows_from_them(tmp_path):
     ]
     served = {"partitions": 100.0, "all served after s": 5.0}
     findings.rows.append(row("fail-over", str(RACES[-1]), group=CONTROLLER, **served))
+    findings.rows.append(row("produce", "Apache Kafka", group=BESIDE, **{"MiB/s": 1.0}))
     findings.failures.append(Failure(group=SCALING, load="a|b", system="x", round=0, error="it\nbroke"))
     page = write_page(findings, tmp_path).read_text()
     assert f"| {load_of(POINTS[0])} | 2 processes | 102 | 1,234 |" in page
     assert "| <= 1.15x | yes |" in page
     assert "commits once, one after the other: 50 ms for each" in page.replace("\n", " ")
     assert all(f"| {machines} | {cores} |" in page for cores, machines in model.MACHINES)
+    assert "| together |" in page
     assert "| it broke |" in page
