@@ -46,13 +46,16 @@ STREAM_PUT = On("put_if_absent", "*.wal")
 
 
 @asynccontextmanager
-async def crashing(machine: Machine, *, flush_seconds: float = NEVER_SECONDS) -> AsyncIterator[MemoryBroker]:
+async def crashing(
+    machine: Machine, *, flush_seconds: float = NEVER_SECONDS, **changes: object
+) -> AsyncIterator[MemoryBroker]:
     """Run a broker in `s3-wal` for the block; at its end it is gone from one moment to the other."""
     settings = memory_settings(
         several_brokers=True,
         broker_id=machine.broker_id,
         durability=Durability.S3_WAL,
         flush_interval_seconds=flush_seconds,
+        **changes,
     )
     async with trio.open_nursery() as nursery:
         yield await run_beside(nursery, machine, settings)
