@@ -468,6 +468,7 @@ class Transactions:
                 seconds = min(seconds, max(0.0, (due_ms - now_ms()) / 1000))
             await trio.sleep(seconds)
             for coordinator in list(self.coordinators):
+                coordinator.begin_by(now_ms())
                 due = coordinator.next_due_ms()
                 if due is not None and due <= now_ms():
                     await self._write_all(coordinator, partial(_due, coordinator))

@@ -381,6 +381,7 @@ class TransactionCoordinator:
         producer's next transaction too, only if nobody can receive the former ones any more. Each outcome is to be
         written before the next one is asked for, as with any other.
         """
+        self.begin_by(now_ms)  # another broker's clock may have been ahead
         for transactional_id in self._ledger.unfinished():
             held = self._ledger.get(transactional_id)
             if held is None:
@@ -399,6 +400,10 @@ class TransactionCoordinator:
             )
         self._ledger.withhold(held, ended.outstanding)
         return self._ledger.answer(transactional_id, None)
+
+    def begin_by(self, now_ms: int) -> None:
+        """Have no transaction stay open for longer than its timeout from now on, where a clock was ahead and is not."""
+        self._ledger.begin_by(now_ms)
 
     def next_due_ms(self) -> int | None:
         """The time at which `due` has something to do; None: never, as things are."""

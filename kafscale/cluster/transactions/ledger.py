@@ -40,6 +40,7 @@ class Ledger:
     _held: dict[str, Held] = attrs.field(factory=dict, init=False)
     _unfinished: dict[str, None] = attrs.field(factory=dict, init=False)  # the ids whose markers are outstanding
     _timers: Timers = attrs.field(factory=Timers, init=False)
+    _latest_start_ms: int = attrs.field(default=0, init=False)  # of what is, or was, ongoing
     _decided: int = attrs.field(default=0, init=False)
     _durable: int = attrs.field(default=0, init=False)
     _withheld: deque[MarkersToSend] = attrs.field(factory=deque, init=False)
@@ -149,6 +150,17 @@ class Ledger:
         self._decided -= 1
         self._put(former.transactional_id, former.held)
 
+    def begin_by(self, now_ms: int) -> None:
+        """Have what is ongoing have begun by now: what says a later time was begun by a clock that was ahead."""
+        if self._latest_start_ms <= now_ms:
+            return
+        self._latest_start_ms = now_ms
+        for transactional_id, held in list(self._held.items()):
+            transaction = held.transaction
+            if transaction.state is TransactionState.ONGOING and transaction.start_timestamp_ms > now_ms:
+                begun = attrs.evolve(transaction, start_timestamp_ms=now_ms)
+                self._put(transactional_id, attrs.evolve(held, transaction=begun))
+
     def next_due_ms(self) -> int | None:
         return self._timers.next_ms()
 
@@ -170,6 +182,8 @@ class Ledger:
             self._unfinished[transactional_id] = None
         else:
             self._unfinished.pop(transactional_id, None)
+        if state is TransactionState.ONGOING:
+            self._latest_start_ms = max(self._latest_start_ms, held.transaction.start_timestamp_ms)
         self._timers.set(transactional_id, self._due_ms(held.transaction))
 
     def _due_ms(self, transaction: Transaction) -> int | None:

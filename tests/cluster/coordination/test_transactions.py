@@ -192,6 +192,21 @@ async def test_a_transaction_that_takes_too_long_is_aborted(autojump_clock, dura
         assert transactions.ended["abort"].value == 1
 
 
+async def test_a_transaction_that_began_while_the_clock_was_ahead_is_aborted_all_the_same(autojump_clock, monkeypatch):
+    """It stayed open for as long as the clock had been ahead, and nobody read anything behind it."""
+    clock = _use_trio_time(monkeypatch)
+    clock.ahead_ms = 3_000_000
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
+        who = await init(transactions, timeout_ms=30_000)
+        await write(transactions, log, who, 0, b"v")
+        await trio.sleep(1.0)
+        clock.ahead_ms = 0
+        await trio.sleep(29.0)
+        assert log.partition(0, name=DATA).transactions.open
+        await trio.sleep(22.0)
+        assert not log.partition(0, name=DATA).transactions.open
+
+
 async def test_an_id_that_nobody_uses_is_forgotten(autojump_clock, monkeypatch):
     _use_trio_time(monkeypatch)
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log:
@@ -203,14 +218,22 @@ async def test_an_id_that_nobody_uses_is_forgotten(autojump_clock, monkeypatch):
             assert transactions.coordinators.places.count == 0
 
 
-def _use_trio_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    began_ms = time.time_ns() // 1_000_000
+@attrs.define
+class Clock:
+    """A wall clock that goes on as trio's does."""
 
-    def now_ms() -> int:
-        return began_ms + round(trio.current_time() * 1000)
+    began_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000)
+    ahead_ms: int = 0
 
+    def now_ms(self) -> int:
+        return self.began_ms + self.ahead_ms + round(trio.current_time() * 1000)
+
+
+def _use_trio_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
     for module in ("transactions", "sending"):
-        monkeypatch.setattr(f"kafscale.cluster.coordination.{module}.now_ms", now_ms)
+        monkeypatch.setattr(f"kafscale.cluster.coordination.{module}.now_ms", clock.now_ms)
+    return clock
 
 
 async def test_a_topic_that_was_deleted_holds_up_no_transaction(autojump_clock):

@@ -500,6 +500,14 @@ def test_a_transaction_past_its_timeout_is_aborted_with_a_bump_and_not_before() 
     assert end(on, committed=False, epoch=3).reply.error_code == e.PRODUCER_FENCED
 
 
+def test_a_transaction_that_another_broker_s_clock_had_begin_in_the_future_times_out_from_now_on() -> None:
+    on = coordinator(transaction(S.ONGOING))
+    assert list(on.resume(now_ms=5_000)) == []
+    assert on.next_due_ms() == 15_001
+    (outcome,) = on.due(now_ms=15_001)
+    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5", "CompleteAbort 7:5"]
+
+
 def test_an_id_that_nobody_uses_is_forgotten_and_one_with_a_transaction_is_not() -> None:
     on = coordinator(
         transaction(S.COMPLETE_COMMIT),
