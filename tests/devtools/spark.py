@@ -26,6 +26,7 @@ from tests.devtools.process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REPOSITORY = Path(__file__).parents[2]
 SETTINGS = {
@@ -36,6 +37,8 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+STREAM_START_COUNT = 5
+WORKER_WAS_LATE = "Python worker failed to connect back"
 DRIVER_TIMEOUT_SECONDS = 90.0
 DAEMON_TIMEOUT_SECONDS = 90.0
 METADATA_TIMEOUT_SECONDS = 60.0
@@ -69,6 +72,21 @@ def skip_without_iceberg() -> None:
 
     if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
         pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+
+
+def run_stream(writer: DataStreamWriter) -> None:
+    """Run a query until it ends by itself. Raises what ended it otherwise.
+
+    It is started again where Spark has given up on the Python process that plans it, for which it waits 10 s. That
+    process takes a second of CPU to start, and so longer on a machine that is as busy as one of tests can be.
+    """
+    for attempt in range(1, STREAM_START_COUNT + 1):
+        try:
+            writer.start().awaitTermination()
+            return
+        except Exception as exc:  # of Spark's, by its text alone
+            if WORKER_WAS_LATE not in str(exc) or attempt == STREAM_START_COUNT:
+                raise
 
 
 def end_jvm() -> None:

@@ -8,6 +8,7 @@ import pytest
 from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.store.paths import SegmentKey
 from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.spark import run_stream
 
 pytestmark = pytest.mark.spark
 
@@ -46,13 +47,11 @@ def _run(spark, directory: Path, **options: str) -> list[int]:
     frame = spark.readStream.format("kafscale").options(**given).load()
     counts = frame.withWatermark("timestamp", "0 seconds").groupBy(window("timestamp", "10 milliseconds")).count()
     rows: list[int] = []
-    query = (
+    run_stream(
         counts.writeStream.foreachBatch(lambda batch, _: rows.extend(row["count"] for row in batch.collect()))
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
     return rows
 
 

@@ -16,7 +16,7 @@ from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import TOPIC_IDS
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
-from tests.devtools.spark import flush, store_of
+from tests.devtools.spark import flush, run_stream, store_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -57,16 +57,14 @@ class Moving:
             .options(**options, subscribe=self.topic)
             .option("startingOffsets", "earliest")
         )
-        query = (
+        run_stream(
             frame.load()
             .selectExpr("CAST(value AS STRING) AS number")
             .writeStream.format("parquet")
             .option("path", str(self.directory / "rows"))
             .option("checkpointLocation", self.path(checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
 
     def rows(self) -> list[int]:
         return sorted(int(row.number) for row in self.spark.read.parquet(str(self.directory / "rows")).collect())

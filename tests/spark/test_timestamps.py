@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.spark import flush, store_of, wait_for_topic
+from tests.devtools.spark import flush, run_stream, store_of, wait_for_topic
 
 pytestmark = [
     pytest.mark.spark,
@@ -148,9 +148,8 @@ def streamed(spark, format: str, options: dict[str, str], directory) -> list[tup
     (directory / "output").mkdir(parents=True)  # it writes nothing where it reads nothing
     paths = {"path": str(directory / "output"), "checkpointLocation": str(directory / "checkpoint")}
     source = spark.readStream.format(format).options(**options).load().select("partition", "offset")
-    query = source.writeStream.format("parquet").options(**paths).trigger(availableNow=True).start()
     try:
-        query.awaitTermination()
+        run_stream(source.writeStream.format("parquet").options(**paths).trigger(availableNow=True))
     except Exception as exc:  # each has its own
         return refusal(exc)
     return sorted(map(tuple, spark.read.schema("partition INT, offset LONG").parquet(paths["path"]).collect()))
