@@ -9,7 +9,7 @@
 
 Where a mapping fans out, 3 and 4 are done for each of its tables, even if the batch has no row for it, and for the
 mapping's own table last: so what that one has all have. One that is ahead, as the batch is repeated, or the checkpoint
-was lost, leaves out what it has.
+was lost, leaves out what it has, but of topics that a reset has be read again.
 
 A commit that another writer, such as compaction, has got in the way of is tried again, from 1.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -95,7 +95,8 @@ class BatchWriter:
         query_id = self.checkpoint.query_id
         assert query_id is not None, "Spark has written it before the first batch"
         end, start = self.checkpoint.end(batch_id), self.checkpoint.start_of(batch_id)
-        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start)
+        again: Set[str] = frozenset() if self.mapping.fan_out is None else self.checkpoint.read_again()
+        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start, again=again)
         tables = format_of(frame.sparkSession, self.pipeline)
         for attempt in range(1, ATTEMPT_COUNT + 1):
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Set
 from typing import Any
 
 import attrs
@@ -18,6 +18,7 @@ from kafscale.errors import StartupError
 from kafscale.spark.bucket.position import Position
 
 START = "kafscale-start.json"
+AGAIN = "@again"  # among the topics of that file, as no topic is called: those that a reset has be read again
 LOCK = "kafscale.lock"
 LOCK_WAIT_SECONDS = 30.0  # for the JVM of a driver that was killed to notice it
 SPARKS = ("metadata", "offsets", "commits", "sources", "state")  # what a query has in its checkpoint, its id first
@@ -152,7 +153,16 @@ class Checkpoint:
     def begun(self) -> Position | None:
         """Return where the stream began; None if it has not."""
         text = self.directory.read(START)
-        return None if text is None else Position.parse(text)
+        if text is None:
+            return None
+        topics = json.loads(text)
+        topics.pop(AGAIN, None)
+        return Position.from_json(topics)
+
+    def read_again(self) -> Set[str]:
+        """Return the topics that the query reads again, though tables have them by an earlier query."""
+        text = self.directory.read(START)
+        return frozenset() if text is None else frozenset(json.loads(text).get(AGAIN, ()))
 
     def start(self, find: Callable[[], Position]) -> Position:
         """Return where the stream began; found, and written down, the first time."""
@@ -162,10 +172,16 @@ class Checkpoint:
             self.directory.write(START, json.dumps(known.to_json()))
         return known
 
-    def begin_anew(self, start: Position) -> None:
-        """Let the next query begin here. Where this ends halfway, the next start fails, or is that of before."""
+    def begin_anew(self, start: Position, again: Collection[str] = ()) -> None:
+        """Let the next query begin here. Where this ends halfway, the next start fails, or is that of before.
+
+        again: the topics that it reads again, whatever tables have of them.
+        """
+        topics = start.to_json()
+        if again:
+            topics[AGAIN] = dict.fromkeys(sorted(again), True)
         self.directory.delete(START)
-        self.directory.write(START, json.dumps(start.to_json()))
+        self.directory.write(START, json.dumps(topics))
         for name in SPARKS:
             self.directory.delete(name)
 

@@ -37,6 +37,7 @@ class Reset:
     topic: str
     before: Position
     after: Position
+    from_beginning: bool
 
     @property
     def changes(self) -> bool:
@@ -65,7 +66,8 @@ def carry_out(spark: SparkSession, pipeline: Pipeline, resets: Sequence[Reset]) 
     """Change the checkpoints. Raises StartupError if a run of the pipeline is at work."""
     for mapping_id in dict.fromkeys(each.mapping.id for each in resets if each.changes):
         of_mapping = [each for each in resets if each.mapping.id == mapping_id]
-        checkpoint_of(spark, pipeline, of_mapping[-1].mapping).begin_anew(of_mapping[-1].after)
+        again = [each.topic for each in of_mapping if each.from_beginning]
+        checkpoint_of(spark, pipeline, of_mapping[-1].mapping).begin_anew(of_mapping[-1].after, again)
 
 
 def locked(spark: SparkSession, pipeline: Pipeline) -> closing[Any]:
@@ -87,13 +89,8 @@ def _resets(
     logs = planner.logs(must_exist=False)
     for topic in dict.fromkeys(topics):
         if topic in {name for name, _ in [*logs, *position.offsets]}:
-            if from_beginning and mapping.fan_out is not None:
-                raise ConfigError(
-                    f"the mapping '{mapping.id}' fans out, and its tables leave out what they have of a topic: it is "
-                    "not read again"
-                )
             after = _anew(planner, position, topic, logs, from_beginning=from_beginning)
-            yield Reset(mapping=mapping, topic=topic, before=position, after=after)
+            yield Reset(mapping=mapping, topic=topic, before=position, after=after, from_beginning=from_beginning)
             position = after
 
 

@@ -9,7 +9,7 @@ Those that compaction makes have none, so the newest that has them is looked for
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import attrs
@@ -34,7 +34,7 @@ Digests = Mapping[TopicPartition, Digest]
 
 @attrs.frozen(kw_only=True)
 class Batch:
-    """A micro-batch of a mapping."""
+    """A micro-batch of a mapping. again: topics that its query reads again, whatever earlier ones have written."""
 
     mapping: str
     query_id: str
@@ -43,6 +43,7 @@ class Batch:
     start: Position = attrs.field(factory=Position)
     began: Position | None = None
     digests: Digests = attrs.field(factory=dict)
+    again: Set[str] = frozenset()
 
     def summary(self) -> dict[str, str]:
         """Return what the summary of the batch's snapshot is to say."""
@@ -65,10 +66,13 @@ class Batch:
         if committed is None:
             return attrs.evolve(self, began=self.start)
         known, now = committed.end.topic_ids, self.end.topic_ids
+        again: Set[str] = frozenset() if committed.query_id == self.query_id else self.again
         had = {
             (topic, index): offset
             for (topic, index), offset in committed.end.offsets.items()
-            if known.get(topic) == now.get(topic, known.get(topic)) and (topic, index) in self.end.offsets
+            if known.get(topic) == now.get(topic, known.get(topic))
+            and (topic, index) in self.end.offsets
+            and topic not in again
         }
         start = {**had, **{name: max(offset, had.get(name, 0)) for name, offset in self.start.offsets.items()}}
         end = {name: max(offset, had.get(name, 0)) for name, offset in self.end.offsets.items()}

@@ -6,6 +6,7 @@ import json
 import shutil
 from typing import Any
 
+import attrs
 import pytest
 
 from kafscale.spark.bucket.position import Position
@@ -58,6 +59,15 @@ def test_a_batch_has_all_of_a_topic_that_was_created_again():
     batch = Batch(mapping="m", query_id="q", batch_id=0, start=position("new", t=0), end=position("new", t=20))
     after = batch.behind(committed(position("old", t=50)))
     assert (after.start, after.end) == (batch.start, batch.end)
+
+
+def test_a_batch_has_all_of_a_topic_that_its_query_reads_again():
+    batch = Batch(mapping="m", query_id="q", batch_id=0, start=position(t=0, u=5), end=position(t=20, u=9), again={"t"})
+    after = batch.behind(committed(position(t=50, u=7)))
+    assert (after.start, after.end) == (position(t=0, u=7), batch.end)
+    same = attrs.evolve(batch, batch_id=1, start=position(t=20, u=9), end=position(t=40, u=9))
+    of_same = attrs.evolve(committed(position(t=20, u=9)), query_id="q", batch_id=0)
+    assert same.behind(of_same).start == same.start
 
 
 def event(kind: str | None, number: int) -> bytes:
@@ -125,6 +135,34 @@ def test_tables_are_made_on_first_sight_within_the_bound_and_each_row_is_in_one_
     assert lake.rows(f"db.{topic}_of_d", "n") == [(24,)]
     wanted |= {f"db.{topic}_of_d": 1}
     assert proofs(lake, more) == {name: ("proven", count) for name, count in wanted.items()}
+
+
+@with_spark
+def test_a_reset_reads_a_topic_again_into_all_tables_once(lake, topic, produce, monkeypatch):
+    """Also where the driver ends between two of the tables, or the checkpoint is lost when it was read."""
+    from kafscale.spark.pipeline import batch
+    from kafscale.spark.pipeline.reset import carry_out, plan
+
+    made = mapping(topic, f"tables: {{a: db.{topic}_a, b: db.{topic}_b}}", ", max_records: 4")
+    produce(topic, [(n % 2, None, event("abc"[n % 3], n)) for n in range(9)])
+    lake.run(made)
+    resets = plan(lake.spark, lake.pipeline(made), [topic], from_beginning=True)
+    carry_out(lake.spark, lake.pipeline(made), resets)
+    commit = batch._Attempt._commit
+
+    def ends(attempt: Any, rows: Any, of: Any) -> None:
+        if of.table == f"db.{topic}_b":
+            raise batch.KafScaleError("the driver ended")
+        commit(attempt, rows, of)
+
+    monkeypatch.setattr(batch._Attempt, "_commit", ends)
+    assert lake.run(made, may_fail=True).failures
+    monkeypatch.setattr(batch._Attempt, "_commit", commit)
+    for _ in range(2):
+        lake.run(made)
+        for number, table in enumerate((f"db.{topic}_a", f"db.{topic}_b", f"db.{topic}")):
+            assert lake.rows(table, "n") == [(n,) for n in range(number, 9, 3) for _ in range(2)]
+        shutil.rmtree(lake.checkpoints, ignore_errors=True)
 
 
 @with_spark
