@@ -41,8 +41,8 @@ class Tails:
     """Follows streams of incarnations. `run` it.
 
     `is_current` tells of which incarnations that is. `on_object` is told what has come in a stream, before those are
-    woken who wait for it; `on_lost` that a stream has to be read anew; `on_evicted` that the bytes of an object go.
-    `stream_of` finds the stream that a partition is read from, if it is.
+    woken who wait for it; `on_lost` that a stream can't be read, or has to be anew; `on_evicted` that the bytes of an
+    object go. `stream_of` finds the stream that a partition is read from, if it is.
     """
 
     store: ObjectStore
@@ -136,6 +136,7 @@ class Tails:
                     await stream.catch_up()
                 except (StoreError, DamagedObject) as exc:
                     logger.warning("the stream of incarnation %d can't be read: %s", stream.incarnation, exc)
+                    self.on_lost(stream)  # who waits is sent to the leader
                     await trio.sleep(RETRY_SECONDS)
                 longer = min(followed.pause_seconds * LOOK_GROWTH, LOOK_MOST_SECONDS)
                 followed.pause_seconds = longer if stream.next_number == number else LOOK_LEAST_SECONDS

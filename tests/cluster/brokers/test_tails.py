@@ -367,3 +367,23 @@ async def test_more_partitions_than_are_kept_are_the_leaders_to_serve(
         assert [each for each in pair.store.calls if each.operation == "list" and TOPIC in str(each)] == []
         await trio.sleep(following.IDLE_SECONDS + 1)
         assert await codes(mine[2]) == [e.NONE]
+
+
+async def test_who_waits_for_a_stream_that_can_not_be_read_is_sent_to_the_leader(
+    autojump_clock: MockClock, pair: Pair
+) -> None:
+    await pair.produce()
+    await pair.fetch(pair.other, 0)
+    answers: list[PartitionData] = []
+
+    async def wait() -> None:
+        answers.append(await pair.fetch(pair.other, 3, max_wait_ms=20_000))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+            await pair.produce(1)
+            key = wal_key("default", incarnation_of(pair), stream_of(pair).next_number).key
+            await pair.store.put(key, [b"damaged" * 20])
+    assert answers[0].error_code == e.NOT_LEADER_OR_FOLLOWER
