@@ -210,14 +210,14 @@ class Broker:
             for registry in (services.topics, *configured, services.producer_ids):
                 leading.start_soon(registry.run)
             leading.start_soon(self._token_keys.run)
-            await self._restore(lead, log, parts.disk)
-            await self._run_storage(lead, log, task_status)
+            opened = await self._restore(lead, log, parts.disk)
+            await self._run_storage(lead, log, opened, task_status)
             await self._last_checkpoints(lead, log)
             await self._leave(lead)
             leading.cancel_scope.cancel()
 
-    async def _restore(self, lead: Lead, log: Log, disk: Disk) -> None:
-        """Topics, what the bucket holds, and what only the write-ahead log holds."""
+    async def _restore(self, lead: Lead, log: Log, disk: Disk) -> Sequence[Topic]:
+        """Topics, what the bucket holds, and what only the write-ahead log holds; returns the topics that are open."""
         services = self.services
         await services.topics.load()
         follow_topics(services.groups.topics, services.topics)
@@ -228,7 +228,8 @@ class Broker:
             services.scram_users.check_readable()
             services.authenticator.prepare()
         await services.acls.load()
-        for topic in services.topics.all():
+        opened = services.topics.all()
+        for topic in opened:
             log.open_topic(topic_spec(services, topic))
         await lead.end_earlier(log.partitions.keys())
         await log.restore(*([] if lead.several is None else [lead.several.begun]))
@@ -236,6 +237,7 @@ class Broker:
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
         await self._decide(lead, log)
         await services.producer_ids.begin(log.producer_ids())
+        return opened
 
     async def _decide(self, lead: Lead, log: Log) -> None:
         """Tell all later brokers what this one has found. From then on any of it may be served.
@@ -292,7 +294,9 @@ class Broker:
 
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 
-    async def _run_storage(self, lead: Lead, log: Log, task_status: trio.TaskStatus[Broker]) -> None:
+    async def _run_storage(
+        self, lead: Lead, log: Log, opened: Sequence[Topic], task_status: trio.TaskStatus[Broker]
+    ) -> None:
         services = self.services
         async with trio.open_nursery() as storage:
             for task in log.journal.tasks:
@@ -327,7 +331,8 @@ class Broker:
                 log.open_topic(attrs.evolve(spec, leader_epochs={}))
                 leading.note([topic.topic_id])
 
-            services.topics.follow(TopicListener(on_created=open_topic, on_changed=open_topic, on_deleted=delete_topic))
+            listener = TopicListener(on_created=open_topic, on_changed=open_topic, on_deleted=delete_topic)
+            services.topics.follow(listener, since=opened)  # others may have changed them meanwhile
             await self._run_flusher(lead, log, leading, task_status)
             storage.cancel_scope.cancel()
 

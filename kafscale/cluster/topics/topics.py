@@ -10,7 +10,7 @@ second, which is then checked anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -222,9 +222,24 @@ class TopicRegistry:
         """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
         await self._follower.run()
 
-    def follow(self, listener: TopicListener) -> None:
-        """Tell the listener of every change from now on, in order."""
+    def follow(self, listener: TopicListener, since: Sequence[Topic] | None = None) -> None:
+        """Tell the listener of every change from now on, in order; and first of what is not as when `since` was all."""
+        if since is not None:
+            for event in self._since({topic.name: topic for topic in since}):
+                listener.tell(event)
         self._listeners.append(listener)
+
+    def _since(self, known: Mapping[str, Topic]) -> Iterator[TopicEvent]:
+        for name, before in known.items():
+            after = self.get(name)
+            if after is None or after.topic_id != before.topic_id:
+                yield TopicEvent(before, None)
+        for after in self.all():
+            known_before = known.get(after.name)
+            if known_before is None or known_before.topic_id != after.topic_id:
+                yield TopicEvent(None, after)
+            elif known_before != after:
+                yield TopicEvent(known_before, after)
 
     def _apply(self, change: Change) -> None:
         self.revision = change.revision

@@ -563,3 +563,23 @@ async def test_a_bucket_that_fails_in_the_middle_of_balance_ends_no_controller(a
             assert a.failure is None
             failing.rules.remove(rule)
             await until(lambda: len(led_by(a.broker)) == len(led_by(b.broker)) == 2)
+
+
+async def test_a_topic_that_others_create_while_a_broker_starts_is_led_there_too(autojump_clock: MockClock) -> None:
+    bucket = FaultyStore(MemoryStore())
+    one, two = (Machine(bucket, broker_id) for broker_id in (1, 2))
+    async with one.run() as a, trio.open_nursery() as nursery:
+        gate = bucket.hold(On("list", "default/*"))
+        led: list[int] = []
+
+        async def start() -> None:
+            async with two.run() as b:
+                await until(lambda: led_by(b.broker))
+                led.extend(led_by(b.broker))
+
+        nursery.start_soon(start)
+        await gate.wait_arrived()
+        await create(a.broker, 6)
+        await trio.sleep(1.0)
+        gate.open()
+        await until(lambda: led)

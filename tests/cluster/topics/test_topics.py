@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -58,7 +58,7 @@ async def create(topics: TopicRegistry, name: str, partition_count: int = 1, **m
     return succeeded(await topics.create([NewTopic(name=name, partition_count=partition_count, **more)]))
 
 
-def recording(topics: TopicRegistry) -> list[tuple[str, str, int]]:
+def recording(topics: TopicRegistry, since: Sequence[Topic] | None = None) -> list[tuple[str, str, int]]:
     """What a listener hears from now on: what happened to which topic, and how many partitions that has."""
     heard: list[tuple[str, str, int]] = []
     topics.follow(
@@ -66,7 +66,8 @@ def recording(topics: TopicRegistry) -> list[tuple[str, str, int]]:
             on_created=lambda topic: heard.append(("created", topic.name, topic.partition_count)),
             on_changed=lambda topic: heard.append(("changed", topic.name, topic.partition_count)),
             on_deleted=lambda topic: heard.append(("deleted", topic.name, topic.partition_count)),
-        )
+        ),
+        since,
     )
     return heard
 
@@ -626,6 +627,26 @@ async def test_a_full_disk_refuses_a_creation_and_memory_stays_as_it_was(
     store.full = False
     await create(topics, "a")
     assert heard == [("created", "a", 1)]
+
+
+async def test_a_listener_is_told_what_has_changed_since_it_looked(topics: TopicRegistry) -> None:
+    for name in ("deleted", "grown", "kept", "replaced"):
+        await create(topics, name)
+    seen = topics.all()
+    await topics.delete(["deleted", "replaced"])
+    await create(topics, "new")
+    await create(topics, "replaced", 2)
+    await topics.create_partitions([MorePartitions(name="grown", partition_count=3)])
+    told = recording(topics, seen)
+    assert told == [
+        ("deleted", "deleted", 1),
+        ("deleted", "replaced", 1),
+        ("changed", "grown", 3),
+        ("created", "new", 1),
+        ("created", "replaced", 2),
+    ]
+    await create(topics, "later")
+    assert told[5:] == [("created", "later", 1)]
 
 
 async def test_a_change_under_a_listener_is_visible_before_it_is_told(topics: TopicRegistry) -> None:
