@@ -4,6 +4,7 @@
     --processes N    how many at once; as many as there are processors by default
     --events         print the event log of each seed that fails
     --cluster        several brokers on one bucket
+    --mutation NAME  of them, each does what it must not (`tests.devtools.cluster.mutations`)
 
 Ends with 1 if a seed failed. A seed that fails does so again, by itself and in any process.
 """
@@ -27,6 +28,7 @@ from multiprocessing import get_context
 
 import attrs
 
+from tests.devtools.cluster.mutations import MUTATIONS, NOT_FOUND
 from tests.devtools.cluster.world import ClusterSimulation
 from tests.devtools.determinism import run_seeded
 from tests.devtools.simulation import Simulation
@@ -49,8 +51,11 @@ class Outcome:
     events: Sequence[str]
 
 
-def run_seed(seed: int, *, of_cluster: bool = False) -> Outcome:
+def run_seed(seed: int, *, of_cluster: bool = False, mutation: str | None = None) -> Outcome:
     """Run a seed; an exception is one of its problems."""
+    if mutation is not None:
+        with {**MUTATIONS, **NOT_FOUND}[mutation]():
+            return run_seed(seed, of_cluster=of_cluster)
     simulation = ClusterSimulation(seed) if of_cluster else Simulation(seed)
     problems: Sequence[str]
     with _cpu_limit():
@@ -85,9 +90,11 @@ def _cpu_limit() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def run_seeds(seeds: Sequence[int], processes_count: int, *, of_cluster: bool = False) -> Iterator[Outcome]:
+def run_seeds(
+    seeds: Sequence[int], processes_count: int, *, of_cluster: bool = False, mutation: str | None = None
+) -> Iterator[Outcome]:
     """Run seeds in processes of their own, in order; they end with the caller."""
-    run = partial(run_seed, of_cluster=of_cluster)
+    run = partial(run_seed, of_cluster=of_cluster, mutation=mutation)
     with ProcessPoolExecutor(processes_count, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
         yield from pool.map(run, seeds, chunksize=SEEDS_AT_ONCE)
 
@@ -107,10 +114,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--events", action="store_true")
     parser.add_argument("--cluster", action="store_true")
+    parser.add_argument("--mutation", choices=[*MUTATIONS, *NOT_FOUND])
     given = parser.parse_args(arguments)
     began = time.monotonic()
     runs, failures, acknowledged, committed = Counter[str](), Counter[str](), 0, 0
-    for outcome in run_seeds(range(given.first, given.first + given.seeds), given.processes, of_cluster=given.cluster):
+    seeds = range(given.first, given.first + given.seeds)
+    for outcome in run_seeds(seeds, given.processes, of_cluster=given.cluster, mutation=given.mutation):
         runs[outcome.durability] += 1
         acknowledged += outcome.acknowledged_count
         committed += outcome.committed_count

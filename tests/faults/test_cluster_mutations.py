@@ -1,4 +1,7 @@
-"""What a broker of several must not do, done on purpose: some seed of the simulation has to find it."""
+"""What a broker of several must not do, done on purpose: some seed of the simulation has to find it.
+
+As of the simulation with transactions, seed 1 finds each of them.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ SEEDS_THAT_FAILED = [
     19,  # a move that was noted while nobody waited is never made
     21,  # brokers that are started at once the first time claim the bucket from each other without end
     3002,  # the fifth batch of a producer is taken for its first, as the partition was opened behind the fourth
+    14,  # the last flush before an epoch without records is taken for late, as a reply was cut off: it is lost
+    *(17, 26),  # a transaction that began while a clock was ahead stays open for as long as that was
     2009,  # a broker that was declared dead while it was suspended tells a consumer to begin anew
 ]
 

@@ -1,7 +1,11 @@
 """What a broker of several must not do, done on purpose, so that it is seen whether the simulation finds it.
 
-with MUTATIONS["grant before release"]():
-    simulate seeds, of which one has to fail
+    with MUTATIONS["grant before release"]():
+        simulate seeds, of which one has to fail
+
+`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one. No seed has found those of NOT_FOUND yet: the
+simulation lacks what would show them, which for late segments are uploads that are under way for longer, and for
+deletions a broker that is suspended between a merge and what it deletes.
 """
 
 from __future__ import annotations
@@ -15,14 +19,19 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
+from kafscale.cluster.brokers import leading
 from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.controller.joining import MembershipCheck
 from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.formats.wal_objects import WalPosition
-from kafscale.log.wal.s3_replay import EarlierLog, find_log
-from kafscale.log.wal.streams import Streams
+from kafscale.formats.manifest import Segment
+from kafscale.formats.resolution import _Judge
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_runs import LogRun
+from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.guarded import DeletionGuard
+from kafscale.store.paths import SegmentKey
 
 
 @contextmanager
@@ -88,14 +97,32 @@ def _overwrite_the_head() -> Iterator[None]:
         yield
 
 
-async def _find_without_fence(self: Streams, number: int) -> EarlierLog:
-    """Read a stream as far as it goes."""
-    return await find_log(self.store, self.namespace, kept_until=WalPosition(number, 0), last_epoch=number)
+async def _find_without_fence(epoch: _Epoch, run: LogRun) -> bool:
+    """Take a stream as far as it goes for all of it."""
+    await trio.lowlevel.checkpoint()
+    return True
+
+
+async def _confirm_nothing(guard: DeletionGuard, decided: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def _find_nothing_late(judge: _Judge, segments: Sequence[Segment]) -> set[SegmentKey]:
+    return set()
+
+
+def _begun_nowhere(placement: Placement) -> tuple[EpochStart, ...]:
+    return ()
 
 
 MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "acknowledge behind the fence": _acknowledge_behind_the_fence,
     "grant before release": _grant_before_release,
     "overwrite the head": _overwrite_the_head,
-    "skip the fence": partial(_replaced, Streams, "_end", _find_without_fence),
+    "skip the fence": partial(_replaced, _Epoch, "_has_ended", _find_without_fence),
+}
+NOT_FOUND: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "delete without looking": partial(_replaced, DeletionGuard, "confirm", _confirm_nothing),
+    "ignore where epochs began": partial(_replaced, leading, "begun", _begun_nowhere),
+    "late segment accepted": partial(_replaced, _Judge, "find_late", _find_nothing_late),
 }
