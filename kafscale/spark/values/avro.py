@@ -19,12 +19,12 @@ import pyarrow as pa
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_bounds import Walk, walk_of
-from kafscale.spark.values.avro_columns import LANES_MIN_COUNT
 from kafscale.spark.values.avro_plan import Plan
 from kafscale.spark.values.avro_resolution import Resolution, needs_wrapping, parsed
 from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.cells import CELLS_MAX, RowMemory, uncounted_bytes
-from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, scatter, to_columns
+from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, joined, to_columns
+from kafscale.spark.values.lanes import LANES_MIN_COUNT
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.values.schema_bounds import COLUMNS_MAX, Count, Place
@@ -96,14 +96,8 @@ class AvroReader:
             return self._decode_each(resolution, walk, payloads)
         payloads = Payloads.of(payloads)
         found, is_read = plan.decode(payloads, max_bytes=self._items_max)
-        if is_read.all():
-            return Decoded(values=found, errors=[None] * len(payloads))
-        places = np.flatnonzero(is_read), np.flatnonzero(~is_read)
-        others = self._decode_each(resolution, walk, payloads.only(places[1]))
-        errors: list[str | None] = [None] * len(payloads)
-        for place, error in zip(places[1].tolist(), others.errors, strict=True):
-            errors[place] = error
-        return Decoded(values=scatter([found, others.values], places, len(payloads), self.type), errors=errors)
+        read = Decoded(values=found, errors=[None] * len(found))
+        return joined(read, np.flatnonzero(is_read), payloads, partial(self._decode_each, resolution, walk))
 
     def _decode_each(self, resolution: Resolution, walk: Walk, payloads: Sequence[bytes]) -> Decoded:
         convert, items_max = self._convert, self._items_max

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.spark.values.cells import RowMemory
+from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
 
 TEXT_MAX_CHARACTERS = 500
@@ -98,3 +99,18 @@ def scatter(parts: Sequence[pa.Array], places: Sequence[Places], count: int, typ
     indices[order] = np.arange(len(order))
     missing[order] = False
     return pa.concat_arrays(parts).take(pa.array(indices, mask=missing))
+
+
+def joined(read: Decoded, places: Places, payloads: Payloads, decode_each: Callable[[Payloads], Decoded]) -> Decoded:
+    """Put what was read of payloads, in these places, between what `decode_each` makes of the others."""
+    if len(places) == len(payloads):
+        return read
+    is_left = np.ones(len(payloads), np.bool_)
+    is_left[places] = False
+    left = np.flatnonzero(is_left)
+    others = decode_each(payloads.only(left))
+    errors: list[str | None] = [None] * len(payloads)
+    for place, error in zip(left.tolist(), others.errors, strict=True):
+        errors[place] = error
+    values = scatter([read.values, others.values], [places, left], len(payloads), others.values.type)
+    return Decoded(values=values, errors=errors)

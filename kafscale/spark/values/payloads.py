@@ -8,6 +8,7 @@ from typing import Any, overload
 import attrs
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kafscale.spark.workers.varints import Positions, Raw
 
@@ -51,6 +52,13 @@ class Payloads(Sequence[bytes]):
     def lengths(self) -> Positions:
         """Return how long each is."""
         return self.ends - self.starts
+
+    def begin_with(self, prefix: bytes) -> NDArray[np.bool_]:
+        """Tell which ones have these bytes in front."""
+        found = self.lengths >= len(prefix)
+        for number, byte in enumerate(prefix):
+            found &= self.raw.take(self.starts + number, mode="clip") == byte
+        return found
 
     def only(self, positions: Positions, skipped_bytes: int = 0) -> Payloads:
         """Leave out all others, and so many bytes in front of each."""

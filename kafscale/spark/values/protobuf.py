@@ -1,4 +1,5 @@
-"""Protobuf values: parsed by protobuf's own library, then turned into columns field by field.
+"""Protobuf values: read by columns where they can be (`protobuf_plan`), or else parsed by protobuf's own library and
+turned into columns field by field.
 
 The writer schema says which message a value's indexes name. The payload is then parsed as the reader's message, which
 is Protobuf's own way of schema evolution: fields go by number, those that the reader lacks are passed over.
@@ -12,6 +13,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
@@ -20,8 +22,11 @@ from google.protobuf.message import Message
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.cells import RowMemory, check_cells, uncounted_bytes
-from kafscale.spark.values.columns import Decode, Decoded, decode_each, to_columns
+from kafscale.spark.values.columns import Decode, Decoded, decode_each, joined, to_columns
+from kafscale.spark.values.lanes import LANES_MIN_COUNT
+from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.protobuf_bounds import Bounds
+from kafscale.spark.values.protobuf_plan import Plan
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.values.schema_bounds import Place
 
@@ -42,6 +47,18 @@ class Column:
 
     field: pa.Field
     to_array: Callable[[Sequence[Message]], pa.Array]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class _Writer:
+    """A writer's file. By the indexes met: the full name of the message there, and how it is read by columns, if it is.
+
+    The latter is by the bytes that the indexes are.
+    """
+
+    file: FileDescriptor
+    names: dict[tuple[int, ...], str] = attrs.field(factory=dict)
+    plans: dict[bytes, Plan | None] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -82,20 +99,48 @@ class ProtobufReader:
 
     def of_writer(self, schema: Schema) -> Decode:
         """Raises DecodeError if the schema is no Protobuf."""
-        return partial(self._decode, protobuf_schema.load(schema), {})
+        return partial(self._decode, _Writer(file=protobuf_schema.load(schema)))
 
-    def _decode(self, file: FileDescriptor, checked: dict[tuple[int, ...], str], payloads: Sequence[bytes]) -> Decoded:
-        """checked: for each indexes met in the writer's file the full name of the message there."""
+    def _decode(self, writer: _Writer, payloads: Payloads | Sequence[bytes]) -> Decoded:
+        """Decode by columns what a plan can read, and by protobuf's library what is left."""
+        payloads = Payloads.of(payloads)
+        prefix = _indexes(payloads[0]) if len(payloads) >= LANES_MIN_COUNT else None
+        plan = None if prefix is None else self._plan(writer, prefix)
+        if prefix is None or plan is None:
+            return self._decode_each(writer, payloads)
+        rows = np.flatnonzero(payloads.begin_with(prefix))
+        found, is_read = plan.decode(payloads.only(rows, len(prefix)), max_bytes=self._uncounted_bytes - len(prefix))
+        return joined(Decoded(values=found, errors=[None] * len(found)), rows[is_read], payloads,
+                      partial(self._decode_each, writer))  # fmt: skip
+
+    @property
+    def _uncounted_bytes(self) -> int:
+        """Return how long a value may be that can't take too much, whatever it has."""
+        return min(self._bounds.unchecked_bytes, uncounted_bytes(self.type))
+
+    def _plan(self, writer: _Writer, prefix: bytes) -> Plan | None:
+        """Return how values are read that have these indexes; None if they are of another message, or not planned."""
+        if prefix not in writer.plans:
+            indexes, _ = protobuf_schema.read_indexes(prefix)
+            try:
+                found = protobuf_schema.message_at(writer.file, indexes)
+            except DecodeError:
+                return None
+            is_wanted = found.full_name == self._descriptor.full_name
+            writer.plans[prefix] = Plan.of(found, self._descriptor, self.type) if is_wanted else None
+        return writer.plans[prefix]
+
+    def _decode_each(self, writer: _Writer, payloads: Sequence[bytes]) -> Decoded:
         parse = message_factory.GetMessageClass(self._descriptor).FromString
         wanted, type_ = self._descriptor.full_name, self.type
         uncounted, bounds = uncounted_bytes(type_), self._bounds
 
         def one(payload: bytes) -> Message:
             indexes, start = protobuf_schema.read_indexes(payload)
-            name = checked.get(indexes)
+            name = writer.names.get(indexes)
             if name is None:
-                name = protobuf_schema.message_at(file, indexes).full_name
-                checked[indexes] = name
+                name = protobuf_schema.message_at(writer.file, indexes).full_name
+                writer.names[indexes] = name
             if name != wanted:
                 raise DecodeError(f"the value is a {name}, not a {wanted}")
             bounds.check(payload, start)
@@ -106,6 +151,14 @@ class ProtobufReader:
 
         rows, errors = decode_each(payloads, one)
         return to_columns(rows, errors, self._element.to_array, self.type)
+
+
+def _indexes(payload: bytes) -> bytes | None:
+    """The bytes in front of a value that tell its message; None if they are none."""
+    try:
+        return payload[: protobuf_schema.read_indexes(payload)[1]]
+    except DecodeError:
+        return None
 
 
 def _struct_element(descriptor: Descriptor, place: Place) -> Element:

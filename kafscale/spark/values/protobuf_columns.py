@@ -1,0 +1,308 @@
+"""Protobuf messages into Arrow columns, many at once: the first field of all of them, then the next one.
+
+Serializers write fields in the order of their numbers, and each field but repeated ones once. So for each field, in
+that order, those messages are found that have its tag next; what they have is read by array operations, and the others
+have none. A message that has more then than was read, or anything that is not as it should be, is refused (`lanes`) and
+left to protobuf's own library. `protobuf_plan` puts the steps together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafscale.spark.values.lanes import LANES_MIN_COUNT, Cursor, Numbers, in_order, offsets_column, texts, with_nulls
+from kafscale.spark.workers.slices import bytes_column
+from kafscale.spark.workers.varints import VARINT_MAX_BYTES, Positions, read_varints
+
+VARINT, FIXED64, SIZED, _, _, FIXED32 = range(6)
+FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
+MICROSECONDS = 1_000_000
+SECONDS_MAX = (1 << 62) // MICROSECONDS  # of a time, so that its microseconds are in 64 bits
+
+Unsigned = NDArray[np.uint64]
+Read = Callable[[Cursor], pa.Array]  # of one value of each
+Step = Callable[[Cursor], Sequence[pa.Array]]
+ToArray = Callable[[Unsigned], pa.Array]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Scalar:
+    """Numbers of one type: how they are written, and how they become a column of the bits that were read.
+
+    Null stands for what is to be refused.
+    """
+
+    wire_type: int
+    to_array: ToArray
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        """Read one of each message."""
+        if self.wire_type == VARINT:
+            found = self.to_array(_bits(cursor.varints()))
+        else:
+            found = self.to_array(_fixed(cursor.fixed(FIXED_BYTES[self.wire_type])))
+        if found.null_count:
+            cursor.refuse(_is_null(found))
+        return found
+
+
+def _is_null(column: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _bits(values: Numbers) -> Unsigned:
+    """Return what was written as varints, of what zigzag makes of that."""
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def _fixed(found: NDArray[np.uint8]) -> Unsigned:
+    return found.view(f"<u{found.shape[1]}")[:, 0].astype(np.uint64)
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def int32s(bits: Unsigned) -> pa.Array:
+    """Numbers whose upper half is of no account."""
+    return _plain(pa.int32(), bits.astype(np.uint32))
+
+
+def int64s(bits: Unsigned) -> pa.Array:
+    """Signed numbers of 64 bits."""
+    return _plain(pa.int64(), bits)
+
+
+def uint32s(bits: Unsigned) -> pa.Array:
+    """Numbers without a sign, which become longer ones."""
+    return _plain(pa.int64(), bits.astype(np.uint32).astype(np.int64))
+
+
+def uint64s(bits: Unsigned) -> pa.Array:
+    """Numbers without a sign, which become decimals of 20 digits."""
+    words = np.zeros((len(bits), 2), "<u8")
+    words[:, 0] = bits
+    return _plain(pa.decimal128(20, 0), words)
+
+
+def zigzag32s(bits: Unsigned) -> pa.Array:
+    """Numbers of which the lowest bit is the sign."""
+    low = bits.astype(np.uint32)
+    return _plain(pa.int32(), (low >> np.uint32(1)) ^ (np.uint32(0) - (low & np.uint32(1))))
+
+
+def zigzag64s(bits: Unsigned) -> pa.Array:
+    """Numbers of 64 bits of which the lowest bit is the sign."""
+    return _plain(pa.int64(), (bits >> np.uint64(1)) ^ (np.uint64(0) - (bits & np.uint64(1))))
+
+
+def booleans(bits: Unsigned) -> pa.Array:
+    """Any number but 0 is true."""
+    return pa.array(bits != 0)
+
+
+def floats(bits: Unsigned) -> pa.Array:
+    """Numbers of 32 bits."""
+    return _plain(pa.float32(), bits.astype(np.uint32))
+
+
+def doubles(bits: Unsigned) -> pa.Array:
+    """Numbers of 64 bits."""
+    return _plain(pa.float64(), bits)
+
+
+def _plain(type_: pa.DataType, values: NDArray[np.generic]) -> pa.Array:
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def enums(names: Mapping[int, str]) -> Scalar:
+    """Names by number. One without a name is refused: whether it is a value is for the library to say."""
+    known = np.array(sorted(names), np.int64)
+    columns = pa.array([names[int(each)] for each in known], pa.string())
+
+    def to_array(bits: Unsigned) -> pa.Array:
+        numbers = bits.astype(np.uint32).view(np.int32).astype(np.int64)
+        places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+        is_unknown = known[places] != numbers
+        return columns.take(pa.array(places, mask=is_unknown if is_unknown.any() else None))
+
+    return Scalar(wire_type=VARINT, to_array=to_array)
+
+
+# ---- what has a length ----------------------------------------------------------------------------------------------
+
+
+def lengths(cursor: Cursor) -> Numbers:
+    """Read the length of each; one that is too large for a number is refused later, as it is below zero."""
+    return _bits(cursor.varints()).view(np.int64)
+
+
+def strings(cursor: Cursor) -> pa.Array:
+    """Texts; one that is no UTF-8 is refused."""
+    return texts(bytes_of(cursor), cursor)
+
+
+def bytes_of(cursor: Cursor) -> pa.Array:
+    """Bytes behind their length."""
+    return bytes_column(cursor.data, *cursor.slices(lengths(cursor)))
+
+
+def within(cursor: Cursor) -> Cursor:
+    """A cursor for the messages that are next, which are passed over here; `leave` it when they are read."""
+    starts, ends = cursor.slices(lengths(cursor))
+    return Cursor(
+        data=cursor.data,
+        raw=cursor.raw,
+        positions=starts,
+        ends=ends,
+        is_good=cursor.is_good.copy(),
+        lone_steps_left=cursor.lone_steps_left,
+    )
+
+
+def leave(cursor: Cursor, inner: Cursor) -> None:
+    """Refuse what was not read to its end."""
+    cursor.is_good &= inner.is_good & (inner.positions == inner.ends)
+
+
+def packed(scalar: Scalar, cursor: Cursor) -> tuple[Numbers, pa.Array]:
+    """Read numbers without tags, as many as fit into a length: how many each message has, and all of them."""
+    starts, ends = cursor.slices(lengths(cursor))
+    if scalar.wire_type == VARINT:
+        counts, bits = _packed_varints(cursor, starts, ends)
+    else:
+        size = FIXED_BYTES[scalar.wire_type]
+        cursor.refuse((ends - starts) % size != 0)
+        counts = (ends - starts) // size
+        positions = _spread(starts, counts, size)
+        bits = _fixed(cursor.raw.take(positions[:, np.newaxis] + np.arange(size), mode="clip"))
+    found = scalar.to_array(bits)
+    if found.null_count:
+        cursor.is_good[np.repeat(np.arange(len(cursor)), counts)[_is_null(found)]] = False
+    return counts, found
+
+
+def _packed_varints(cursor: Cursor, starts: Positions, ends: Positions) -> tuple[Numbers, Unsigned]:
+    """Read numbers of which each ends with a byte below 128, and the next one begins behind it."""
+    places = _spread(starts, ends - starts, 1)
+    is_last = cursor.raw.take(places, mode="clip") < 0x80
+    owners = np.repeat(np.arange(len(cursor)), ends - starts)
+    counts = np.bincount(owners[is_last], minlength=len(cursor))
+    closes = (ends > starts) & (cursor.raw.take(np.maximum(ends - 1, 0), mode="clip") >= 0x80)
+    cursor.refuse(closes)
+    begins = np.empty(len(places), np.bool_)
+    begins[:1], begins[1:] = True, is_last[:-1]
+    begins[1:] |= owners[1:] != owners[:-1]
+    begins &= ~closes[owners]
+    is_last &= ~closes[owners]
+    counts[closes] = 0
+    values, behind = read_varints(cursor.raw, places[begins])
+    long = np.flatnonzero(behind - places[begins] >= VARINT_MAX_BYTES)
+    if len(long):
+        cursor.is_good[owners[begins][long[cursor.raw.take(behind[long] - 1, mode="clip") > 1]]] = False
+    return counts, _bits(values)
+
+
+def _spread(starts: Positions, counts: Numbers, step: int) -> Positions:
+    """Return so many positions from each start on, by steps."""
+    total = int(counts.sum())
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts, counts) + step * (np.arange(total) - np.repeat(before, counts))
+
+
+# ---- fields ---------------------------------------------------------------------------------------------------------
+
+
+def has_next(cursor: Cursor, tag: bytes) -> NDArray[np.bool_]:
+    """Tell which messages go on with this tag."""
+    found = cursor.is_good & (cursor.left >= len(tag))
+    for number, byte in enumerate(tag):
+        found &= cursor.raw.take(cursor.positions + number, mode="clip") == byte
+    return found
+
+
+def singular(cursor: Cursor, tag: bytes, read: Read, default: pa.Array | None) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Read a field, and which messages have it. The others have `default`, of one element, or null."""
+    is_there = has_next(cursor, tag)
+    if is_there.all():
+        cursor.positions = cursor.positions + len(tag)
+        return read(cursor), is_there
+    rows = np.flatnonzero(is_there)
+    some = cursor.only(rows)
+    some.positions += len(tag)
+    found = read(some)
+    cursor.join(rows, some)
+    if default is None:
+        return (with_nulls(found, ~is_there) if len(rows) else pa.nulls(len(cursor), found.type)), is_there
+    places = np.full(len(cursor), len(found))
+    places[rows] = np.arange(len(found))
+    return pa.concat_arrays([found, default]).take(pa.array(places)), is_there
+
+
+def repeated(cursor: Cursor, tag: bytes, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
+    """Read elements with a tag each: how many each message has, and their columns, in the order of the messages.
+
+    The first elements of all messages are read together, then the second ones, and so on.
+    """
+    counts = np.zeros(len(cursor), np.int64)
+    parts: list[Sequence[pa.Array]] = []
+    owners: list[Positions] = []
+    rows = np.flatnonzero(has_next(cursor, tag))
+    while len(rows):
+        if len(rows) < LANES_MIN_COUNT:
+            cursor.lone_steps_left[0] -= 1
+            if cursor.lone_steps_left[0] < 0:
+                cursor.is_good[rows] = False
+                break
+        lane = cursor.only(rows)
+        lane.positions += len(tag)
+        parts.append(step(lane))
+        cursor.join(rows, lane)
+        owners.append(rows)
+        counts[rows] += 1
+        rows = rows[has_next(lane, tag)]
+    return counts, in_order(parts, owners)
+
+
+def lists(counts: Numbers, items: pa.Array, type_: pa.ListType) -> pa.Array:
+    """Lists of so many items each."""
+    return pa.ListArray.from_arrays(offsets_column(counts), items, type=type_)
+
+
+def skip(wire_type: int) -> Step:
+    """Pass over a value that the reader has no field for."""
+
+    def step(cursor: Cursor) -> Sequence[pa.Array]:
+        if wire_type == VARINT:
+            cursor.varints()
+        else:
+            cursor.slices(lengths(cursor) if wire_type == SIZED else FIXED_BYTES[wire_type])
+        return ()
+
+    return step
+
+
+# ---- types of Google's ----------------------------------------------------------------------------------------------
+
+
+def timestamps(columns: Sequence[pa.Array], cursor: Cursor) -> pa.Array:
+    """Times since the epoch, whose microseconds go down, as Python's division does."""
+    whole, parts = _time(columns, cursor)
+    return _plain(pa.timestamp("us", "UTC"), whole + parts // 1000)
+
+
+def durations(columns: Sequence[pa.Array], cursor: Cursor) -> pa.Array:
+    """Spans of time, whose microseconds go to zero."""
+    whole, parts = _time(columns, cursor)
+    return _plain(pa.duration("us"), whole + np.sign(parts) * (np.abs(parts) // 1000))
+
+
+def _time(columns: Sequence[pa.Array], cursor: Cursor) -> tuple[Numbers, Numbers]:
+    whole, parts = (each.to_numpy(zero_copy_only=False).astype(np.int64) for each in columns)
+    is_far = (whole > SECONDS_MAX) | (whole < -SECONDS_MAX)
+    cursor.refuse(is_far)
+    return np.where(is_far, 0, whole) * MICROSECONDS, parts
