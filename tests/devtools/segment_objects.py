@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
 from crc32c import crc32c
 
+from kafscale.errors import KafkaError
 from kafscale.formats.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
@@ -107,7 +109,10 @@ class _Span:
     def of(cls, batch: bytes, tells_earliest: bool) -> _Span:
         """Take the earliest time from the records, as a broker has it that has checked these."""
         header = parse_header(memoryview(batch))
-        times_ms = [each.timestamp_ms for each in iterate_records(memoryview(batch))] if tells_earliest else []
+        times_ms: list[int] = []
+        if tells_earliest:
+            with suppress(KafkaError):  # what is malformed was stored by a broker that did not look at the records
+                times_ms = [each.timestamp_ms for each in iterate_records(memoryview(batch))]
         return cls(
             base_offset=header.base_offset,
             last_offset=header.last_offset,

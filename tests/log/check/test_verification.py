@@ -42,7 +42,7 @@ def key(base_offset=100, generation=0, partition=0):
     )
 
 
-V2 = version_2_objects(key(), BATCHES)
+V2 = version_2_objects(key(), BATCHES, tells_earliest=False)  # which no repair would bring back
 BOTH = pytest.mark.parametrize("objects", [V1, V2], ids=["version 1", "version 2"])
 
 
