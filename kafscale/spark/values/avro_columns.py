@@ -12,7 +12,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.spark.values.lanes import (
-    LANES_MIN_COUNT,
     Cursor,
     Numbers,
     in_order,
@@ -176,12 +175,7 @@ def blocks(cursor: Cursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
         cursor.join(rows, some)
         rows, item_counts = rows[item_counts > 0], item_counts[item_counts > 0]
         active, number = rows, 0
-        while len(active):
-            if len(active) < LANES_MIN_COUNT:
-                cursor.lone_steps_left[0] -= 1
-                if cursor.lone_steps_left[0] < 0:
-                    cursor.is_good[active] = False
-                    break
+        while len(active) and cursor.may_step(active):
             lane = cursor.only(active)
             parts.append(step(lane))
             cursor.join(active, lane)

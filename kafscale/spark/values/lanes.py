@@ -26,7 +26,7 @@ Numbers = NDArray[np.int64]
 class Cursor:
     """Where the reading is in each of some payloads, and which of them are as they should be until there.
 
-    lone_steps_left: in its only element, shared by all cursors of a reading.
+    lone_steps_left: in its only element, shared by all cursors of a reading; `may_step` counts them.
     """
 
     data: pa.Buffer
@@ -74,6 +74,16 @@ class Cursor:
     def refuse(self, is_bad: NDArray[np.bool_]) -> None:
         """Leave payloads to the library."""
         self.is_good &= ~is_bad
+
+    def may_step(self, rows: Positions) -> bool:
+        """Tell whether the next items of some payloads are to be read here; too few are left to the library at last."""
+        if len(rows) >= LANES_MIN_COUNT:
+            return True
+        self.lone_steps_left[0] -= 1
+        if self.lone_steps_left[0] >= 0:
+            return True
+        self.is_good[rows] = False
+        return False
 
     def varints(self) -> Numbers:
         """Read a number of each. Those that do not fit 64 bits are refused."""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.values.lanes import LANES_MIN_COUNT, Cursor, Numbers, in_order, offsets_column, texts, with_nulls
+from kafscale.spark.values.lanes import Cursor, Numbers, in_order, offsets_column, texts, with_nulls
 from kafscale.spark.workers.slices import bytes_column
 from kafscale.spark.workers.varints import VARINT_MAX_BYTES, Positions, read_varints
 
@@ -252,12 +252,7 @@ def repeated(cursor: Cursor, tag: bytes, step: Step) -> tuple[Numbers, Sequence[
     parts: list[Sequence[pa.Array]] = []
     owners: list[Positions] = []
     rows = np.flatnonzero(has_next(cursor, tag))
-    while len(rows):
-        if len(rows) < LANES_MIN_COUNT:
-            cursor.lone_steps_left[0] -= 1
-            if cursor.lone_steps_left[0] < 0:
-                cursor.is_good[rows] = False
-                break
+    while len(rows) and cursor.may_step(rows):
         lane = cursor.only(rows)
         lane.positions += len(tag)
         parts.append(step(lane))
