@@ -10,7 +10,8 @@ from kafscale.errors import DamagedObject
 from kafscale.formats import wal_index
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, INDEX, WalEntry
 from kafscale.formats.wal_index import decode_spans, find_index, runs_of, with_index
-from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, decode_header, decode_object, encode_object
+from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, decode_header, decode_object
+from tests.devtools.wal_objects import written
 
 KEY = "_kafscale/default/wal/0000000003/00000000000000000007.wal"
 TOPIC = bytes(range(16))
@@ -19,21 +20,6 @@ CONTENTS = st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=50)), min_si
 
 def entries_of(contents: list[tuple[int, bytes]]) -> list[WalEntry]:
     return [WalEntry(TOPIC, index, 3, offset, data) for offset, (index, data) in enumerate(contents)]
-
-
-def written(entries: list[WalEntry]) -> bytes:
-    for sequence, entry in enumerate(entries, start=40):
-        entry.sequence = sequence
-    header = ObjectHeader(
-        salt=99,
-        epoch=3,
-        entry_count=len(entries),
-        number=7,
-        durable_number=5,
-        sequence=40,
-        body_bytes=sum(ENTRY_HEADER_BYTES + len(entry.data) for entry in entries),
-    )
-    return b"".join(map(bytes, encode_object(header, entries, durable_sequence=30)))
 
 
 def told(entries: list[WalEntry] | tuple[WalEntry, ...]) -> list[tuple[int, int, int, int, bytes]]:

@@ -15,24 +15,14 @@ from kafscale.formats.wal_objects import (
     encode_header,
     encode_object,
 )
+from tests.devtools import wal_objects
 
 KEY = "_kafscale/default/wal/0000000003/00000000000000000007.wal"
 
 
 def written(contents: list[bytes]) -> bytes:
     entries = [WalEntry(bytes(16), 2, 3, 100 + index, data) for index, data in enumerate(contents)]
-    for sequence, entry in enumerate(entries, start=40):
-        entry.sequence = sequence
-    header = ObjectHeader(
-        salt=99,
-        epoch=3,
-        entry_count=len(entries),
-        number=7,
-        durable_number=5,
-        sequence=40,
-        body_bytes=sum(ENTRY_HEADER_BYTES + len(data) for data in contents),
-    )
-    return b"".join(encode_object(header, entries, durable_sequence=30))
+    return wal_objects.written(entries)
 
 
 @given(st.lists(st.binary(max_size=100), min_size=1, max_size=5))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import re
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -19,6 +18,7 @@ from kafscale.spark.values.avro import AvroReader
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
+from tests.devtools import decoded
 
 Node = Any
 
@@ -73,31 +73,7 @@ def plan_of(decode: Any) -> Any:
     return decode.args[2]
 
 
-def shown(values: pa.Array) -> list[Any]:
-    """Show values as Python's, but that NaN is NaN, and a time is a number, which may be out of Python's range."""
-    type_, valid = values.type, values.is_valid().to_pylist()
-    found: list[Any]
-    if pa.types.is_struct(type_):
-        columns = [shown(values.field(place)) for place in range(type_.num_fields)]
-        found = [[column[row] for column in columns] for row in range(len(values))]
-    elif pa.types.is_map(type_) or pa.types.is_list(type_):
-        items = zip(shown(values.keys), shown(values.items), strict=True) if pa.types.is_map(type_) else values.values
-        flat = list(items) if pa.types.is_map(type_) else shown(items)
-        offsets = values.offsets.to_pylist()
-        found = [flat[start:end] for start, end in pairwise(offsets)]
-    elif pa.types.is_temporal(type_):
-        found = values.view(pa.int32() if type_.bit_width == 32 else pa.int64()).to_pylist()
-    else:
-        found = list(map(repr, values.to_pylist()))
-    return [each if is_valid else None for each, is_valid in zip(found, valid, strict=True)]
-
-
-def same(one: Decoded, other: Decoded) -> None:
-    told = [[error and re.sub("0x[0-9a-f]+", "", error) for error in each.errors] for each in (one, other)]
-    assert told[0] == told[1]
-    assert one.values.type == other.values.type
-    assert shown(one.values) == shown(other.values)
-    one.values.validate(full=True)
+same = partial(decoded.same, maps_have_order=True)
 
 
 @st.composite

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import re
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor import FieldDescriptor
@@ -21,6 +19,7 @@ from kafscale.spark.values.protobuf import ProtobufReader
 from kafscale.spark.values.protobuf_plan import Plan
 from kafscale.spark.values.registry import Schema
 from kafscale.wire.primitives import uvarint
+from tests.devtools import decoded
 
 Field = descriptor_pb2.FieldDescriptorProto
 GOOGLES = ("Timestamp", "Duration", "StringValue", "Int64Value", "BoolValue", "Struct")
@@ -196,32 +195,7 @@ def one_by_one(decode: Decode, payloads: Any, monkeypatch: pytest.MonkeyPatch) -
     return by_columns(decode, payloads, monkeypatch, count=len(payloads) + 1)
 
 
-def shown(values: pa.Array) -> list[Any]:
-    """Show values as Python's, but that NaN is NaN, times are numbers, and maps have no order."""
-    type_, valid = values.type, values.is_valid().to_pylist()
-    found: list[Any]
-    if pa.types.is_struct(type_):
-        columns = [shown(values.field(place)) for place in range(type_.num_fields)]
-        found = [[column[row] for column in columns] for row in range(len(values))]
-    elif pa.types.is_map(type_):
-        flat = list(zip(shown(values.keys), shown(values.items), strict=True))
-        found = [sorted(flat[start:end], key=repr) for start, end in pairwise(values.offsets.to_pylist())]
-    elif pa.types.is_list(type_):
-        flat = shown(values.values)
-        found = [flat[start:end] for start, end in pairwise(values.offsets.to_pylist())]
-    elif pa.types.is_temporal(type_):
-        found = values.view(pa.int64()).to_pylist()
-    else:
-        found = list(map(repr, values.to_pylist()))
-    return [each if is_valid else None for each, is_valid in zip(found, valid, strict=True)]
-
-
-def same(one: Decoded, other: Decoded) -> None:
-    told = [[error and re.sub("0x[0-9a-f]+", "", error) for error in each.errors] for each in (one, other)]
-    assert told[0] == told[1]
-    assert one.values.type == other.values.type
-    assert shown(one.values) == shown(other.values)
-    one.values.validate(full=True)
+same = partial(decoded.same, maps_have_order=False)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=HEALTH)
