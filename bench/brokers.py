@@ -29,7 +29,7 @@ from kafscale.login.security import PLAINTEXT
 from tests.devtools.resident import rss_mib
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+)")
+READY = re.compile(r"kafscale is ready: kafka ([^\s:]+):(\d+)(?:,\S+)? admin (\S+)")
 TOPIC_SECONDS = 60
 FLUSH_SECONDS = 120
 OWN_NAME = "kafscale"
@@ -47,25 +47,31 @@ class Usage:
 
 @attrs.frozen(kw_only=True)
 class RunningBroker:
-    """A broker to send loads to. `metrics_url` is None for a peer, and `security` where there is no TLS."""
+    """A broker to send loads to, or several below one process, of which `address` is the first one's.
+
+    `metrics_url` is None for a peer, and `security` where there is no TLS.
+    """
 
     name: str
     address: Address
     pid: int | None
     metrics_url: str | None
     security: SaslSsl | None = None
+    processes_count: int = 1
 
     def usage(self) -> Usage:
         samples = self.samples()
         return Usage(
-            cpu_seconds=None if self.pid is None else processes.cpu_seconds(self.pid),
+            cpu_seconds=None if self.pid is None else processes.with_descendants_cpu_seconds(self.pid),
             syncs=_total(samples, "kafscale_wal_syncs_total"),
-            puts=_total(samples, 'kafscale_store_operations_total{operation="put'),
-            gets=_total(samples, 'kafscale_store_operations_total{operation="get'),
+            puts=_total(samples, "kafscale_store_operations_total", 'operation="put'),
+            gets=_total(samples, "kafscale_store_operations_total", 'operation="get'),
         )
 
     def rss_mib(self) -> float | None:
-        return None if self.pid is None else rss_mib(self.pid)
+        if self.pid is None:
+            return None
+        return sum(map(rss_mib, {self.pid, *processes.descendants(self.pid)}))
 
     def samples(self) -> dict[str, float]:
         """Return what /metrics says now; nothing for a peer."""
@@ -98,8 +104,11 @@ class Startable(Protocol):
     def running(self) -> AbstractContextManager[RunningBroker]: ...
 
 
-def _total(samples: dict[str, float], prefix: str) -> int | None:
-    return int(sum(value for name, value in samples.items() if name.startswith(prefix))) if samples else None
+def _total(samples: dict[str, float], name: str, label: str = "") -> int | None:
+    """Return the sum of all samples of a name that have the label, None where there are no samples at all."""
+    if not samples:
+        return None
+    return int(sum(value for each, value in samples.items() if each.startswith(name) and label in each))
 
 
 def _connect(broker: RunningBroker) -> AbstractAsyncContextManager[Client]:
@@ -161,7 +170,7 @@ class OwnBroker:
 
     Or in `data_dir`, which stays. `environ` is set on top of this process's own. `checkout`: another one than this,
     whose code runs in the virtual environment that it has. `security`: of its listener, which is without TLS and SASL
-    if there is none.
+    if there is none. `processes_count`: brokers of one supervisor, if more than one.
     """
 
     options: Sequence[str] = ()
@@ -171,6 +180,7 @@ class OwnBroker:
     environ: Mapping[str, str] = attrs.field(factory=dict)
     checkout: Path | None = None
     security: SaslSsl | None = None
+    processes_count: int = 1
 
     @contextmanager
     def running(self) -> Iterator[RunningBroker]:
@@ -182,6 +192,9 @@ class OwnBroker:
             if self.security is not None:
                 listener = [*self.security.serve_options]
                 self._add_user(data_dir, self.security)
+            if self.processes_count > 1:
+                listener += ["--processes", str(self.processes_count)]
+                listener += ["--inter-broker-config", str(self.security.properties_file)] if self.security else []
             where = ["--data-dir", str(data_dir), "--log-level", "warning", "--admin-listen", "127.0.0.1:0"]
             command = [*self._program, "serve", *where, *listener, *self.options]
             with subprocess.Popen(
@@ -217,4 +230,5 @@ class OwnBroker:
             pid=process.pid,
             metrics_url=f"http://{ready[3]}/metrics",
             security=self.security,
+            processes_count=self.processes_count,
         )

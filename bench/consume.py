@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 import click
+from confluent_kafka.admin import AdminClient
 
 from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.fetch_load import FetchLoad, run_fetch
@@ -17,10 +18,12 @@ from bench.figures import Result
 from bench.frames import batch_of
 from bench.options import RunOptions, common_options, parsed
 from bench.points import LARGE_BATCH_BYTES, Point
-from bench.produce_load import ProduceLoad, run_produce
+from bench.produce_load import ProduceLoad, Share, run_produce
 from bench.report import save, show
 from bench.runner import Runner
+from bench.spreading import shares_of
 from kafscale.config.units import KIB, MIB, format_size, parse_size
+from tests.devtools.steady_load import QUIET
 
 TAIL, BACKLOG = "tail", "backlog"
 DATA_BYTES = 128 * MIB  # of all partitions; the default chunk pool holds it without pressure
@@ -103,6 +106,7 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint, *, data_bytes
         point=point.loaded,
         seconds=LOAD_MAX_SECONDS,
         count=batches_per_partition * point.partitions,
+        shares=_shares(broker),
     )
     filled = runner.send(run_produce, load)
     if filled.requests < load.count:
@@ -117,6 +121,16 @@ def fill(runner: Runner, broker: RunningBroker, point: FetchPoint, *, data_bytes
         end_offset=batches_per_partition * point.loaded.record_count,
         max_bytes=FETCH_BYTES,
         seconds=0,
+    )
+
+
+def _shares(broker: RunningBroker) -> Sequence[Share]:
+    """Return one connection to each leader, nothing for a broker alone."""
+    if broker.processes_count == 1:
+        return ()
+    secured = {} if broker.security is None else broker.security.librdkafka
+    return shares_of(
+        AdminClient({**QUIET, **secured, "bootstrap.servers": str(broker.address)}), broker.processes_count
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ def cpu_seconds(pid: int) -> float:
     return _cpu_seconds(PROC / str(pid))
 
 
+def with_descendants_cpu_seconds(pid: int) -> float:
+    """Return what the process and all below it have used."""
+    return cpu_seconds(pid) + descendants_cpu_seconds(pid)
+
+
 def main_thread_cpu_seconds(pid: int) -> float:
     """Return what `cpu_seconds` tells, of the thread that the process began with: a broker's event loop."""
     return _cpu_seconds(PROC / str(pid) / "task" / str(pid))
@@ -33,15 +39,29 @@ def _cpu_seconds(directory: Path) -> float:
 
 def descendants_cpu_seconds(pid: int) -> float:
     """Return what all processes below this one have used, those that have ended and were waited for among them."""
-    fields = {int(path.name): values for path in PROC.glob("[0-9]*") if (values := _stat(path))}
+    fields = _all_fields()
+    ended = sum(map(int, fields[pid][13:15])) if pid in fields else 0
+    below = _below(pid, fields)
+    return (ended + sum(int(value) for each in below for value in fields[each][11:15])) / TICKS_PER_SECOND
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes below this one."""
+    return _below(pid, _all_fields())
+
+
+def _all_fields() -> dict[int, list[str]]:
+    return {int(path.name): values for path in PROC.glob("[0-9]*") if (values := _stat(path))}
+
+
+def _below(pid: int, fields: Mapping[int, Sequence[str]]) -> set[int]:
     below = {pid}
     for _ in fields:
         found = {each for each, values in fields.items() if int(values[1]) in below} - below
         if not found:
             break
         below |= found
-    ended = sum(map(int, fields[pid][13:15])) if pid in fields else 0
-    return (ended + sum(int(value) for each in below - {pid} for value in fields[each][11:15])) / TICKS_PER_SECOND
+    return below - {pid}
 
 
 def _stat(path: Path) -> list[str]:

@@ -15,11 +15,12 @@ import attrs
 from bench.cluster.clusters import BROKERS, KAFKA, OWN_S3_WAL
 from bench.cluster.jobs import BESIDE, Job
 from bench.cluster.killing import three_of
-from bench.cluster.scaling import CPU, RATE, shares_of
+from bench.cluster.scaling import CPU, RATE
 from bench.options import RunOptions
 from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
 from bench.runner import Runner
+from bench.spreading import shares_of
 from kafscale.config import Address
 from kafscale.config.units import MIB
 

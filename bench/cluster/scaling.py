@@ -15,10 +15,10 @@ from confluent_kafka.cimpl import NewTopic
 from bench.cluster.jobs import SCALING, Job, Target
 from bench.options import RunOptions
 from bench.points import TOPIC, Point
-from bench.processes import cpu_seconds, descendants_cpu_seconds
+from bench.processes import with_descendants_cpu_seconds
 from bench.produce_load import ProduceLoad, Share, run_produce
 from bench.runner import Runner
-from kafscale.config import Address
+from bench.spreading import TOPIC_SECONDS, shares_of
 from kafscale.config.units import MIB
 from tests.devtools.process import BrokerProcess, broker_process
 from tests.devtools.several_processes import several_broker_processes
@@ -28,7 +28,6 @@ COUNTS = (1, 2, 4)
 CONNECTIONS = 4  # each to one process, with `in_flight` requests under way; of these there are as many for all counts
 POINTS = (Point.parse("16KiB/64/16"), Point.parse("1KiB/64/16"))
 CPU, RATE = "CPU us/request", "requests/s"
-TOPIC_SECONDS = 60
 MOST_COST = 1.15  # of a request, beside one process
 
 
@@ -68,9 +67,9 @@ def measure(point: Point, count: int, options: RunOptions) -> Mapping[str, float
         shares = spread(broker.bootstrap, point.partitions, CONNECTIONS)
         load = ProduceLoad(address=broker.kafka, point=point, seconds=options.seconds, shares=shares)
         runner.send(run_produce, attrs.evolve(load, seconds=options.warm_up_seconds))
-        before = _used_seconds(broker)
+        before = with_descendants_cpu_seconds(broker.pid)
         figures = runner.send(run_produce, load)
-        used = _used_seconds(broker) - before
+        used = with_descendants_cpu_seconds(broker.pid) - before
     return {
         RATE: figures.requests / figures.seconds,
         "MiB/s": figures.size_bytes / MIB / figures.seconds,
@@ -89,28 +88,8 @@ def _running(count: int, directory: Path, options: RunOptions) -> AbstractContex
     return several_broker_processes(count, *options.broker_options, directory=directory)
 
 
-def _used_seconds(broker: BrokerProcess) -> float:
-    """Return the CPU time of all processes of it, a supervisor among them."""
-    return cpu_seconds(broker.pid) + descendants_cpu_seconds(broker.pid)
-
-
 def spread(bootstrap: str, partitions: int, connections: int) -> Sequence[Share]:
     """Make the topic, and as many connections to its leaders, each with partitions of its own."""
     admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, partitions)])[TOPIC].result(TOPIC_SECONDS)
     return shares_of(admin, connections)
-
-
-def shares_of(admin: AdminClient, connections: int) -> Sequence[Share]:
-    """Return what each of so many connections to the leaders of the topic does."""
-    listed = admin.list_topics(TOPIC, timeout=TOPIC_SECONDS)
-    led: dict[int, list[int]] = {}
-    for index, found in sorted(listed.topics[TOPIC].partitions.items()):
-        led.setdefault(found.leader, []).append(index)
-    each = connections // len(led)
-    addresses = {id: Address(str(node.host), int(node.port or 0)) for id, node in listed.brokers.items()}
-    return [
-        Share(addresses[leader], tuple(indexes[number::each]))
-        for leader, indexes in led.items()
-        for number in range(each)
-    ]

@@ -65,7 +65,14 @@ def _load(name: str, partitions: int, setting: ProducerSetting, *, also_at: Sequ
         return _task(context, name, setting)
 
     extra_seconds = TOPIC_SECONDS + JAVA_SECONDS
-    return Load(name=name, partitions=partitions, task=task, also_at=also_at, extra_seconds=extra_seconds)
+    return Load(
+        name=name,
+        partitions=partitions,
+        task=task,
+        also_at=also_at,
+        follows_leaders=partitions > 1,
+        extra_seconds=extra_seconds,
+    )
 
 
 def _task(context: Context, name: str, setting: ProducerSetting) -> Task:

@@ -10,7 +10,7 @@ import attrs
 from bench.brokers import RunningBroker, Startable
 from bench.figures import Figures, Reading, Result, median_of
 from bench.options import RunOptions
-from bench.peers.names import BEFORE, NO_BROKERS, OWN
+from bench.peers.names import BEFORE, NO_BROKERS, OWN, OWN_TWO
 from bench.runner import Runner
 
 TOPIC_SECONDS = 4.0  # to make a topic, to have what was written on the disk, and to remove it; guessed for estimates
@@ -57,6 +57,7 @@ class Load:
     also_at, only_at: names of brokers; without them a load is for all that are brokers.
     is_from_memory: what it reads was not flushed, and must not be.
     share_of: a load, and its broker if it is not the same one, that must come before.
+    follows_leaders: whether its clients look for the leader of each partition, so that brokers may be several.
     extra_seconds: what it takes besides its time and the warm-up, and the factor of its time, for estimates.
     """
 
@@ -68,12 +69,15 @@ class Load:
     only_at: Sequence[str] = ()
     is_from_memory: bool = False
     share_of: tuple[str, str | None] | None = None
+    follows_leaders: bool = False
     extra_seconds: float = TOPIC_SECONDS
     times: float = 1.0
 
     def is_for(self, broker: str) -> bool:
         if self.only_at:
             return broker in self.only_at or (broker == BEFORE and OWN in self.only_at)
+        if broker == OWN_TWO:
+            return self.follows_leaders
         return broker not in NO_BROKERS or broker in self.also_at
 
     def estimated_seconds(self, options: RunOptions) -> float:

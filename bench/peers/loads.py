@@ -146,7 +146,7 @@ def _librdkafka(record_bytes: int) -> Load:
         )
         return context.timed(run_librdkafka, load)
 
-    return Load(name=librdkafka_name(record_bytes), partitions=MANY_PARTITIONS, task=task)
+    return Load(name=librdkafka_name(record_bytes), partitions=MANY_PARTITIONS, task=task, follows_leaders=True)
 
 
 # ---- fetch ----------------------------------------------------------------------------------------------------------
@@ -188,6 +188,7 @@ def _java_consume(source: str) -> Load:
         name=java_consume_name(source),
         partitions=MANY_PARTITIONS,
         task=task,
+        follows_leaders=True,
         serve_options=_serve_options(source),
         is_from_memory=source == TAIL,
         extra_seconds=TOPIC_SECONDS + FILL_SECONDS + JAVA_SECONDS,

@@ -1,6 +1,7 @@
 """The names of what a run measures: brokers, and two things that are none, to compare brokers with."""
 
 OWN = "kafscale"
+OWN_TWO = "kafscale, 2 processes"
 OWN_MEMORY = "kafscale-memory"
 OWN_MINIO = "kafscale-minio"
 BEFORE = "kafscale-before"  # another checkout, with `--before`

@@ -14,7 +14,7 @@ from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.options import RunOptions
 from bench.peers.endpoint import Endpoint
 from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker
-from bench.peers.names import BEFORE, BEFORE_OF, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO
+from bench.peers.names import BEFORE, BEFORE_OF, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO, OWN_TWO
 from bench.secured.sasl_ssl import SaslSsl
 from tests.devtools.s3_processes import minio_server
 
@@ -36,8 +36,9 @@ def all_startables(options: RunOptions, before: Path | None = None) -> Iterator[
 
 
 def secured_startables(options: RunOptions, security: SaslSsl, before: Path | None = None) -> Sequence[Startable]:
-    """Return our broker, that of `before`, and Apache Kafka, over TLS and with SASL."""
+    """Return our broker, alone and as two processes, that of `before`, and Apache Kafka, over TLS and with SASL."""
     own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
+    own.append(attrs.evolve(own[0], name=OWN_TWO, processes_count=2))
     kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
     brokers: Sequence[OwnBroker | KafkaBroker] = [*own, *kafka]
     return [attrs.evolve(each, security=security) for each in brokers]

@@ -22,7 +22,9 @@ BENCH_ARGS=--tls` runs it and writes this page from `bench/results/tls.json`. Fi
 
 - **Brokers.** Each has one listener, SASL_SSL, with the same certificate (ECDSA, P-256), TLS 1.3 with
   TLS_AES_256_GCM_SHA384, and one user, who logs in by SCRAM-SHA-512 of 4,096 iterations. Kafka encrypts in Java,
-  KafScale in OpenSSL, on its event loop. Neither can have files sent by the kernel any more.
+  KafScale in OpenSSL, on its event loop. Neither can have files sent by the kernel any more. What `kafscale` and
+  `kafka-durable` acknowledge is on the disk; `kafka-default` leaves that to the kernel, and so answers sooner.
+  `kafscale, 2 processes` is `--processes 2`, under the loads whose clients look for the leader of each partition.
 - **Clients** trust the certificate's authority and look for the broker's address in it. They log in before the time
   begins. Our generators decrypt in OpenSSL; that of `produce` encrypts each request anew.
 """

@@ -16,7 +16,7 @@ from bench.peers.loads import (
     librdkafka_name,
     produce_name,
 )
-from bench.peers.names import KAFKA_DEFAULT, KAFKA_DURABLE
+from bench.peers.names import KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_TWO
 from bench.peers.targets import Target
 from bench.points import Point
 from kafscale.config.units import KIB
@@ -34,7 +34,9 @@ _BY_BYTES = [
 
 def _as_good(load: str, reading: Reading, unit: str) -> Sequence[Target]:
     return [
-        Target(load=load, reading=reading, unit=unit, peer=peer, factor=1) for peer in (KAFKA_DEFAULT, KAFKA_DURABLE)
+        Target(load=load, reading=reading, unit=unit, broker=broker, peer=peer, factor=1)
+        for broker in (OWN, OWN_TWO)
+        for peer in (KAFKA_DURABLE, KAFKA_DEFAULT)
     ]
 
 
