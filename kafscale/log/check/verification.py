@@ -1,12 +1,12 @@
 """Reading a namespace of the bucket, all of it, and saying what in it is not as it must be.
 
 Proven are: every batch's CRC-32C, and the one over all batches of a segment; that footers, headers and `.index` objects
-say what is in the batches; that each aborted transaction which is told has its marker, that every batch of one was
-committed by a marker, or is of one that is told as aborted or open, and that what is stable grows from segment to
-segment; that objects are under the keys they belong to; that the
-segments of a partition, as readers resolve them, follow one another without gap or overlap; that the write-ahead logs,
-in the bucket and in the data directory of a stopped broker, are whole, go on where the segments end, and have what
-segments have, too.
+say what is in the batches, and of earliest times what is in the records; that each aborted transaction which is told
+has its marker, that every batch of one was committed by a marker, or is of one that is told as aborted or open, and
+that what is stable grows from segment to segment; that objects are under the keys they belong to; that the segments of
+a partition, as readers resolve them, follow one another without gap or overlap; that the write-ahead logs, in the
+bucket and in the data directory of a stopped broker, are whole, go on where the segments end, and have what segments
+have, too.
 
 Not proven: that records were not lost behind the last segment, or before the first, where neither a log nor a
 checkpoint knows of them. Within a segment that is compacted offsets may be missing, but not between two: compaction

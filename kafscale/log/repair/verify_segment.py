@@ -26,6 +26,7 @@ from kafscale.formats.segment import HEADER, EpochStart, Footer
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import BatchMark
+from kafscale.log.repair.verify_earliest import EarliestCheck
 from kafscale.log.repair.verify_transactions import Told, TransactionCheck
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
@@ -153,8 +154,8 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
         return
     from_index = _index_footer(objects)
     footer = own or from_index
-    transactions = TransactionCheck()
-    check = await _check_batches(store, objects, checked, footer, transactions)
+    told = None if own is None else _FooterCheck.of(own)
+    check = await _check_batches(store, objects, checked, footer, told)
     if check.damage and own is None and footer is not None:
         footer = None  # the `.index` tells of other batches, so it may be that of another attempt
         check = await _check_batches(store, objects, checked, None)
@@ -173,16 +174,33 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
                 can_repair=not check.damage,
             )
     _take_facts(checked, own or footer, check)
-    if own is not None and not check.damage:
-        _check_transactions(checked, own, transactions)
+    if told is not None and not check.damage:
+        told.finish(checked)
     _check_index(objects, checked)
 
 
-def _check_transactions(checked: CheckedSegment, footer: Footer, check: TransactionCheck) -> None:
-    """Hold what the footer tells of transactions against the batches."""
-    checked.stable_end, checked.transactions = footer.stable_end, check.told(footer)
-    for message in check.finish(footer):
-        checked.note(Kind.FOOTER, message)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
+class _FooterCheck:
+    """Holds what a footer tells of the contents of batches against them."""
+
+    footer: Footer
+    transactions: TransactionCheck
+    earliest: EarliestCheck
+
+    @classmethod
+    def of(cls, footer: Footer) -> _FooterCheck:
+        return cls(footer=footer, transactions=TransactionCheck(), earliest=EarliestCheck(footer.index))
+
+    def take(self, header: BatchHeader, batch: memoryview) -> None:
+        """The next batch."""
+        self.transactions.take(header, batch)
+        self.earliest.take(header, batch)
+
+    def finish(self, checked: CheckedSegment) -> None:
+        """Note what is wrong."""
+        checked.stable_end, checked.transactions = self.footer.stable_end, self.transactions.told(self.footer)
+        for message in (*self.transactions.finish(self.footer), *self.earliest.finish()):
+            checked.note(Kind.FOOTER, message)
 
 
 def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
@@ -319,12 +337,12 @@ async def _check_batches(
     objects: _Objects,
     checked: CheckedSegment,
     footer: Footer | None,
-    transactions: TransactionCheck | None = None,
+    told: _FooterCheck | None = None,
 ) -> BodyCheck:
     def take(header: BatchHeader, batch: LocatedBatch) -> None:
         checked.take_batch(header)
-        if transactions is not None:
-            transactions.take(header, batch.data)
+        if told is not None:
+            told.take(header, batch.data)
 
     end = objects.size_bytes if footer is None else min(footer.end_position, objects.size_bytes)
     check = BodyCheck(
