@@ -15,12 +15,14 @@ from pathlib import Path
 
 import attrs
 
+from kafscale.cluster.brokers.records import Placement, encode_row
 from kafscale.config import StoreUrl
 from kafscale.formats.manifest import Segment
 from kafscale.formats.manifest_checkpoint import ManifestSnapshot, encode_segments
 from kafscale.formats.manifest_checkpoint import encode_header as encode_manifests_header
 from kafscale.formats.metadata_changes import Transaction, encode_transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
+from kafscale.formats.placements import row_key
 from kafscale.formats.wal_entries import METADATA, RECORD_BATCH, WalEntry
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_header, encode_object
 from kafscale.formats.wal_runs import wal_key
@@ -154,13 +156,25 @@ class LoggedBucket:
         version_2_objects(key, [data], leader_epoch=epoch).write_to(self.directory)
         return key
 
-    def checkpoint(self, position: WalPosition, partition_count: int = 1, *, is_shared: bool = False) -> None:
-        """Put a checkpoint of the metadata, which has the topic; that of several brokers if it `is_shared`."""
+    def checkpoint(
+        self,
+        position: WalPosition,
+        partition_count: int = 1,
+        *,
+        is_shared: bool = False,
+        placements: Sequence[Placement] = (),
+    ) -> None:
+        """Put a checkpoint of the metadata, which has the topic; that of several brokers if it `is_shared`.
+
+        `placements` are those of the first partitions, as several brokers have them.
+        """
         key = NumberedKey(kind="checkpoint", epoch=position.epoch, number=self._checkpoints_count).key
         self._checkpoints_count += 1
         puts = {"topics/t": json.dumps(topic_of(TOPIC_ID, partition_count)).encode()}
-        if is_shared:
+        if is_shared or placements:
             puts[SHARED_KEY] = b"99"
+        if placements:
+            puts[row_key(TOPIC_ID, 0)] = encode_row(placements)
         self._write(key, b"".join(encode_checkpoint(position, [Transaction(puts=puts)])))
 
     def decide(self, epoch: int, *keys: SegmentKey) -> None:

@@ -38,17 +38,18 @@ CASES += [("kfs", kind, "before reading") for kind in KFS]  # when no .index is 
 READABLE = ("cut off", "without footer")  # kinds of damage to a .kfs that its .index makes up for
 
 
-def key_of(number: int) -> SegmentKey:
+def key_of(number: int, generation: int = 0) -> SegmentKey:
     """Base offsets have two digits, so that all segments are of one size."""
-    return SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=FIRST + number * RECORDS)
+    base_offset = FIRST + number * RECORDS
+    return SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=base_offset, generation=generation)
 
 
 FIRST = 10
 END = FIRST + SEGMENTS * RECORDS
 
 
-def segments(version: int) -> Sequence[SegmentObjects]:
-    keys = [key_of(number) for number in range(SEGMENTS)]
+def segments(version: int, generation: int = 0) -> Sequence[SegmentObjects]:
+    keys = [key_of(number, generation) for number in range(SEGMENTS)]
     if version == 1:
         old = [version_1_key("t", 0, key.base_offset) for key in keys]
         return [version_1_objects(key, make_batches(key.base_offset, RECORDS // 3), interval=3) for key in old]
@@ -189,6 +190,23 @@ def test_no_reader_loses_or_invents_silently(tmp_path, written, caplog, reader, 
             act()
         with pytest.raises(DataLoss):
             reader(Job(tmp_path, act, fails=True))
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("number", range(SEGMENTS))
+def test_merged_segments_are_no_exception(tmp_path, caplog, reader, number):
+    """One at the beginning was left out, and nothing said: what was read began behind it."""
+    made = segments(2, generation=1)
+    for each in made:
+        each.write_to(tmp_path)
+    damage(tmp_path, made, number, "kfs", "garbage")
+    wanted = [offset for offset in range(FIRST, END) if offset >= READERS[reader]]
+    expected = [offset for offset in good(number, "kfs", "garbage") if offset in wanted]
+    assert reader(Job(tmp_path, lambda: None, fails=False)) == expected
+    if expected != wanted:
+        assert "data loss, and failOnDataLoss is off" in caplog.text
+        with pytest.raises(DataLoss):
+            reader(Job(tmp_path, lambda: None, fails=True))
 
 
 @pytest.mark.parametrize(("half", "kind"), [pytest.param(*each, id=" ".join(each)) for each in DAMAGES])

@@ -98,6 +98,11 @@ class PartitionLog:
         return max(first[0].base_offset if first else 0, self.log_start_offset)
 
     @property
+    def earliest_offset(self) -> int:
+        """The offset of the first record that is there, or ought to be: a damaged segment may begin before it."""
+        return min([self.start_offset, *(max(key.base_offset, self.log_start_offset) for key in self.damaged)])
+
+    @property
     def flushed_end_offset(self) -> int:
         """The offset behind the last record that is in a segment."""
         return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
@@ -497,7 +502,11 @@ class _Assembly:
         return resolve(segments, histories, begun=known, decided=self.decided)
 
     def damaged(self) -> Sequence[SegmentKey]:
-        return [each.key for each in self.found if self._is_damaged(each.key)]
+        return [each.key for each in self.found if self._is_damaged(each.key) and not self._came_late(each.key)]
+
+    def _came_late(self, key: SegmentKey) -> bool:
+        """Tell whether a later epoch has begun where it does, or before: then it is late, whatever is in it."""
+        return any(start.epoch > key.epoch and start.start_offset <= key.base_offset for start in self.begun)
 
     def _is_damaged(self, key: SegmentKey) -> bool:
         """Tell whether a segment counts as damaged: what a flush wrote only if its end is not known otherwise."""

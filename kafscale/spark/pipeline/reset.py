@@ -99,7 +99,7 @@ def _anew(planner: Planner, position: Position, topic: str, logs: Logs, *, from_
     begins = from_beginning or _is_another(planner, position, topic, of_topic)
     kept = {name: offset for name, offset in position.offsets.items() if name[0] != topic or not begins}
     known = {name: log for name, log in of_topic.items() if begins or name in kept}  # a new one begins as it would have
-    there = {name: max(kept.get(name, 0), log.start_offset) for name, log in known.items()}
+    there = {name: max(kept.get(name, 0), log.earliest_offset) for name, log in known.items()}
     names = {name for name, _ in {**kept, **there}}
     topic_ids = {**position.topic_ids, **ids_of(of_topic.values())}
     return Position(offsets={**kept, **there}, topic_ids={name: topic_ids[name] for name in names & topic_ids.keys()})

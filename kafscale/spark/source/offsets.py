@@ -169,7 +169,7 @@ class OffsetFinder:
     def _find_one(self, limit: OffsetLimit, partition: TopicPartition, log: PartitionLog) -> int:
         value = limit.of(partition)
         if not limit.are_timestamps:
-            return {EARLIEST: log.start_offset, LATEST: log.end_offset}.get(value, value)
+            return {EARLIEST: log.earliest_offset, LATEST: log.end_offset}.get(value, value)
         found = self._first_as_late(log, value)
         if found is not None:
             return found
@@ -184,16 +184,20 @@ class OffsetFinder:
     def _first_as_late(self, log: PartitionLog, timestamp_ms: int) -> int | None:
         """Find the first record that is as late: by the indexes down to a row of one, and then by the row's records."""
         footers = self.catalog.footers((segment.key for segment in log.segments), with_timestamps=True)
+        next_offset = log.earliest_offset
         for segment in log.segments:
             if segment.last_offset < log.start_offset:
                 continue
             footer = footers.get(segment.key)
-            if footer is None:
-                return max(segment.base_offset, log.start_offset)  # damaged: who reads from here is told of it
+            if footer is None or _is_damaged_between(log, next_offset, segment.base_offset):
+                return next_offset  # damaged: who reads from here is told of it
             if footer.identity.max_timestamp_ms >= timestamp_ms:
                 found = self._first_in(log, footer, timestamp_ms)
                 if found is not None:
                     return found
+            next_offset = max(next_offset, footer.last_offset + 1)
+        if log.tail.batches and _is_damaged_between(log, next_offset, log.tail.base_offset):
+            return next_offset
         return self._first_in_tail(log, timestamp_ms) if log.behind is None else self._first_behind(log, timestamp_ms)
 
     def _first_in(self, log: PartitionLog, footer: Footer, timestamp_ms: int) -> int | None:
@@ -239,3 +243,8 @@ class OffsetFinder:
                 if late.any():
                     return int(records["offset"][int(late.argmax())].as_py())
         return None
+
+
+def _is_damaged_between(log: PartitionLog, start_offset: int, end_offset: int) -> bool:
+    """Tell whether nothing has these offsets, and a damaged segment may have had them."""
+    return start_offset < end_offset and any(key.base_offset < end_offset for key in log.damaged)

@@ -58,7 +58,7 @@ def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
                 return min(end_offset, footer.last_offset + 1) - count if is_dense else segment.base_offset
         count -= available
         end_offset = min(end_offset, segment.base_offset)
-    return log.start_offset
+    return log.earliest_offset
 
 
 def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: bool) -> int:
