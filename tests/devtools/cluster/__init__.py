@@ -1,6 +1,7 @@
 """Several whole brokers and their clients in one simulated world, by a seed, as `tests.devtools.simulation` has one.
 
 world        one seed's run: machines, clients, what goes wrong, and what must hold
+weather      how bad it gets, and how often
 machine      what outlasts a broker, the lives on it, and how they end
 routes       how clients find the leader of a partition or the coordinator of a group
 spread       a client's connections to several brokers, used as one

@@ -2,6 +2,8 @@
 
 line = BucketLine(bucket, spawn=…, random=…)
 line.network_seconds = 0.05             a PUT is under way for so long
+line.upload_max_seconds = 3.0           and that of a segment up to so much longer
+line.read_max_seconds = 0.3             what is read, or listed, is on its way back for up to so long
 line.straggler_probability = 0.1        so many PUTs are lost for their sender, and arrive later
 line.late_max_seconds = 3.0             what is under way when its process dies arrives within 3 s
 line.abandon()                          so does what is under way now; a process that is suspended finds the
@@ -10,19 +12,25 @@ line.abandon()                          so does what is under way now; a process
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 import attrs
 import trio
 
 from kafscale.buffers import Buffer
 from kafscale.errors import StoreError, StoreUnavailable
+from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.forwarding import ForwardingStore
 from tests.devtools.processes import PROCESS
 
 STRAGGLER_MAX_SECONDS = 20.0
+SEGMENT = ".kfs"
+
+T = TypeVar("T")
 
 Take = Callable[[], Awaitable[str]]
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]  # starts a task of the world, which no broker's end ends
@@ -48,10 +56,29 @@ class BucketLine(ForwardingStore):
     random: Random
     on_put: Callable[[str, bytes], None] = lambda key, data: None
     network_seconds: float = 0.0
+    upload_max_seconds: float = 0.0
+    read_max_seconds: float = 0.0
     straggler_probability: float = 0.0
     late_max_seconds: float = 0.0
     straggler_count: int = attrs.field(default=0, init=False)
     _under_way: list[_Put] = attrs.field(factory=list, init=False)
+
+    async def get(self, key: str) -> ObjectPart:
+        return await self._arrived(await self.store.get(key))
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        return await self._arrived(await self.store.get_range(key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        return await self._arrived(await self.store.get_tail(key, length_bytes))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._arrived(await self.store.head(key))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            async for page in pages:
+                yield await self._arrived(page)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
         data = b"".join(parts)
@@ -72,14 +99,17 @@ class BucketLine(ForwardingStore):
 
     async def _send(self, key: str, data: bytes, take: Take) -> str:
         put = _Put(key, data, take)
+        seconds = self.network_seconds
+        if self.upload_max_seconds and key.endswith(SEGMENT):
+            seconds += self.random.uniform(0, self.upload_max_seconds)
         if self.straggler_probability and self.random.random() < self.straggler_probability:
             self.straggler_count += 1
             self.spawn(partial(self._arrive_late, put, self.random.uniform(0, STRAGGLER_MAX_SECONDS)))
-            await trio.sleep(self.network_seconds)
+            await trio.sleep(seconds)
             raise StoreUnavailable(f"lost on its way: {key}")
         self._under_way.append(put)
         try:
-            await trio.sleep(self.network_seconds)
+            await trio.sleep(seconds)
         except trio.Cancelled:
             self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
             raise
@@ -92,6 +122,11 @@ class BucketLine(ForwardingStore):
         if isinstance(put.outcome, str):
             return put.outcome
         raise put.outcome
+
+    async def _arrived(self, answer: T) -> T:
+        if self.read_max_seconds:
+            await trio.sleep(self.random.uniform(0, self.read_max_seconds))
+        return answer
 
     async def _arrive_late(self, put: _Put, seconds: float) -> None:
         await trio.sleep(seconds)

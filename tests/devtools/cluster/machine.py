@@ -26,16 +26,13 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import On
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.cluster.line import BucketLine, Spawn
+from tests.devtools.cluster.weather import FAIR, Weather
 from tests.devtools.crash_points import POINTS
 from tests.devtools.event_log import EventLog
 from tests.devtools.processes import Process
 from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.troubles import trouble_disk, trouble_metadata, trouble_network, trouble_store
 
-LIFE_MAX_SECONDS = 4.0
-DOWN_MAX_SECONDS = 3.0
-SUSPENDED_MAX_SECONDS = 12.0  # longer than a takeover waits
-CUT_OFF_MAX_SECONDS = 8.0
 SETTLE_SECONDS = 300.0
 POINT_PASSES_MAX_COUNT = 20
 CLIENT_TIMEOUT_SECONDS = 3.0
@@ -54,6 +51,7 @@ class Machine:
     on_put: Callable[[str, bytes], None]
     connect: Connect
     may_act: Callable[[SimulatedBroker], bool]
+    weather: Weather = FAIR
     lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
     _disk: MemoryDisk = attrs.field(init=False)
@@ -117,7 +115,7 @@ class Machine:
 
     async def _turn(self) -> None:
         life = self.newest
-        with trio.move_on_after(self.random.uniform(0, LIFE_MAX_SECONDS)):
+        with trio.move_on_after(self.random.uniform(0, self.weather.life_max_seconds)):
             async with trio.open_nursery() as troubles:
                 troubles.start_soon(trouble_store, life.store, self.random)
                 troubles.start_soon(trouble_network, life.network, self.random)
@@ -133,12 +131,12 @@ class Machine:
             await self.random.choice(self._endings())()
         if not self.newest.ended.is_set() and not self.newest.is_superseded:
             return  # it goes on
-        await trio.sleep(self.random.uniform(0, DOWN_MAX_SECONDS) * self.random.choice([0, 1]))
+        await trio.sleep(self.random.uniform(0, self.weather.down_max_seconds) * self.random.choice([0, 1]))
         await self.start()
 
     def _endings(self) -> list[Callable[[], Awaitable[None]]]:
         endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self.stop, self.stop_and_move]
-        endings += [self._suspend, self._suspend, self._cut_off]
+        endings += [self._suspend] * self.weather.suspensions_count + [self._cut_off]
         if self.settings.durability is not Durability.WAL:
             endings += [self._crash_and_lose_disk, self._leave_alive, self._leave_suspended]
         return endings
@@ -171,7 +169,7 @@ class Machine:
         self.log.note(f"{life.name} is suspended")
         life.process.suspend()
         self._lines[life].abandon()
-        await trio.sleep(self.random.uniform(0, SUSPENDED_MAX_SECONDS) * self.random.choice([0.1, 1.0]))
+        await trio.sleep(self.random.uniform(0, self.weather.suspended_max_seconds) * self.random.choice([0.1, 1.0]))
         if not life.has_crashed:
             life.process.resume()
             self.log.note(f"{life.name} goes on")
@@ -183,7 +181,7 @@ class Machine:
     async def _cut_off_for_a_while(self, life: SimulatedBroker) -> None:
         self.log.note(f"{life.name} is cut off from the bucket")
         gate = life.store.hold(On(), after_effect=self.random.random() < 0.5)
-        await trio.sleep(self.random.uniform(0, CUT_OFF_MAX_SECONDS))
+        await trio.sleep(self.random.uniform(0, self.weather.cut_off_max_seconds))
         life.store.heal()
         gate.open()
 
@@ -219,6 +217,7 @@ class Machine:
         life.metadata.full = False
         life.process.clock_skew_ns = 0
         self._lines[life].straggler_probability = 0.0
+        self._lines[life].upload_max_seconds = self._lines[life].read_max_seconds = 0.0
 
     # ---- starts ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +248,9 @@ class Machine:
             random=Random(rng.random()),
             on_put=self.on_put,
             network_seconds=rng.choice([0.0, 0.0, 0.05]),
-            late_max_seconds=rng.choice([0.0, 0.3, 10.0]),
+            upload_max_seconds=rng.choice(self.weather.uploads_max_seconds),
+            read_max_seconds=rng.choice(self.weather.reads_max_seconds),
+            late_max_seconds=rng.choice(self.weather.late_max_seconds),
         )
         life = SimulatedBroker(
             name=f"{self.name}.{len(self.lives)}",

@@ -3,9 +3,11 @@
     with MUTATIONS["grant before release"]():
         simulate seeds, of which one has to fail
 
-`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one. No seed has found those of NOT_FOUND yet: the
-simulation lacks what would show them, which for late segments are uploads that are under way for longer, and for
-deletions a broker that is suspended between a merge and what it deletes.
+`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one. No seed has found those of NOT_FOUND yet, as
+they take more than one coincidence. What was merged, or is below a log start, is decided in a way that every successor
+sees before anything goes; a look more shows only where a stream is trimmed between the listing and the replay of
+whoever recovers from it. Where an epoch began shows by its first segment too, so that only those count which had
+written none: two, with segments of the same offsets that arrive late, the first before a third one looks.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import attrs
@@ -24,6 +27,7 @@ from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.controller.joining import MembershipCheck
 from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.config import Durability
 from kafscale.formats.manifest import Segment
 from kafscale.formats.resolution import _Judge
 from kafscale.formats.segment import EpochStart
@@ -32,6 +36,8 @@ from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
+from tests.devtools.cluster.weather import STORM, Weather
+from tests.devtools.cluster.world import durability_of
 
 
 @contextmanager
@@ -120,9 +126,21 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "grant before release": _grant_before_release,
     "overwrite the head": _overwrite_the_head,
     "skip the fence": partial(_replaced, _Epoch, "_has_ended", _find_without_fence),
+    "late segment accepted": partial(_replaced, _Judge, "find_late", _find_nothing_late),
 }
 NOT_FOUND: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "delete without looking": partial(_replaced, DeletionGuard, "confirm", _confirm_nothing),
     "ignore where epochs began": partial(_replaced, leading, "begun", _begun_nowhere),
-    "late segment accepted": partial(_replaced, _Judge, "find_late", _find_nothing_late),
 }
+# What only storms of such a durability find (`weather`), and seldom others.
+IN_STORMS: Mapping[str, Durability] = {
+    "late segment accepted": Durability.SEGMENT,
+}
+
+
+def seeds_for(mutation: str) -> Iterator[int]:
+    """Iterate over the seeds that may find a mutation, without end."""
+    durability = IN_STORMS.get(mutation)
+    for seed in count(1):
+        if durability is None or (Weather.of(seed) is STORM and durability_of(seed) is durability):
+            yield seed

@@ -70,3 +70,19 @@ async def test_a_straggler_is_lost_for_its_sender_and_takes_effect_later(
             await line.put("a", [b"x"])
         await trio.sleep(STRAGGLER_MAX_SECONDS)
         assert bytes((await bucket.get("a")).data) == b"x"
+
+
+async def test_a_segment_takes_longer_than_other_objects_and_what_is_read_some_time(
+    autojump_clock: MockClock, bucket: MemoryStore
+) -> None:
+    async with trio.open_nursery() as nursery:
+        line = line_to(bucket, nursery)
+        line.upload_max_seconds, line.read_max_seconds = 10.0, 2.0
+        began = trio.current_time()
+        await line.put("a", [b"x"])
+        assert trio.current_time() == began + line.network_seconds
+        await line.put("a.kfs", [b"x"])
+        uploaded = trio.current_time()
+        assert began + 2 * line.network_seconds < uploaded <= began + 2 * line.network_seconds + 10.0
+        assert bytes((await line.get("a")).data) == b"x"
+        assert uploaded < trio.current_time() <= uploaded + 2.0

@@ -34,6 +34,7 @@ from tests.devtools.cluster.head_log import Grant, HeadLog
 from tests.devtools.cluster.links import Links
 from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
 from tests.devtools.cluster.routes import Routes
+from tests.devtools.cluster.weather import Weather
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History
 from tests.devtools.memory_broker import memory_settings
@@ -53,7 +54,6 @@ KINDS = [
     TopicKind(is_deleted_from=True),
 ]
 MACHINE_COUNTS = (2, 3, 3, 4)
-TURNS_COUNT = 8  # of all machines together
 PARTITION_COUNT = 4
 INTERNAL_PARTITION_COUNT = 2
 JOIN_MAX_SECONDS = 5.0
@@ -61,6 +61,11 @@ CALM_MAX_SECONDS = 2.0  # of load, before the trouble and behind it
 QUIET_SECONDS = 60.0  # simulated: partitions are balanced, and what is not needed is merged or deleted
 AGREE_SECONDS = 60.0
 CREATE_SECONDS = 60.0
+
+
+def durability_of(seed: int) -> Durability:
+    """Return that of a seed."""
+    return DURABILITIES[seed % len(DURABILITIES)]
 
 
 @attrs.define(eq=False)
@@ -72,6 +77,7 @@ class ClusterSimulation:
     history: History = attrs.field(init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
+    weather: Weather = attrs.field(init=False)
     head: HeadLog = attrs.field(init=False)
     machines: list[Machine] = attrs.field(factory=list, init=False)
     _random: Random = attrs.field(init=False)
@@ -87,9 +93,10 @@ class ClusterSimulation:
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(f"{self.seed} cluster")
         self.history = History(self.log.note)
+        self.weather = Weather.of(self.seed)
         self.settings = memory_settings(
             several_brokers=True,
-            durability=DURABILITIES[self.seed % len(DURABILITIES)],
+            durability=durability_of(self.seed),
             default_partitions_count=PARTITION_COUNT,
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
@@ -106,7 +113,7 @@ class ClusterSimulation:
             offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
             transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
-            broker_session_timeout_seconds=rng.choice([1.0, 3.0]),
+            broker_session_timeout_seconds=rng.choice(self.weather.sessions_seconds),
         )
         self.head = HeadLog(key=head_key(self.settings.namespace), has_released=self._has_released, note=self.log.note)
         self._links = Links(running=self._running)
@@ -121,6 +128,7 @@ class ClusterSimulation:
                     on_put=self.head.put,
                     connect=self._links.connect_from(broker_id),
                     may_act=self._may_act,
+                    weather=self.weather,
                 )
             )
         self._clients = ClusterClients(
@@ -196,7 +204,7 @@ class ClusterSimulation:
         return topic
 
     async def _trouble(self) -> None:
-        turns = Counter(self._random.randrange(len(self.machines)) for _ in range(TURNS_COUNT))
+        turns = Counter(self._random.randrange(len(self.machines)) for _ in range(self.weather.turns_count))
 
         async def trouble(place: int, machine: Machine) -> None:
             if not machine.lives:
