@@ -257,6 +257,7 @@ def open_leading(services: Services, lead: Lead) -> Leading | None:
         log=services.log,
         find_topic=services.topics.by_id,
         spec=partial(topic_spec, services),
+        tell=lead.several.telling.tell,
     )
 
 

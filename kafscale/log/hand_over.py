@@ -76,6 +76,7 @@ class Acquisition:
 
     prepare: comes before anything is listed.
     begun: is as for `resolve`.
+    acknowledged_before: offsets below it may have been acknowledged, whether or not the bucket has them.
     restoring: bounds how many partitions read the bucket at once.
     recover: brings back what else there is of the partition; is given what restores it as it was before an epoch.
     decide: is called with what was found, before anybody finds the partition here.
@@ -83,6 +84,7 @@ class Acquisition:
 
     prepare: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     begun: Sequence[EpochStart] = ()
+    acknowledged_before: int = 0
     restoring: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
     recover: Callable[[Partition, RestoreBefore], Awaitable[None]] = _recover_nothing
     decide: Callable[[Partition], Awaitable[None]] = _decide_nothing
@@ -103,6 +105,7 @@ async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisit
         await how.prepare()
         await _find(log, partition, how)
         if not partition.closed:
+            partition.lost_before = max(partition.lost_before, how.acknowledged_before)
             partition.skip_missing()
             await how.decide(partition)
     except BaseException:

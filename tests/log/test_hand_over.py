@@ -253,6 +253,20 @@ async def test_an_acquisition_that_fails_can_be_tried_again(autojump_clock):
         assert await log.values(log.partition()) == [b"a"]
 
 
+async def test_it_goes_on_behind_what_may_have_been_acknowledged(autojump_clock):
+    """Where its last segment has gone from the bucket, its offsets are not given again."""
+    store = MemoryStore()
+    async with memory_log(store, MemoryDisk(), topics=[TWO]) as log:
+        for number in range(3):
+            await log.append(log.partition(), b"%d" % number)
+        await release(log)
+        await store.delete(
+            [each.key async for page in store.list("") for each in page if ".index" in each.key or ".kfs" in each.key]
+        )
+        partition = await acquire_partition(log.log, LATER, 0, Acquisition(acknowledged_before=3))
+        assert await log.append(partition, b"3") == 3
+
+
 async def test_a_read_that_is_under_way_is_told_that_the_leader_has_moved(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), flush_interval_seconds=NEVER_SECONDS) as log:
         await log.append(log.partition(), b"a")

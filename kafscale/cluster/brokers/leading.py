@@ -1,9 +1,11 @@
 """Leads what the placements say: acquires what comes to this broker, and releases what is to be led by another.
 
     target named                 release: all of it is in the bucket, nobody finds it here
-                                 commit: the target leads, with a new epoch
+                                 commit: the target leads, with a new epoch, which begins where it was released
+                                 tell the target
     leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds
-                                 commit: where this epoch begins; nothing of an earlier one counts behind that
+                                 commit: where this epoch begins, unless whoever has released it has said so; nothing of
+                                 an earlier one counts behind that
                                  open
     all of that is flushed       commit: nobody needs these streams for it any more
 
@@ -38,7 +40,10 @@ from kafscale.log.replaying import RestoreBefore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 
 RETRY_SECONDS = 1.0
-AT_ONCE_COUNT = 32  # partitions on their way in or out; each lists its objects, or waits for its last flush
+ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects
+# Partitions that wait for their last flush, and then for a commit. Nobody leads them meanwhile, so it should not take
+# long because of the others; those whose turn has not come are served.
+RELEASED_AT_ONCE_COUNT = 16
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +56,8 @@ class Superseded(Exception):
 class Leading:
     """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
 
-    `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `recovering` replays streams, where
-    this broker has one.
+    `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
+    metadata soon. `recovering` replays streams, where this broker has one.
     """
 
     broker_id: int
@@ -62,11 +67,19 @@ class Leading:
     log: Log
     find_topic: Callable[[bytes], Topic | None]
     spec: Callable[[Topic], TopicSpec]
+    tell: Callable[[int], None]
     recovering: Recovering | None = None
     _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
     _more: Signal = attrs.field(factory=Signal, init=False)
     _busy: set[PartitionId] = attrs.field(factory=set, init=False)
-    _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(AT_ONCE_COUNT), init=False)
+    # Whose hand-over is not known to be committed: where each ended, None if it was not open.
+    _handed_over: dict[PartitionId, int | None] = attrs.field(factory=dict, init=False)
+    _acquiring: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(ACQUIRED_AT_ONCE_COUNT), init=False
+    )
+    _releasing: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(RELEASED_AT_ONCE_COUNT), init=False
+    )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the placements until cancelled; reports started when it does."""
@@ -117,13 +130,16 @@ class Leading:
                 yield index, placement
 
     def _is_known(self, partition_id: PartitionId) -> bool:
-        return partition_id in self._busy or partition_id in self.log.partitions or partition_id in self.log.moving
+        known = (self._busy, self._handed_over, self.log.partitions, self.log.moving)
+        return any(partition_id in each for each in known)
 
     # ---- work ------------------------------------------------------------------------------------------------------
 
     def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
         topic = self.find_topic(topic_id)
         if topic is None or topic.name not in self.log.by_name:
+            for partition_id in [each for each in self._handed_over if each[0] == topic_id]:
+                del self._handed_over[partition_id]
             return
         is_current = self._is_current()
         for index, partition in enumerate(self.log.by_name[topic.name]):
@@ -146,8 +162,8 @@ class Leading:
         name = f"{topic.name}-{index}"
         try:
             if self._is_to_leave(placement):
-                async with self._limiter:
-                    await self._hand_over(topic, index, placement)
+                async with self._releasing:
+                    await self._hand_over(topic, index)
             else:
                 await self._acquire(topic, index, placement)
         except Superseded:
@@ -159,39 +175,74 @@ class Leading:
             self._busy.discard((topic.topic_id, index))
         self.note([topic.topic_id])
 
-    async def _hand_over(self, topic: Topic, index: int, placement: Placement) -> None:
-        partition = self.log.partitions.get((topic.topic_id, index))
+    async def _hand_over(self, topic: Topic, index: int) -> None:
+        """Have the target lead, if there still is one. What was never open here it acquires as this one would have."""
+        partition_id = topic.topic_id, index
+        placement = self.state.placement(*partition_id)
+        if placement is None or placement.leader != self.broker_id or not self._is_to_leave(placement):
+            return
+        partition = self.log.partitions.get(partition_id)
         if partition is not None:
             await release_partition(self.log, partition)
+            self._handed_over[partition_id] = partition.next_offset
+        end_offset = self._handed_over.setdefault(partition_id, None)
 
         def lead_elsewhere(current: Placement, number: int) -> Placement:
             leader = current.leader if current.target is None else current.target
-            return attrs.evolve(current, leader=leader, epoch=number, target=None, recover=())
+            new = attrs.evolve(current, leader=leader, epoch=number, target=None)
+            if end_offset is None:
+                return new
+            return attrs.evolve(new, decided_epoch=number, decided_offset=end_offset, recover=())
 
         await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
+        del self._handed_over[partition_id]
+        if placement.target is not None:
+            self.tell(placement.target)
 
     async def _acquire(self, topic: Topic, index: int, placement: Placement) -> None:
         async def decide(partition: Partition) -> None:
-            if not await decide_begin(self.writer, partition):
+            if not await self._is_decided(partition):
                 raise Superseded
 
         spec = self.spec(topic)
         if spec.leader_epochs.get(index) != placement.epoch:
             raise Superseded
-        how = Acquisition(begun=begun(placement), restoring=self._limiter, decide=decide)
-        if not placement.recover:
+        how = Acquisition(
+            begun=begun(placement),
+            acknowledged_before=placement.decided_offset if placement.is_decided else 0,
+            restoring=self._acquiring,
+            decide=decide,
+        )
+        if placement.recover:
+            await self._recover(spec, index, placement.recover, how)
+        else:
             await acquire_partition(self.log, spec, index, how)
-            return
+        self._handed_over.pop((topic.topic_id, index), None)
+
+    async def _recover(self, spec: TopicSpec, index: int, streams: Sequence[int], how: Acquisition) -> None:
         if self.recovering is None:
             raise KafkaError(
                 NOT_LEADER_OR_FOLLOWER,
                 "records of it are in the write-ahead log in the bucket only, which this broker does not use: start it "
                 "with --durability s3-wal",
             )
-        partition_id = topic.topic_id, index
+        partition_id = spec.topic_id, index
         with self.recovering.expecting(partition_id):
-            how = _with_recovery(how, self.recovering, partition_id, placement.recover)
+            how = _with_recovery(how, self.recovering, partition_id, streams)
             await acquire_partition(self.log, spec, index, how)
+
+    async def _is_decided(self, partition: Partition) -> bool:
+        """Return when it is committed where its epoch begins; False if another broker leads by now.
+
+        Whoever has handed it over has committed that, and it is this broker's since: nobody takes it without a fence.
+        """
+        placement = self.state.placement(*partition.partition_id)
+        is_known = placement is not None and placement.is_decided and placement.epoch == partition.leader_epoch
+        is_given_away = partition.partition_id in self._handed_over  # perhaps
+        if placement is None or not is_known or placement.recover or is_given_away or not self._is_current():
+            return await decide_begin(self.writer, partition)
+        await trio.lowlevel.checkpoint()
+        return True
 
     # ---- what has been recovered -----------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from kafscale.cluster.brokers.records import (
     rows_of,
 )
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.telling import Telling
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.controller.claim import (
     SEVERAL,
@@ -124,6 +125,13 @@ async def join(
         revision=lambda: metadata.applied.number,
         look_soon=look_soon,
     )
+    calls = BrokerCalls(state, connect)
+    telling = Telling(
+        broker_id=settings.broker_id,
+        incarnation=incarnation,
+        calls=calls,
+        revision=lambda: metadata.applied.number,
+    )
     streams = Streams(
         store=own_views.acknowledge,
         namespace=settings.namespace,
@@ -148,7 +156,8 @@ async def join(
             controller=controller,
             streams=streams,
             heartbeats=heartbeats,
-            calls=BrokerCalls(state, connect),
+            calls=calls,
+            telling=telling,
             lease=Lease(liveness, lambda: check.led_at, check.confirm),
         ),
         watch_seconds=LOOK_SECONDS,

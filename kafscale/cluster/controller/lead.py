@@ -16,6 +16,7 @@ from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.telling import Telling
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.brokers.wakefulness import Wakefulness
 from kafscale.cluster.controller.claim import WATCH_SECONDS, LeadCheck, watch_claim
@@ -47,6 +48,7 @@ class Several:
     streams: Streams
     heartbeats: Heartbeats
     calls: BrokerCalls
+    telling: Telling
     lease: Lease
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
@@ -203,6 +205,7 @@ class Lead:
                     nursery.start_soon(self.several.controller.run)
                     nursery.start_soon(self.several.heartbeats.run)
                     nursery.start_soon(self.several.calls.run)
+                    nursery.start_soon(self.several.telling.run)
                     nursery.start_soon(self.wakefulness.run)
                 if self.checkpointer is not None:
                     nursery.start_soon(self.checkpointer.run)

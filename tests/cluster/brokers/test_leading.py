@@ -46,6 +46,7 @@ async def test_what_is_noted_before_it_runs_or_while_it_looks_is_not_missed(auto
         log=cast(Any, None),
         find_topic=lambda topic_id: None,
         spec=cast(Any, None),
+        tell=cast(Any, None),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(leading.run)

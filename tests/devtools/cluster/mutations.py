@@ -32,6 +32,7 @@ from kafscale.formats.manifest import Segment
 from kafscale.formats.resolution import _Judge
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_runs import LogRun
+from kafscale.log.hand_over import release_partition
 from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
@@ -69,15 +70,19 @@ def _acknowledge_behind_the_fence() -> Iterator[None]:
 @contextmanager
 def _grant_before_release() -> Iterator[None]:
     """Commit that another broker leads, and release the partition then."""
-    hand_over = Leading._hand_over
 
-    async def commit_first(self: Leading, topic: Any, index: int, placement: Placement) -> None:
+    async def commit_first(self: Leading, topic: Any, index: int) -> None:
+        partition_id = topic.topic_id, index
+        partition, placement = self.log.partitions.get(partition_id), self.state.placement(*partition_id)
+        assert placement is not None
+
         def lead_elsewhere(current: Placement, number: int) -> Placement:
             leader = current.leader if current.target is None else current.target
             return attrs.evolve(current, leader=leader, epoch=number, target=None)
 
         await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
-        await hand_over(self, topic, index, placement)
+        if partition is not None:
+            await release_partition(self.log, partition)
 
     with _replaced(Leading, "_hand_over", commit_first):
         yield

@@ -1,0 +1,223 @@
+"""A partition that is handed over is led by nobody for a short time, and by the right one in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kafscale.cluster.brokers.leading import RELEASED_AT_ONCE_COUNT
+from kafscale.cluster.brokers.telling import Telling
+from kafscale.config import Durability
+from kafscale.errors import BrokerUnavailable
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire import error_codes
+from kafscale.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tests.cluster.brokers.test_several import (
+    MODES,
+    SOON_SECONDS,
+    TOPIC,
+    Machine,
+    create,
+    led_by,
+    until,
+    values,
+)
+from tests.cluster.brokers.test_streams import crashing, fail_over, placements, produce_all
+from tests.devtools.memory_broker import MemoryBroker
+
+OUTAGE_SECONDS = 45.0  # longer than a commit is tried
+
+
+async def move(at: MemoryBroker, indexes: Sequence[int], broker_id: int) -> None:
+    """Have a broker lead partitions; returns when that is known to be wanted."""
+    wanted = [ReassignablePartition(partition_index=index, replicas=[broker_id]) for index in indexes]
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=1_000, topics=[ReassignableTopic(name=TOPIC, partitions=wanted)]
+    )
+    client = await at.connect()
+    answer = await client.request(request, AlterPartitionReassignmentsResponse)
+    assert {each.error_code for each in answer.responses[0].partitions} == {error_codes.NONE}
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_leader(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    bucket = MemoryStore()
+    seen = FaultyStore(bucket)
+    async with Machine(bucket, 1).run(durability) as a, Machine(seen, 2).run(durability) as b:
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(a.broker)
+        await produce_all(a, index, [b"1", b"2"])
+        gate = seen.hold(On("list"))
+        await move(a, [index], 2)
+        await gate.wait_arrived()
+        placement = placements(b)[index]
+        assert (placement.leader, placement.is_decided, placement.decided_offset) == (2, True, 2)
+        seen.calls.clear()
+        gate.open()
+        await until(lambda: index in led_by(b.broker))
+        assert seen.count("put_if_match") == 0
+        await produce_all(b, index, [b"3"])
+        assert await values(b, index) == [b"1", b"2", b"3"]
+
+
+async def test_the_next_leader_looks_at_once(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    async with Machine(bucket, 1).run() as a, Machine(bucket, 2).run() as b:
+        await create(a.broker, 40)
+        await until(lambda: len(led_by(b.broker)) == 20)
+        await trio.sleep(5.0)
+        began = trio.current_time()
+        wanted = {*led_by(a.broker)}
+        await move(a, [*wanted], 2)
+        with trio.fail_after(SOON_SECONDS):
+            while not wanted <= {*led_by(b.broker)}:
+                await trio.sleep(0.001)
+        assert trio.current_time() - began < 0.05
+
+
+async def test_those_whose_turn_has_not_come_are_served(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    slow = FaultyStore(bucket)
+    async with Machine(slow, 1).run() as a, Machine(bucket, 2).run() as b:
+        await create(a.broker, 80)
+        await until(lambda: len(led_by(b.broker)) == 40)
+        mine = led_by(a.broker)
+        for index in mine:
+            await produce_all(a, index, [b"x"])
+        slow.delay(On("put*"), 0.1)
+        await move(a, mine, 2)
+        least_count, wanted = 40, {*mine}
+        with trio.fail_after(SOON_SECONDS):
+            while not wanted <= {*led_by(b.broker)}:
+                least_count = min(least_count, len(wanted & {*led_by(a.broker), *led_by(b.broker)}))
+                await trio.sleep(0.01)
+        assert 0 < 40 - least_count <= 2 * RELEASED_AT_ONCE_COUNT
+        for index in mine:
+            assert await values(b, index) == [b"x"]
+
+
+async def test_a_move_that_is_taken_back_before_its_turn_changes_nothing(autojump_clock: MockClock) -> None:
+    bucket = MemoryStore()
+    slow = FaultyStore(bucket)
+    async with Machine(slow, 1).run() as a, Machine(bucket, 2).run() as b:
+        await create(a.broker, 80)
+        await until(lambda: len(led_by(b.broker)) == 40)
+        mine = led_by(a.broker)
+        for index in mine:
+            await produce_all(a, index, [b"x"])
+        gate = slow.hold(On("put_if_absent", "*.kfs"))
+        await move(a, mine, 2)
+        await gate.wait_arrived(RELEASED_AT_ONCE_COUNT)
+        before = {index: placements(a)[index] for index in mine}
+        kept = [index for index in mine if not a.broker.services.log.by_name[TOPIC][index].is_leaving][:4]  # type: ignore[union-attr]
+        await move(a, kept, 1)
+        gate.open()
+        await until(lambda: {*mine} - {*kept} <= {*led_by(b.broker)})
+        assert {*kept} <= {*led_by(a.broker)}
+        assert all(placements(a)[index].epoch == before[index].epoch for index in kept)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("durability", MODES)
+async def test_one_that_can_not_be_committed_for_long_loses_nothing(
+    autojump_clock: MockClock, durability: Durability, *, goes_on: bool
+) -> None:
+    """It was opened empty, as it was new when this broker began to lead it."""
+    bucket = MemoryStore()
+    failing = FaultyStore(bucket)
+    async with Machine(failing, 1).run(durability) as a, Machine(bucket, 2).run(durability) as b:
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(a.broker)
+        await produce_all(a, index, [b"1", b"2"])
+        gate = failing.hold(On("put_if_absent", "*.kfs"))
+        if durability is Durability.SEGMENT:
+            gate.open()
+        await move(a, [index], 2)
+        if durability is not Durability.SEGMENT:
+            await gate.wait_arrived()
+        rule = failing.fail(On("put_if_match", "*/head"))
+        gate.open()
+        await trio.sleep(OUTAGE_SECONDS)
+        assert rule.met_count
+        assert led_by(a.broker) == []
+        if not goes_on:
+            await move(b, [index], 1)
+        failing.end(rule)
+        leader = b if goes_on else a
+        await until(lambda: index in led_by(leader.broker))
+        await produce_all(leader, index, [b"3"])
+        assert await values(leader, index) == [b"1", b"2", b"3"]
+
+
+async def test_what_has_not_been_recovered_is_recovered_by_the_next_one(autojump_clock: MockClock) -> None:
+    """Its stream was forgotten, and acknowledged records were lost."""
+    bucket = MemoryStore()
+    failing = FaultyStore(bucket)
+    async with crashing(Machine(failing, 1)) as a, crashing(Machine(bucket, 3)) as c:
+        async with crashing(Machine(bucket, 2)) as b:
+            await create(a.broker, 3)
+            await until(lambda: len(led_by(b.broker)) == 1)
+            (index,) = led_by(b.broker)
+            await produce_all(b, index, [b"1", b"2"])
+        rule = failing.fail(On("list"))
+        await fail_over(a, 2, 1)
+        await until(lambda: rule.met_count)
+        assert index not in led_by(a.broker)
+        await until(lambda: placements(c)[index].leader == 1)
+        await move(c, [index], 3)
+        await until(lambda: index in led_by(c.broker))
+        assert await values(c, index) == [b"1", b"2"]
+
+
+@attrs.define(eq=False)
+class FakeCalls:
+    """Answers when it is let; `asked` are the revisions that it was told."""
+
+    asked: list[int] = attrs.field(factory=list)
+    answer: trio.Event = attrs.field(factory=trio.Event)
+    fails: bool = False
+
+    async def ask(self, _broker_id: int, message: Any, _response_class: object) -> None:
+        self.asked.append(message.current_metadata_offset)
+        await self.answer.wait()
+        if self.fails:
+            raise BrokerUnavailable("nobody is there")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_to_be_told_while_a_broker_is_asked_is_told_together(
+    autojump_clock: MockClock, *, fails: bool
+) -> None:
+    revision, calls = 1, FakeCalls(fails=fails)
+    telling = Telling(broker_id=1, incarnation=1, calls=calls, revision=lambda: revision)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(telling.run)
+        telling.tell(2)
+        await trio.sleep(1.0)
+        revision = 3
+        telling.tell(2)
+        telling.tell(2)
+        await trio.sleep(1.0)
+        assert calls.asked == [1]
+        calls.answer.set()
+        await trio.sleep(1.0)
+        assert calls.asked == [1, 3]
+        telling.tell(2)
+        await trio.sleep(1.0)
+        assert calls.asked == [1, 3, 3]
+        nursery.cancel_scope.cancel()
