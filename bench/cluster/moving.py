@@ -22,6 +22,7 @@ from kafscale.config.units import KIB, MIB
 PARTITIONS = 100
 RECORDS_PER_SECOND = 2000
 RECORD_BYTES = 4 * KIB
+PRODUCERS = 10
 AFTER_SECONDS = 6.0
 LONGEST = "longest gap ms"
 WANTED_MS = 500
@@ -49,6 +50,7 @@ def measure(system: str, options: RunOptions) -> Mapping[str, float]:
             partitions=PARTITIONS,
             records_per_second=RECORDS_PER_SECOND,
             record_bytes=RECORD_BYTES,
+            producers=PRODUCERS,
             seconds=options.warm_up_seconds + options.seconds + AFTER_SECONDS,
         )
         with steadily(load) as sending:

@@ -26,13 +26,18 @@ NUMBER_BYTES = 8
 
 @attrs.frozen(kw_only=True)
 class SteadyLoad:
-    """By an idempotent producer of librdkafka with its defaults, but for `linger.ms`."""
+    """By idempotent producers of librdkafka with their defaults, but for `linger.ms`. Each has partitions of its own.
+
+    A producer has five requests under way to a broker, each for one partition: with many partitions, records would wait
+    for a producer that is alone.
+    """
 
     bootstrap: str
     partitions: int
     records_per_second: int
     record_bytes: int
     seconds: float
+    producers: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -62,10 +67,11 @@ class Acknowledged:
 
 def run_steady(load: SteadyLoad) -> Acknowledged:
     """Send for some seconds, and wait for what is under way."""
-    producer = Producer({
+    options: dict[str, str | int | float | bool] = {
         **QUIET, "bootstrap.servers": load.bootstrap, "enable.idempotence": True, "linger.ms": 5,
         "socket.timeout.ms": 3000, "request.timeout.ms": 3000,
-    })  # fmt: skip
+    }  # fmt: skip
+    producers = [Producer(options) for _ in range(load.producers)]
     found = Acknowledged(
         partitions=array("i"), numbers=array("q"), sent_at=array("d"), done_at=array("d"), failed=[], cpu_seconds=0.0
     )
@@ -85,15 +91,18 @@ def run_steady(load: SteadyLoad) -> Acknowledged:
     while (now := time.monotonic()) < began + load.seconds:
         while number < (now - began) * load.records_per_second:
             value = number.to_bytes(NUMBER_BYTES, "big") + padding
+            index = number % load.partitions
+            producer = producers[index % load.producers]
             try:
-                producer.produce(
-                    TOPIC, value, partition=number % load.partitions, on_delivery=partial(told, number, now)
-                )
+                producer.produce(TOPIC, value, partition=index, on_delivery=partial(told, number, now))
             except BufferError:
                 break  # what waits is as much as it takes: the clock goes on
             number += 1
-        producer.poll(TICK_SECONDS)
-    producer.flush(FLUSH_SECONDS)
+        for producer in producers[1:]:
+            producer.poll(0)
+        producers[0].poll(TICK_SECONDS)
+    for producer in producers:
+        producer.flush(FLUSH_SECONDS)
     return attrs.evolve(found, failed=failed, cpu_seconds=time.process_time() - cpu_began)
 
 
