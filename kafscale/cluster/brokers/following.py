@@ -131,10 +131,7 @@ class Following:
     def has_tail(self, partition_id: PartitionId) -> bool:
         """Tell whether any broker can read what the leader acknowledges: it is in a stream, and nowhere else."""
         placement = self.state.placement(*partition_id)
-        if placement is None or not placement.is_decided or placement.recover:
-            return False
-        leader = self.state.brokers.get(placement.leader)
-        return leader is not None and leader.has_stream
+        return placement is not None and placement.is_settled and self._streaming(placement) is not None
 
     async def find(self, topic: Topic, index: int, offset: int, *, committed: bool = False) -> Partition | None:
         """Return a partition of which `offset` can be read from the bucket; None if only its leader may have that.
@@ -200,9 +197,10 @@ class Following:
 
     # ---- tails -----------------------------------------------------------------------------------------------------
 
-    def _stream(self, placement: Placement) -> FollowedStream | None:
+    def _streaming(self, placement: Placement) -> int | None:
+        """Return the incarnation of the leader, if a stream has what it acknowledges."""
         leader = self.state.brokers.get(placement.leader)
-        return self.tails.stream(leader.incarnation) if leader is not None and leader.has_stream else None
+        return leader.incarnation if leader is not None and leader.has_stream else None
 
     async def _catch_up(self, stream: FollowedStream) -> None:
         try:
@@ -261,10 +259,13 @@ class Following:
     async def _look_once(self, topic: Topic, index: int) -> None:
         await self.refresh()
         placement = self.state.placement(topic.topic_id, index)
-        if placement is None or not self._is_settled(placement) or not self._has_room((topic.topic_id, index)):
+        if placement is None or not placement.is_settled or placement.leader == self.broker_id:
+            return
+        if not self._has_room((topic.topic_id, index)):
             return
         looked_at = trio.current_time()
-        stream = self._stream(placement)
+        incarnation = self._streaming(placement)
+        stream = None if incarnation is None else self.tails.stream(incarnation)
         if stream is not None:
             await stream.catch_up()  # before segments are listed: what has gone of it since is in one
         spec = attrs.evolve(self.spec(topic), leader_epochs={index: placement.epoch})
@@ -295,10 +296,6 @@ class Following:
         if partition_id in self._known or len(self._known) < KEPT_MAX_COUNT:
             return True
         return next(iter(self._known.values())).used_at + IDLE_SECONDS < trio.current_time()
-
-    def _is_settled(self, placement: Placement) -> bool:
-        """Tell whether the bucket alone tells what is below its end: nothing is to be recovered from elsewhere."""
-        return placement.is_decided and not placement.recover and placement.leader != self.broker_id
 
     async def _restored(
         self, partition: Partition, placement: Placement, listed: Sequence[ListedSegment]

@@ -117,6 +117,11 @@ class Placement:
         """Tell whether the leader has committed where its epoch begins."""
         return self.decided_epoch == self.epoch
 
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether its epoch is decided, and nothing of earlier ones is left to recover."""
+        return self.is_decided and not self.recover
+
     def recover_from(self, leader: BrokerRecord) -> tuple[int, ...]:
         """Return `recover` of who leads next, if the leader, whose record is given, has not released the partition.
 
