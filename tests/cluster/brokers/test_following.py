@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -24,6 +25,7 @@ from tests.devtools.transactional_producer import Producer
 
 HERE, THERE = "zone-a", "zone-b"
 COUNT = 3
+NEVER_SECONDS = 3600.0
 
 
 @attrs.define(eq=False)
@@ -68,18 +70,26 @@ def values(data: PartitionData) -> list[bytes | None]:
     return [each.value for batch in batches(memoryview(data.records)) for each in iterate_records(batch)]
 
 
+@asynccontextmanager
+async def a_pair(
+    durability: Durability, *, partition_count: int = 1, flush_seconds: float = NEVER_SECONDS
+) -> AsyncIterator[Pair]:
+    store = FaultyStore(memory_parts().store)
+    changes = {"flush_interval_seconds": flush_seconds}
+    async with (
+        Machine(store, 1).run(durability, rack=HERE, **changes) as leader,
+        Machine(store, 2).run(durability, rack=THERE, **changes) as other,
+    ):
+        topic = await create(leader.broker, partition_count)
+        await until(lambda: led_by(leader.broker) and other.broker.services.topics.get(TOPIC) is not None)
+        yield Pair(leader, other, store, topic.topic_id)
+
+
 @pytest.fixture
 async def pair(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     monkeypatch.setattr(fetch, "NEARBY_LEAST_BYTES", 1)
-    store = FaultyStore(memory_parts().store)
-    quiet = {"flush_interval_seconds": 3600.0}
-    async with (
-        Machine(store, 1).run(Durability.WAL, rack=HERE, **quiet) as leader,
-        Machine(store, 2).run(Durability.WAL, rack=THERE, **quiet) as other,
-    ):
-        topic = await create(leader.broker, 1)
-        await until(lambda: led_by(leader.broker) == [0] and other.broker.services.topics.get(TOPIC) is not None)
-        yield Pair(leader, other, store, topic.topic_id)
+    async with a_pair(Durability.WAL) as made:
+        yield made
 
 
 async def test_a_consumer_is_sent_to_its_rack_for_what_is_in_the_bucket(autojump_clock: MockClock, pair: Pair) -> None:

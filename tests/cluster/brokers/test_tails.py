@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -15,34 +14,19 @@ from kafscale.formats.wal_objects import ObjectHeader, decode_header, encode_hea
 from kafscale.formats.wal_runs import list_epoch, wal_key
 from kafscale.log.wal import followed_stream
 from kafscale.log.wal.followed_stream import FollowedStream
-from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.faulty_store import On
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tests.cluster.brokers.test_following import HERE, THERE, Pair, coordinator_id, values
+from tests.cluster.brokers.test_following import HERE, THERE, Pair, a_pair, coordinator_id, values
 from tests.cluster.brokers.test_several import TOPIC, Machine, create, led_by, produce, topic_at, until
 from tests.cluster.brokers.test_streams import crashing
 from tests.devtools.memory_broker import MemoryBroker, memory_parts
 from tests.devtools.transactional_producer import Producer
 
-NEVER_SECONDS = 3600.0
-
-
-@asynccontextmanager
-async def a_pair(*, partition_count: int = 1, flush_seconds: float = NEVER_SECONDS) -> AsyncIterator[Pair]:
-    store = FaultyStore(memory_parts().store)
-    changes = {"flush_interval_seconds": flush_seconds}
-    async with (
-        Machine(store, 1).run(Durability.S3_WAL, rack=HERE, **changes) as leader,
-        Machine(store, 2).run(Durability.S3_WAL, rack=THERE, **changes) as other,
-    ):
-        topic = await create(leader.broker, partition_count)
-        await until(lambda: led_by(leader.broker) and other.broker.services.topics.get(TOPIC) is not None)
-        yield Pair(leader, other, store, topic.topic_id)
-
 
 @pytest.fixture
 async def pair(autojump_clock: MockClock) -> AsyncIterator[Pair]:
-    async with a_pair() as made:
+    async with a_pair(Durability.S3_WAL) as made:
         yield made
 
 
@@ -144,7 +128,7 @@ async def test_nothing_behind_a_fence_is_read(autojump_clock: MockClock, pair: P
 
 async def test_a_look_is_one_get_for_all_partitions_and_only_while_somebody_waits(autojump_clock: MockClock) -> None:
     count = 40
-    async with a_pair(partition_count=2 * count) as pair:
+    async with a_pair(Durability.S3_WAL, partition_count=2 * count) as pair:
         await until(lambda: len(led_by(pair.leader.broker)) == count)
         mine = led_by(pair.leader.broker)
         for index in mine:
@@ -172,7 +156,7 @@ async def test_what_went_from_memory_is_read_from_the_object(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "CONTENTS_MAX_BYTES", 600)
-    async with a_pair() as pair:
+    async with a_pair(Durability.S3_WAL) as pair:
         wanted = [b"%d" % number * 50 for number in range(10)]
         for value in wanted:
             assert await produce(pair.leader, 0, value) == e.NONE
@@ -303,7 +287,7 @@ async def test_a_stream_of_which_too_much_is_kept_is_read_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed_stream, "KEPT_MAX_COUNT", 2)
-    async with a_pair() as pair:
+    async with a_pair(Durability.S3_WAL) as pair:
         await pair.produce(5)
         for offset in (0, 3):
             assert (await pair.fetch(pair.other, offset)).error_code == e.NOT_LEADER_OR_FOLLOWER
@@ -313,7 +297,7 @@ async def test_a_stream_of_which_too_much_is_kept_is_read_again(
 
 async def test_many_partitions_are_looked_at_together(autojump_clock: MockClock) -> None:
     count = 60
-    async with a_pair(partition_count=2 * count) as pair:
+    async with a_pair(Durability.S3_WAL, partition_count=2 * count) as pair:
         await until(lambda: len(led_by(pair.leader.broker)) == count)
         mine = led_by(pair.leader.broker)
         for operation in ("list", "get*", "head"):
@@ -332,7 +316,7 @@ async def test_a_tail_that_has_become_long_is_looked_at_beside(
 ) -> None:
     monkeypatch.setattr(following, "TAIL_MAX_COUNT", 5)
     monkeypatch.setattr(following, "TAIL_LEAST_SECONDS", 2.0)
-    async with a_pair(flush_seconds=1.0) as pair:
+    async with a_pair(Durability.S3_WAL, flush_seconds=1.0) as pair:
         for number in range(60):
             assert await produce(pair.leader, 0, b"%d" % number) == e.NONE
             read = await pair.fetch(pair.other, number, max_wait_ms=1000)
@@ -350,7 +334,7 @@ async def test_more_partitions_than_are_kept_are_the_leaders_to_serve(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "KEPT_MAX_COUNT", 2)
-    async with a_pair(partition_count=6) as pair:
+    async with a_pair(Durability.S3_WAL, partition_count=6) as pair:
         await until(lambda: len(led_by(pair.leader.broker)) == 3)
         client, mine = await pair.other.connect(), led_by(pair.leader.broker)
 
