@@ -9,24 +9,19 @@ report = appends.read_back()
 from __future__ import annotations
 
 import itertools
-import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
-from threading import Event, Lock, Thread
-from types import TracebackType
 
 import attrs
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from tests.devtools.read_committed import read_committed
 from tests.devtools.transaction_history import PROMISED, End, Placed, Poll, Send, Transaction, anomalies
+from tests.devtools.transactional_load import ABORTED_SHARE, PATIENCE_SECONDS, QUIET, TransactionalLoad, abort_failed
 
 PARTITION_COUNT = 6
 VALUES_MAX_COUNT = 5  # of a transaction
-ABORTED_SHARE = 0.2
-PATIENCE_SECONDS = 120.0
-QUIET = {"reconnect.backoff.max.ms": 200, "socket.timeout.ms": 3_000, "log_level": 0}
 
 
 @attrs.frozen(kw_only=True)
@@ -42,36 +37,19 @@ class AppendsReport:
 
 
 @attrs.define(eq=False)
-class Appends:
+class Appends(TransactionalLoad):
     """Writers, each with a transactional id of its own, and readers of all partitions, for the block."""
 
-    bootstrap: str
-    topic: str
     writers_count: int = 3
     readers_count: int = 2
+    partition_count: int = attrs.field(default=PARTITION_COUNT, init=False)
     _history: list[Transaction] = attrs.field(factory=list, init=False)
     _problems: list[str] = attrs.field(factory=list, init=False)
-    _longest_gap_seconds: float = attrs.field(default=0.0, init=False)
     _ticks: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
-    _lock: Lock = attrs.field(factory=Lock, init=False)
-    _stopping: Event = attrs.field(factory=Event, init=False)
-    _threads: list[Thread] = attrs.field(factory=list, init=False)
 
-    def __enter__(self) -> Appends:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
-        admin.create_topics([NewTopic(self.topic, PARTITION_COUNT)])[self.topic].result(PATIENCE_SECONDS)
-        self._threads = [Thread(target=self._write, args=(number,)) for number in range(self.writers_count)]
-        self._threads += [Thread(target=self._read, args=(number,)) for number in range(self.readers_count)]
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        for each in self._threads:
-            each.join()
+    def jobs(self) -> Sequence[Callable[[], None]]:
+        writers = [partial(self._write, number) for number in range(self.writers_count)]
+        return [*writers, *(partial(self._read, number) for number in range(self.readers_count))]
 
     def read_back(self) -> AppendsReport:
         """Read what is committed once more, when nobody writes, and judge."""
@@ -85,45 +63,23 @@ class Appends:
             aborted_count=ends.count(End.ABORTED),
             unknown_count=ends.count(End.UNKNOWN),
             read_count=len(final),
-            longest_gap_seconds=self._longest_gap_seconds,
+            longest_gap_seconds=self.longest_gap_seconds,
             problems=[*self._problems, *map(str, anomalies(self._history, PROMISED))],
         )
 
     def _note(self, transaction: Transaction) -> None:
-        with self._lock:
+        with self.lock:
             self._history.append(transaction)
 
     # ---- writers ---------------------------------------------------------------------------------------------------
 
     def _write(self, number: int) -> None:
-        random, ended = Random(number), time.monotonic()
-        producer: Producer | None = None
-        for count in itertools.count():
-            if self._stopping.is_set():
-                return
-            try:
-                producer = producer or self._open(number)
-                is_usable = self._append(producer, f"{number}-{count}", number, random)
-            except KafkaException as exc:
-                self._problems.append(f"writer {number} can't go on: {exc}")
-                return
-            producer = producer if is_usable else None
-            now = time.monotonic()
-            self._longest_gap_seconds = max(self._longest_gap_seconds, now - ended)
-            ended = now
+        random = Random(number)
 
-    def _open(self, number: int) -> Producer:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            producer = Producer(
-                {"bootstrap.servers": self.bootstrap, "transactional.id": f"appends-{number}", "linger.ms": 0, **QUIET}
-            )
-            try:
-                producer.init_transactions(PATIENCE_SECONDS)
-                return producer
-            except KafkaException:
-                if time.monotonic() > deadline:
-                    raise
+        def append(producer: Producer, count: int) -> bool:
+            return self._append(producer, f"{number}-{count}", number, random)
+
+        self.writer(f"appends-{number}", append, self._problems)
 
     def _append(self, producer: Producer, name: str, number: int, random: Random) -> bool:
         """Write one transaction and note what has become of it; False if the producer can't go on."""
@@ -150,13 +106,9 @@ class Appends:
                 producer.commit_transaction(PATIENCE_SECONDS)
                 end = End.COMMITTED
         except KafkaException as exc:
-            is_usable = exc.args[0].txn_requires_abort()
+            is_usable = abort_failed(producer, exc)
             if is_usable:
-                try:
-                    producer.abort_transaction(PATIENCE_SECONDS)
-                    end = End.ABORTED
-                except KafkaException:
-                    is_usable = False
+                end = End.ABORTED
         sends = tuple(Send(str(partition), value, offsets.get(value)) for partition, value in sent)
         self._note(Transaction(name=name, process=f"writer-{number}", operations=sends, end=end, ending_at=ending_at))
         return is_usable
@@ -169,7 +121,7 @@ class Appends:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "auto.offset.reset": "error", **config, **QUIET})
         consumer.assign([TopicPartition(self.topic, each, 0) for each in range(PARTITION_COUNT)])
         for count in itertools.count():
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 consumer.close()
                 return
             messages = consumer.consume(100, timeout=0.2)
