@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Self
 
@@ -21,11 +22,18 @@ from confluent_kafka.cimpl import NewTopic
 UNDER_WAY_MAX_COUNT = 500
 PAUSE_SECONDS = 0.002
 READ_SECONDS = 60.0
+QUIET = {"log_level": 0}
+# For how long a client waits for a broker that has a request and says nothing, as one that is suspended.
+IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
 
 
 @attrs.frozen(kw_only=True)
 class LoadReport:
-    """What became of it. `gap_seconds` is the longest time in which nothing of one partition was acknowledged."""
+    """What became of it.
+
+    `gap_seconds` is the longest time in which nothing of one partition was acknowledged, and `slowest_seconds` that
+    from a record to its acknowledgement.
+    """
 
     acknowledged_count: int
     read_count: int
@@ -34,12 +42,13 @@ class LoadReport:
     reordered_count: int
     failures: list[str]
     gap_seconds: float
+    slowest_seconds: float
 
     def __str__(self) -> str:
         return (
             f"{self.acknowledged_count} acknowledged, {self.read_count} read, {len(self.lost)} lost, "
             f"{len(self.repeated)} repeated, {self.reordered_count} out of order, {len(self.failures)} refused; "
-            f"longest gap of a partition {self.gap_seconds:.2f} s"
+            f"longest gap of a partition {self.gap_seconds:.2f} s, slowest answer {self.slowest_seconds:.2f} s"
         )
 
     @property
@@ -56,14 +65,16 @@ class ClusterLoad:
     bootstrap: str
     topic: str
     partition_count: int
+    patience: Mapping[str, object] = attrs.field(factory=lambda: IMPATIENT, kw_only=True)
     _stopping: threading.Event = attrs.field(factory=threading.Event, init=False)
     _thread: threading.Thread = attrs.field(init=False)
     _acknowledged: set[str] = attrs.field(factory=set, init=False)
     _failures: list[str] = attrs.field(factory=list, init=False)
     _times: defaultdict[int, list[float]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    _slowest_seconds: float = attrs.field(default=0.0, init=False)
 
     def __enter__(self) -> Self:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({**QUIET, "bootstrap.servers": self.bootstrap})
         created = admin.create_topics([NewTopic(self.topic, self.partition_count)])[self.topic]
         created.result(READ_SECONDS)
         self._thread = threading.Thread(target=self._produce, name="load", daemon=True)
@@ -81,14 +92,13 @@ class ClusterLoad:
     def _produce(self) -> None:
         producer = confluent_kafka.Producer(
             {
+                **QUIET,
+                **self.patience,
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                "socket.timeout.ms": 3_000,  # a suspended broker answers nothing
-                "request.timeout.ms": 3_000,
                 "retry.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
             }
         )
         number = 0
@@ -110,11 +120,12 @@ class ClusterLoad:
             return
         self._acknowledged.add(value)
         self._times[partition].append(time.monotonic())
+        self._slowest_seconds = max(self._slowest_seconds, message.latency() or 0.0)
 
     def read_back(self) -> LoadReport:
         """Read everything, from the start of each partition to its end."""
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "read-back", "enable.auto.commit": False}
+            {**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "read-back", "enable.auto.commit": False}
         )
         partitions = [confluent_kafka.TopicPartition(self.topic, each, 0) for each in range(self.partition_count)]
         ends = [consumer.get_watermark_offsets(each, timeout=READ_SECONDS)[1] for each in partitions]
@@ -139,4 +150,10 @@ class ClusterLoad:
             reordered_count=sum(values != sorted(values) for values in found.values()),
             failures=self._failures,
             gap_seconds=max(gaps, default=0.0),
+            slowest_seconds=self._slowest_seconds,
         )
+
+
+def leaders_of(admin: AdminClient, topic: str) -> set[int]:
+    """Return who leads any partition, -1 if nobody leads some. Raises KafkaException."""
+    return {each.leader for each in admin.list_topics(topic, timeout=30).topics[topic].partitions.values()}

@@ -34,6 +34,7 @@ START_TIMEOUT_SECONDS = 120.0  # it takes two where nothing else runs
 STOP_TIMEOUT_SECONDS = 20.0  # above the broker's own --shutdown-timeout
 EXIT_AFTER_EOF_SECONDS = 0.5  # its stdout is closed a moment before it has ended
 SHOWN_LOG_BYTES = 4000
+KAFSCALE = ("-m", "kafscale")
 
 _READY = re.compile(r"kafscale is ready: kafka (\S+):(\d+) admin (\S+):(\d+)(.*)")
 _ANY_PORT = Address("127.0.0.1", 0)
@@ -56,7 +57,7 @@ class BrokerProcess:
     directory: Path
     options: Sequence[str] = ()
     environ: Mapping[str, str] = attrs.field(factory=dict)
-    program: Sequence[str] = ("-m", "kafscale")
+    program: Sequence[str] = KAFSCALE
     kafka: Address = _ANY_PORT
     admin: Address = _ANY_PORT
     protocol: str = "PLAINTEXT"
@@ -209,12 +210,24 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(
-    *options: str, environ: Mapping[str, str] | None = None, directory: Path | None = None
+    *options: str,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    program: Sequence[str] = KAFSCALE,
 ) -> Iterator[BrokerProcess]:
     """A broker that runs, in a temporary directory unless one is given, for the block; killed at its end."""
     with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
-        with BrokerProcess(directory=Path(used), options=options, environ=environ or {}) as broker:
+        with BrokerProcess(directory=Path(used), options=options, environ=environ or {}, program=program) as broker:
             yield broker
+
+
+def is_there(pid: int) -> bool:
+    """Tell whether a process is there that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def interruptible() -> None:

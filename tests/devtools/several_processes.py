@@ -1,6 +1,7 @@
-"""The tests of clients as they are, on several brokers of one machine: `pytest tests/clients --processes 3`.
+"""Several brokers of one machine: `kafscale serve --processes N` as a process, and its brokers.
 
-`install` has `broker_process` start `kafscale serve --processes N`; clients are given all of their addresses.
+The tests of clients run on them as they are: `pytest tests/clients --processes 3`. `install` has `broker_process` start
+them; clients are given all of their addresses.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class SeveralBrokerProcesses(BrokerProcess):
     @property
     def broker_ids(self) -> Sequence[int]:
         return range(self.processes_count)
+
+    def pid_of(self, broker_id: int) -> int:
+        """Return the process of that broker which was ready last."""
+        return int(re.findall(rf"broker {broker_id} is ready, as process (\d+)", self.log)[-1])
 
     def settle(self) -> None:
         time.sleep(2 * LOOK_SECONDS)  # as long as any of them may take to hear of it, and to look

@@ -12,31 +12,29 @@ from pathlib import Path
 
 import attrs
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.certificates import make_authority
 from tests.devtools.clients import wait_until
+from tests.devtools.cluster_load import QUIET, ClusterLoad, leaders_of
 from tests.devtools.process import BrokerProcess
 from tests.devtools.process_cluster import bootstrap_of, broker_processes
 from tests.devtools.s3_processes import minio_server
-from tests.devtools.steady_load import PARTITIONS, QUIET, TOPIC, Load, leaders_of, read_all
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 BROKERS = 3
+TOPIC, PARTITIONS = "orders", 12
 GAP_SECONDS = 15.0  # on a busy machine; what is aimed at is 5 s, and is printed
 SUSPENDED_SECONDS = 20.0
 MODES = ["segment", "s3-wal"]
-# Of clients: for how long they wait for a broker that has a request and says nothing, and no connection that ends.
-PATIENCE = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}
 
 
 @attrs.define(eq=False)
 class Cluster:
     brokers: Sequence[BrokerProcess]
     admin: AdminClient
-    load: Load
 
     def controller(self) -> int:
         controller: int = self.admin.list_topics(timeout=30).controller_id
@@ -47,7 +45,7 @@ class Cluster:
 
     def _leaders(self) -> set[int]:
         try:
-            return leaders_of(self.admin)
+            return leaders_of(self.admin, TOPIC)
         except KafkaException:  # it has asked one that stands still
             return set()
 
@@ -59,22 +57,16 @@ def loaded_cluster(durability: str) -> Iterator[Cluster]:
     with store as server, broker_processes(BROKERS, "--durability", durability, store=server) as brokers:
         bootstrap = bootstrap_of(brokers)
         admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap, "socket.timeout.ms": 3000})
-        for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
-            created.result(30)
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
-        load = Load(Producer({**QUIET, **PATIENCE, **settings}))
-        cluster = Cluster(brokers, admin, load)
-        cluster.wait_led_by(1, 2, 3)
-        with load.running():
+        cluster = Cluster(brokers, admin)
+        with ClusterLoad(bootstrap, TOPIC, PARTITIONS) as load:
+            cluster.wait_led_by(1, 2, 3)
             time.sleep(3)
             yield cluster
             time.sleep(2)
-        read = read_all(bootstrap)
-        records = sum(map(len, load.sent.values()))
-        print(f"\n{records} records acknowledged and read, the longest gap {max(load.seconds):.2f} s")
-        assert load.failed == []
-        assert read == load.sent
-        assert max(load.seconds) < GAP_SECONDS
+        report = load.read_back()
+        print(f"\n{report}")
+        assert report.problems == []
+        assert report.slowest_seconds < GAP_SECONDS
 
 
 def victim_of(cluster: Cluster, who: str) -> tuple[int, list[int]]:
@@ -128,10 +120,10 @@ def test_brokers_that_want_certificates_hear_of_each_other_by_theirs(tmp_path: P
         admin = AdminClient({**QUIET, **settings, "bootstrap.servers": bootstrap_of(brokers)})
         for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
             created.result(30)
-        wait_until(lambda: leaders_of(admin) == {1, 2}, "both lead")
+        wait_until(lambda: leaders_of(admin, TOPIC) == {1, 2}, "both lead")
         time.sleep(10)  # three session timeouts
-        assert leaders_of(admin) == {1, 2}
+        assert leaders_of(admin, TOPIC) == {1, 2}
         brokers[1].kill()
-        wait_until(lambda: leaders_of(admin) == {1}, "the other one leads")
+        wait_until(lambda: leaders_of(admin, TOPIC) == {1}, "the other one leads")
         assert "declared fenced" in brokers[0].log
         assert "refuses heartbeats" not in brokers[0].log

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.supervisor.several_processes import SeveralProcesses, wait_until
+from tests.devtools.clients import wait_until
+from tests.devtools.several_processes import several_broker_processes
 
-BACK_SECONDS = 20.0  # it takes one where nothing else runs
 
-
-def test_nothing_acknowledged_is_lost_with_a_process(tmp_path: Path) -> None:
-    command = ("-m", "kafscale", "serve", "--processes", "2")
-    with SeveralProcesses(directory=tmp_path / "several", command=command) as several:
-        bootstrap = {"bootstrap.servers": ",".join(map(str, several.kafka))}
+def test_nothing_acknowledged_is_lost_with_a_process() -> None:
+    with several_broker_processes(2) as several:
+        bootstrap = {"bootstrap.servers": several.bootstrap}
         admin = AdminClient(bootstrap)
         [created] = admin.create_topics([NewTopic("readings", 6, 1)]).values()
         created.result(10)
@@ -35,7 +32,7 @@ def test_nothing_acknowledged_is_lost_with_a_process(tmp_path: Path) -> None:
                 producer.flush(20)
                 killed = several.pid_of(1)
                 os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: several.pid_of(1) != killed, BACK_SECONDS)
+        wait_until(lambda: several.pid_of(1) != killed, "the broker is back")
         producer.flush(30)
         assert len(acknowledged) == 2000
         consumer = Consumer({**bootstrap, "group.id": "all", "auto.offset.reset": "earliest"})
@@ -46,4 +43,4 @@ def test_nothing_acknowledged_is_lost_with_a_process(tmp_path: Path) -> None:
             found |= {each.value() for each in consumer.consume(500, 1.0) if each.error() is None}
         consumer.close()
         assert acknowledged <= found
-        assert several.end(signal.SIGTERM) == 0
+        assert several.stop() == 0

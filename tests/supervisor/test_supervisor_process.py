@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from tests.supervisor.several_processes import SeveralProcesses, is_there, wait_until
+from tests.devtools.clients import wait_until
+from tests.devtools.process import is_there
+from tests.supervisor.several_stubs import SeveralStubs
 
-STUBS = str(Path(__file__).with_name("supervised_stubs.py"))
-Start = Callable[..., SeveralProcesses]
+Start = Callable[..., SeveralStubs]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[SeveralProcesses] = []
+    running: list[SeveralStubs] = []
 
-    def begin(*options: str, **environ: str) -> SeveralProcesses:
-        several = SeveralProcesses(
+    def begin(*options: str, **environ: str) -> SeveralStubs:
+        several = SeveralStubs(
             directory=tmp_path / "several",
-            command=(STUBS, "2"),
             options=("--broker-id", "3", *options),
             environ=environ,
         )
@@ -37,7 +37,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         each.__exit__()
 
 
-def pids(several: SeveralProcesses) -> list[int]:
+def pids(several: SeveralStubs) -> list[int]:
     return [several.pid_of(3), several.pid_of(4)]
 
 
@@ -72,8 +72,9 @@ def test_one_that_is_killed_is_back_on_its_port(start: Start) -> None:
     several = start()
     first, second = pids(several)
     os.kill(second, signal.SIGKILL)
-    wait_until(lambda: several.pid_of(4) != second)
-    wait_until(lambda: 'kafscale_process_restarts_total{broker="4"} 1' in several.get("/metrics")[1])
+    wait_until(lambda: several.pid_of(4) != second, "it is back")
+    restarted = 'kafscale_process_restarts_total{broker="4"} 1'
+    wait_until(lambda: restarted in several.get("/metrics")[1], "the restart is counted")
     assert several.get("/readyz")[0] == 200
     assert several.pid_of(3) == first
     assert f"'PLAINTEXT={several.kafka[1]}'" in several.log, "the port that it had got"
@@ -118,11 +119,11 @@ def test_a_second_signal_ends_all_at_once(start: Start) -> None:
     several = start(STUB_LATE="4")
     children = pids(several)
     several.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: not is_there(children[0]))
+    wait_until(lambda: not is_there(children[0]), "the first one ends")
     began = time.monotonic()
     assert several.end(signal.SIGINT) == 128 + signal.SIGINT
     assert time.monotonic() - began < 5
-    wait_until(lambda: not is_there(children[1]))
+    wait_until(lambda: not is_there(children[1]), "the second one ends")
 
 
 def test_no_broker_outlives_a_supervisor_that_is_killed(start: Start) -> None:
@@ -130,7 +131,7 @@ def test_no_broker_outlives_a_supervisor_that_is_killed(start: Start) -> None:
     children = pids(several)
     assert all(map(is_there, children))
     several.process.kill()
-    wait_until(lambda: not any(map(is_there, children)))
+    wait_until(lambda: not any(map(is_there, children)), "all end")
 
 
 def test_one_that_can_not_start_ends_all_with_its_message(start: Start) -> None:
@@ -151,11 +152,11 @@ def test_certificates_and_tokens_are_read_again_by_all(start: Start, tmp_path: P
     assert several.get("/metrics", authorization="Bearer before")[0] == 200
     token.write_text("after\n")
     several.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: several.get("/metrics", authorization="Bearer after")[0] == 200)
-    wait_until(lambda: "reload of 3" in several.log and "reload of 4" in several.log)
+    wait_until(lambda: several.get("/metrics", authorization="Bearer after")[0] == 200, "the new token holds")
+    wait_until(lambda: "reload of 3" in several.log and "reload of 4" in several.log, "both read again")
 
 
-def flush(several: SeveralProcesses, query: str = "", **headers: str) -> tuple[int, Any]:
+def flush(several: SeveralStubs, query: str = "", **headers: str) -> tuple[int, Any]:
     status, text = several.get(f"/flush{query}", "POST", **headers)
     return status, [json.loads(line) for line in text.splitlines()] if status == 200 else text
 
@@ -173,9 +174,7 @@ def test_a_flush_is_that_of_all(start: Start) -> None:
 
 def test_a_port_that_is_taken_is_named(start: Start, tmp_path: Path) -> None:
     several = start()
-    other = SeveralProcesses(
-        directory=tmp_path / "other", command=(STUBS, "2"), options=("--admin-listen", str(several.admin))
-    )
+    other = SeveralStubs(directory=tmp_path / "other", options=("--admin-listen", str(several.admin)))
     with other:
         assert other.process.wait(10) == 1
     assert f"--admin-listen {several.admin}: another program listens there" in other.log

@@ -1,4 +1,4 @@
-"""A supervisor as a process of its own, and what is asked of it."""
+"""A supervisor of two stubs as a process of its own, and what is asked of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -21,14 +21,14 @@ from tests.devtools.process import _first_line, interruptible
 
 START_TIMEOUT_SECONDS = 60.0
 TIMEOUT_SECONDS = 20.0
+STUBS = str(Path(__file__).with_name("supervised_stubs.py"))
 
 
 @attrs.define(eq=False, kw_only=True)
-class SeveralProcesses:
-    """`command` is what Python runs, with the number of brokers; `options` are those of `kafscale serve`."""
+class SeveralStubs:
+    """`options` are those of `kafscale serve`."""
 
     directory: Path
-    command: Sequence[str]
     options: Sequence[str] = ()
     environ: Mapping[str, str] = attrs.field(factory=dict)
     ready: str = attrs.field(default="", init=False)
@@ -40,7 +40,7 @@ class SeveralProcesses:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
         with (self.directory / "log").open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.command, "--data-dir", str(self.directory / "data"), *listen, *self.options],
+                [sys.executable, STUBS, "2", "--data-dir", str(self.directory / "data"), *listen, *self.options],
                 env={**inherited, **self.environ},
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -86,19 +86,3 @@ class SeveralProcesses:
         for number in numbers:
             self.process.send_signal(number)
         return self.process.wait(TIMEOUT_SECONDS)
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process is there that has not ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
