@@ -34,7 +34,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.process import BrokerProcess
+from tests.devtools.process import KAFSCALE, BrokerProcess
 from tests.devtools.resident import main_thread_seconds
 
 TRIO = "trio"
@@ -95,7 +95,7 @@ def broker(directory: Path, way: str | None) -> Iterator[BrokerProcess]:
         *("--listen", "SSL=127.0.0.1:0", "--ssl-certificate-file", str(certificate.certificate_file)),
         *("--ssl-key-file", str(certificate.key_file), "--flush-interval", "1h", "--chunk-pool-bytes", "1GiB"),
     ]
-    program = ("-m", "kafscale") if way != TRIO else ("-m", "bench.tls", "--serve-by-trio")
+    program = KAFSCALE if way != TRIO else ("-m", "bench.tls", "--serve-by-trio")
     with BrokerProcess(directory=directory / "broker", options=options, program=program) as process:
         yield process
 

@@ -36,14 +36,13 @@ from kafscale.wire.messages.join_group import JoinGroupRequest
 from kafscale.wire.messages.produce import ProduceRequest
 from kafscale.wire.messages.sync_group import SyncGroupRequest
 from tests.devtools.fuzz_frames import TOPIC, Frame, make_frame
-from tests.devtools.hostile import bystander, raw_connection
+from tests.devtools.hostile import STANDSTILL_SECONDS, bystander, raw_connection
 from tests.devtools.process import BrokerProcess, broker_process
 
 CONNECTIONS_COUNT = 4
 FRAMES_MAX_COUNT = 20  # of one connection
 MUTATED_SHARES = (0.0, 0.05, 0.5)  # of one connection's frames: it ends with the first that can't be read
 SILENCE_SECONDS = 15.0  # neither an answer nor the connection's end
-STANDSTILL_SECONDS = 5.0
 GROWN_MAX_MIB = 400.0
 ANSWER_MAX_BYTES = 1 << 30
 SHOWN_LINES = 15

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from kafscale.testing import background_broker
 from kafscale.testing.certificates import Authority, Certificate, make_authority
 from kafscale.testing.secured_broker import SecuredBroker, login_settings, secured_broker
 from tests.devtools import process
-from tests.devtools.process import BrokerProcess
+from tests.devtools.process import KAFSCALE, BrokerProcess
 
 PASSWORD = "of-tests"
 PROTOCOL, MECHANISM = SecurityProtocol.SASL_SSL, SaslMechanism.PLAIN  # which kcat of Debian has, too
@@ -72,13 +72,17 @@ def _secure_brokers(files: Path, certificate: Certificate, settings: Mapping[str
 
     @contextmanager
     def broker_process(
-        *options: str, environ: Mapping[str, str] | None = None, directory: Path | None = None
+        *options: str,
+        environ: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        program: Sequence[str] = KAFSCALE,
     ) -> Iterator[BrokerProcess]:
         with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
             broker = BrokerProcess(
                 directory=Path(used),
                 options=(*security, *options),
                 environ=environ or {},
+                program=program,
                 protocol=PROTOCOL,
                 client_settings=settings,
             )

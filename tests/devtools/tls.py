@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.testing.certificates import Authority, Certificate, make_authority
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.process import KAFSCALE, BrokerProcess, broker_process
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +45,7 @@ class TlsBroker:
 
 
 @contextmanager
-def tls_broker(*options: str, client_auth: str = "requested") -> Iterator[TlsBroker]:
+def tls_broker(*options: str, client_auth: str = "requested", program: Sequence[str] = KAFSCALE) -> Iterator[TlsBroker]:
     """Run one for the block; its files are removed at the end."""
     with TemporaryDirectory(prefix="kafscale-tls-") as directory:
         authority = make_authority(Path(directory))
@@ -55,5 +55,5 @@ def tls_broker(*options: str, client_auth: str = "requested") -> Iterator[TlsBro
             *("--ssl-certificate-file", str(certificate.certificate_file), "--ssl-key-file", str(certificate.key_file)),
             *("--ssl-client-ca-file", str(authority.ca_file)),
         )
-        with broker_process(*flags, *options) as process:
+        with broker_process(*flags, *options, program=program) as process:
             yield TlsBroker(process=process, authority=authority, certificate=certificate)

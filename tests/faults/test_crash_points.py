@@ -13,7 +13,7 @@ import trio
 
 from tests.devtools.crash_points import POINTS, CrashPoint
 from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
-from tests.devtools.process import BrokerProcess, ProcessFailed
+from tests.devtools.process import KAFSCALE, BrokerProcess, ProcessFailed
 
 CRASH_TIMEOUT_SECONDS = 20.0
 ROUNDS_COUNT = 5  # of the slow suite
@@ -53,7 +53,7 @@ async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
         assert broker.returncode == -9, f"{point}:{passes_count} was not reached: {broker.log[-2000:]}"
         broker.kill()
         await ordeal.look_at_bucket()
-    broker.program = ("-m", "kafscale")
+    broker.program = KAFSCALE
     await trio.to_thread.run_sync(broker.start)
 
 

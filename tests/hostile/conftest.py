@@ -9,12 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.devtools import timed_loop
 from tests.devtools.process import BrokerProcess, broker_process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    """With its default settings; a test that needs others uses `broker_process` itself."""
-    with broker_process() as running:
+    """With its default settings, for all tests of a module that count nothing of what is in it or in its log."""
+    with broker_process(program=timed_loop.PROGRAM) as running:
+        yield running
+        assert running.returncode is None, running.log
+
+
+@pytest.fixture
+def own_broker() -> Iterator[BrokerProcess]:
+    """The same for one test alone."""
+    with broker_process(program=timed_loop.PROGRAM) as running:
         yield running
         assert running.returncode is None, running.log

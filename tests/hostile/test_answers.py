@@ -76,12 +76,12 @@ from kafscale.wire.messages.offset_fetch import (
 )
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from tests.devtools import timed_loop
 from tests.devtools.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
 from tests.devtools.process import BrokerProcess, broker_process
 
 T = TypeVar("T")
 
-PAUSE_MAX_SECONDS = 2.0  # of the client beside, on a busy machine; most took longer than its 30 s of patience
 GROWN_MAX_MIB = 400.0  # of the broker; most took more than 1 GiB
 ANSWER_MAX_SECONDS = 60.0
 TOPIC, PARTITIONS_COUNT = "many", 3_000
@@ -104,11 +104,9 @@ async def attack(broker: BrokerProcess, attacks: Sequence[bytes]) -> tuple[Seen,
                     nursery.start_soon(one, index)
     print(
         f"{len(attacks[0])} B: answers of {[len(each or b'') for each in answers]} B; others waited for at most "
-        f"{seen.worst_seconds:.3f} s, grown by {seen.grown_mib:.0f} MiB"
+        f"{seen.worst_seconds:.3f} s, {seen.longest_step_seconds:.3f} s at a stretch, grown by {seen.grown_mib:.0f} MiB"
     )
-    assert not seen.failures
-    assert seen.worst_seconds < PAUSE_MAX_SECONDS
-    assert seen.grown_mib < GROWN_MAX_MIB
+    assert seen.problems(grown_max_mib=GROWN_MAX_MIB) == []
     return seen, answers
 
 
@@ -233,7 +231,7 @@ async def test_features_users_and_quotas_that_are_named_many_times(broker: Broke
 
 
 async def test_one_group_and_one_partition_asked_for_many_times() -> None:
-    with broker_process("--max-response-bytes=16MiB") as broker:
+    with broker_process("--max-response-bytes=16MiB", program=timed_loop.PROGRAM) as broker:
         async with connect(broker.kafka) as client:
             coordinator = await client.coordinator("g")
             await create_topic(coordinator)
@@ -285,7 +283,7 @@ async def test_a_fetch_of_very_many_partitions(broker: BrokerProcess) -> None:
 
 async def test_one_request_for_thousands_of_topics_creates_some_of_them() -> None:
     """All 9,999 were made, at once, and no other topic could be."""
-    with broker_process("--auto-create-topics-per-minute=60") as broker:
+    with broker_process("--auto-create-topics-per-minute=60", program=timed_loop.PROGRAM) as broker:
         topics = [MetadataRequestTopic(name=f"t{index}") for index in range(9_999)]
         _, (answer,) = await attack(broker, [request_bytes(MetadataRequest(topics=topics), 12)])
         errors = Counter(topic.error_code for topic in decoded(answer, MetadataResponse, 12).topics)
@@ -293,8 +291,8 @@ async def test_one_request_for_thousands_of_topics_creates_some_of_them() -> Non
         assert 5 <= errors[NONE] <= 30
 
 
-async def test_one_request_can_not_create_partitions_without_end(broker: BrokerProcess) -> None:
+async def test_one_request_can_not_create_partitions_without_end(own_broker: BrokerProcess) -> None:
     topics = [CreatableTopic(name=f"t{index}", num_partitions=5_000, replication_factor=1) for index in range(20)]
-    _, (answer,) = await attack(broker, [request_bytes(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)])
+    _, (answer,) = await attack(own_broker, [request_bytes(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)])
     errors = Counter(topic.error_code for topic in decoded(answer, CreateTopicsResponse, 7).topics)
     assert errors == {NONE: 2, POLICY_VIOLATION: 18}

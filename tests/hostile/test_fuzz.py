@@ -48,12 +48,12 @@ def test_mutations_are_bounded(seed: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["Traceback", "were answered in"])
-async def test_what_must_not_be_is_found(what: str, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_must_not_be_is_found(what: str, own_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "Traceback":
-        with (broker.directory / "stderr.log").open("a") as log:
+        with (own_broker.directory / "stderr.log").open("a") as log:
             log.write("Traceback (most recent call last): planted\n")
     else:
         monkeypatch.setattr("tests.devtools.fuzz.SILENCE_SECONDS", 0.0)
     with trio.fail_after(30):
-        findings = await fuzz(broker, seed=SEED, seconds=3.0)
+        findings = await fuzz(own_broker, seed=SEED, seconds=3.0)
     assert any(what in problem for problem in findings.problems)

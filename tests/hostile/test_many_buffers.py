@@ -13,7 +13,6 @@ from tests.devtools.process import BrokerProcess
 
 TOPIC = 2
 RESOURCES_COUNT = 60_000
-ROUND_MAX_SECONDS = 3.0
 
 
 async def test_an_answer_of_very_many_buffers_is_sent_in_linear_time(broker: BrokerProcess) -> None:
@@ -32,5 +31,4 @@ async def test_an_answer_of_very_many_buffers_is_sent_in_linear_time(broker: Bro
     assert answer is not None
     response = codec.decode(DescribeConfigsResponse, 1, answer[4:])
     assert len(response.results) == RESOURCES_COUNT
-    assert seen.worst_seconds < ROUND_MAX_SECONDS
-    assert not seen.failures
+    assert seen.problems() == []
