@@ -189,15 +189,13 @@ class OffsetFinder:
             if segment.last_offset < log.start_offset:
                 continue
             footer = footers.get(segment.key)
-            if footer is None or _is_damaged_between(log, next_offset, segment.base_offset):
-                return next_offset  # damaged: who reads from here is told of it
+            if footer is None or segment.base_offset > next_offset:
+                return next_offset  # damaged, or gone: who reads from here is told of it
             if footer.identity.max_timestamp_ms >= timestamp_ms:
                 found = self._first_in(log, footer, timestamp_ms)
                 if found is not None:
                     return found
             next_offset = max(next_offset, footer.last_offset + 1)
-        if log.tail.batches and _is_damaged_between(log, next_offset, log.tail.base_offset):
-            return next_offset
         return self._first_in_tail(log, timestamp_ms) if log.behind is None else self._first_behind(log, timestamp_ms)
 
     def _first_in(self, log: PartitionLog, footer: Footer, timestamp_ms: int) -> int | None:
@@ -243,8 +241,3 @@ class OffsetFinder:
                 if late.any():
                     return int(records["offset"][int(late.argmax())].as_py())
         return None
-
-
-def _is_damaged_between(log: PartitionLog, start_offset: int, end_offset: int) -> bool:
-    """Tell whether nothing has these offsets, and a damaged segment may have had them."""
-    return start_offset < end_offset and any(key.base_offset < end_offset for key in log.damaged)
