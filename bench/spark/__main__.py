@@ -26,7 +26,7 @@ from bench.spark.further import Sides, measure_sql, measure_streams, measure_wri
 from bench.spark.page import save_part, saved_part, together, write_page
 from bench.spark.rounds import Contest
 from bench.spark.session import Spark, running_spark
-from bench.spark.sources import KAFKA, ON_US, QUERIES, BucketSource, KafkaSource, Query
+from bench.spark.sources import KAFKA, ON_US, QUERIES, BucketSource, KafkaSource, Query, ReadySource
 from bench.spark.tables import Outcome, Table, decoder, further, read_bytes, speed, times
 from tests.devtools.s3_processes import minio_server
 
@@ -136,7 +136,8 @@ class _Run:
             click.echo(f"{shape}: writing {shape.all_rows:,} rows for {source.name}", err=True)
             fill(source.broker.address, shape)
             source.broker.flush()
-        contest = Contest(spark=self.spark, sources=[self.kafka, self.on_us, self.bucket], queries=queries)
+        ready = ReadySource(broker=self.bucket.broker)
+        contest = Contest(spark=self.spark, sources=[self.kafka, self.on_us, ready, self.bucket], queries=queries)
         results = []
         for result in contest.rounds(shape, rounds):
             results.append(result)

@@ -93,6 +93,14 @@ def batches_of(shape: Shape) -> Iterator[bytearray]:
         yield batch
 
 
+def rows_between(shape: Shape, first_ms: int, behind_ms: int) -> int:
+    """Return how many records are as late as `first_ms`, and not as late as `behind_ms`."""
+    step_ms = shape.batch_ms / shape.batch_rows
+    in_batch = [int(number * step_ms) for number in range(shape.batch_rows)]
+    bases = [shape.first_ms + int(number * shape.batch_ms) for number in range(shape.batches_per_partition)]
+    return shape.partitions * sum(first_ms <= base + each < behind_ms for base in bases for each in in_batch)
+
+
 def fill(address: Address, shape: Shape) -> None:
     """Create the topic at a broker, and write it."""
     trio.run(_fill, address, shape)

@@ -5,6 +5,7 @@ Seconds of each by Spark's Kafka source and sink on Apache Kafka, by both on a b
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import time
@@ -18,10 +19,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.brokers import RunningBroker
+from bench.spark.data import Shape
 from bench.spark.freshness import TOPIC, Load
 from bench.spark.rounds import Further
 from bench.spark.session import POM, Spark
-from bench.spark.sources import BUCKET, KAFKA, ON_US
+from bench.spark.sources import BUCKET, KAFKA, ON_US, READY
 from tests.devtools.spark import resolve_jars
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ SQL_ROUNDS = 2
 STATEMENT = "SELECT partition, count(*), sum(length(value)) FROM `{topic}` GROUP BY partition"
 
 WRITER = f"write {WRITTEN_ROWS:,} rows of 100 B"
-LATE_P50, LATE_P99 = "stream, from acknowledgement to row, p50", "stream, from acknowledgement to row, p99"
+TRIGGERS = {"1 second": "stream", "0 seconds": "stream that waits for no trigger"}
+BATCH = "its micro-batch, median"
 FIRST_SQL, SECOND_SQL = "first SQL statement, with the start of its process", "second SQL statement"
 
 # What the driver of a first SQL statement is without us: it prints how long its two statements took.
@@ -89,13 +92,18 @@ def measure_writer(sides: Sides) -> Iterator[Further]:
 
 
 def measure_streams(sides: Sides, seconds: float) -> Iterator[Further]:
-    """Measure how late the rows of streams in micro-batches of a second are, one source after the other."""
-    for name, format, broker in sides.each():
-        if name != BUCKET:
-            _create_topic(broker, TOPIC, STREAM_PARTITIONS)
-        late = _lateness(sides, format, broker, seconds)
-        yield Further(what=LATE_P50, source=name, seconds=[late[len(late) // 2]])
-        yield Further(what=LATE_P99, source=name, seconds=[late[len(late) * 99 // 100]])
+    """Measure how late the rows of streams are, one source after the other, and how long micro-batches take."""
+    for trigger, what in TRIGGERS.items():
+        for name, format, broker in sides.each():
+            if name != BUCKET:
+                _create_topic(broker, TOPIC, STREAM_PARTITIONS)
+            late, batch_seconds = _lateness(sides, format, broker, trigger, seconds)
+            yield Further(what=f"{what}, from acknowledgement to row, p50", source=name, seconds=[late[len(late) // 2]])
+            yield Further(
+                what=f"{what}, from acknowledgement to row, p99", source=name, seconds=[late[len(late) * 99 // 100]]
+            )
+            yield Further(what=f"{what}, {BATCH}", source=name, seconds=[batch_seconds])
+        yield Further(what=f"{what}, {BATCH}", source=READY, seconds=[_ready_seconds(sides, trigger, seconds)])
 
 
 @attrs.frozen(kw_only=True)
@@ -103,8 +111,12 @@ class _Client:
     bootstrap: str
 
 
-def _lateness(sides: Sides, format: str, broker: RunningBroker, seconds: float) -> Sequence[float]:
-    """Return the seconds of each row, in order, of those that were acknowledged after the stream had become warm."""
+def _lateness(
+    sides: Sides, format: str, broker: RunningBroker, trigger: str, seconds: float
+) -> tuple[Sequence[float], float]:
+    """Return the seconds of each row, in order, of those that were acknowledged after the stream had become warm, and
+    those of a micro-batch.
+    """
     load = Load(_Client(bootstrap=str(broker.address)), STREAM_PARTITIONS, STREAM_PER_SECOND)
     seen: dict[tuple[int, int], float] = {}
 
@@ -118,17 +130,44 @@ def _lateness(sides: Sides, format: str, broker: RunningBroker, seconds: float) 
     with TemporaryDirectory() as directory:
         source = sides.spark.session.readStream.format(format).options(**options).load()
         sink = source.writeStream.foreachBatch(take).option("checkpointLocation", directory)
-        query: Any = sink.trigger(processingTime="1 second").start()
+        query: Any = sink.trigger(processingTime=trigger).start()
         query.processAllAvailable()  # it knows where it starts then
         load.one()
         query.processAllAvailable()
         with load.running():
             time.sleep(WARM_SECONDS + seconds)
+            batch_seconds = _batch_seconds(query)
         query.processAllAvailable()
         query.stop()
     assert seen.keys() == load.acknowledged.keys(), "rows are not what was acknowledged"
     warm = max(load.acknowledged.values()) - seconds
-    return sorted(seen[place] - at for place, at in load.acknowledged.items() if at > warm)
+    return sorted(seen[place] - at for place, at in load.acknowledged.items() if at > warm), batch_seconds
+
+
+def _ready_seconds(sides: Sides, trigger: str, seconds: float) -> float:
+    """Return what a micro-batch takes of a source that has its row at hand."""
+    from bench.spark import ready
+
+    def take(frame: DataFrame, batch_id: int) -> None:
+        frame.select("partition", "offset").collect()
+
+    sides.spark.session.dataSource.register(ready.ReadyDataSource)
+    options = ready.options_of(Shape(value_bytes=1000, partitions=1, rows=1), 1, 0)
+    with TemporaryDirectory() as directory:
+        source = sides.spark.session.readStream.format(ready.FORMAT).options(**options).load()
+        sink = source.writeStream.foreachBatch(take).option("checkpointLocation", directory)
+        query: Any = sink.trigger(processingTime=trigger).start()
+        time.sleep(WARM_SECONDS + seconds)
+        batch_seconds = _batch_seconds(query)
+        query.stop()
+    return batch_seconds
+
+
+def _batch_seconds(query: Any) -> float:
+    """Return the median of the last batches that had rows."""
+    took = [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
+    batch_ms: float = statistics.median(took[len(took) // 3 :])
+    return batch_ms / 1000
 
 
 def measure_sql(sides: Sides, topic: str) -> Iterator[Further]:

@@ -11,7 +11,7 @@ import attrs
 
 from bench.spark.data import Shape
 from bench.spark.session import Spark
-from bench.spark.sources import Query, Source
+from bench.spark.sources import READY, Query, Source
 from kafscale.config.units import MIB
 
 # A query is repeated until it took so long on all sources together: chance weighs most on short ones.
@@ -74,7 +74,8 @@ class Contest:
                 if number >= count and taken_seconds[query.name] >= SHORT_SECONDS:
                     continue
                 answers = []
-                for source in self.sources if number % 2 else reversed(self.sources):
+                sources = [each for each in self.sources if not (query.by_where and each.name == READY)]
+                for source in sources if number % 2 else reversed(sources):
                     answer, result = self._measure(shape, query, source, number)
                     answers.append(answer)
                     if number >= 0:
@@ -105,16 +106,27 @@ class Contest:
 
 @attrs.frozen(kw_only=True)
 class Pair:
-    """The results of the sources under one query, over all rounds. `on_us`: of the Kafka source on our broker."""
+    """The results of the sources under one query, over all rounds.
+
+    `on_us` are those of the Kafka source on our broker, and `ready` those of one in Python that has its rows at hand.
+    """
 
     ours: Sequence[Result]
     theirs: Sequence[Result]
     on_us: Sequence[Result] = ()
+    ready: Sequence[Result] = ()
 
     @property
     def ratio(self) -> float:
         """Return how many times as fast as the Kafka source: medians."""
         return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ours)
+
+    @property
+    def most(self) -> float | None:
+        """Return how many times as fast a source in Python can be that does nothing; None where none was measured."""
+        if not self.ready:
+            return None
+        return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ready)
 
 
 def spread(values: Sequence[float]) -> float:

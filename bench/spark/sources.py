@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import attrs
 
 from bench.brokers import RunningBroker
-from bench.spark.data import HOUR_MS, Shape
+from bench.spark.data import DAY_MS, HOUR_MS, Shape, rows_between
 from bench.spark.session import Spark
 
 KAFKA, BUCKET = "Kafka source", "kafscale"
 ON_US = "Kafka source on KafScale"
+READY = "rows at hand"  # in Python: what no source there gets under
 NOON_HOUR, LAST_HOUR = 12, 23
 
 Frame = Any
@@ -64,6 +65,24 @@ class BucketSource:
     def options(self, shape: Shape) -> Mapping[str, str]:
         """Return what is read from where."""
         return {**self.store, "subscribe": shape.topic}
+
+
+@attrs.frozen(kw_only=True)
+class ReadySource:
+    """`format("ready")`, whose rows are made before; of a read of the whole topic, or of an hour. It asks no broker."""
+
+    broker: RunningBroker
+    name: str = READY
+
+    def load(self, spark: Spark, shape: Shape, options: Mapping[str, str], *, is_filtered: bool) -> Frame:
+        """See `Source`."""
+        from bench.spark import ready
+
+        first_ms = int(options.get("startingTimestamp", shape.first_ms))
+        behind_ms = int(options.get("endingTimestamp", shape.first_ms + DAY_MS))
+        given = ready.options_of(shape, rows_between(shape, first_ms, behind_ms), first_ms)
+        spark.session.dataSource.register(ready.ReadyDataSource)
+        return spark.session.read.format(ready.FORMAT).options(**given).load()
 
 
 @attrs.frozen(kw_only=True)

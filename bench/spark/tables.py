@@ -10,7 +10,7 @@ import attrs
 from bench.spark.costs import Costs, Planned, mib
 from bench.spark.decoder import Decoded
 from bench.spark.rounds import Further, Pair, Result, spread
-from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES
+from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES, READY
 
 TITLES = {query.name: query.title for query in QUERIES}
 
@@ -28,7 +28,12 @@ class Outcome:
     def pairs(self) -> Mapping[tuple[str, str], Pair]:
         """Return the pairs by shape and query, in the order in which they were measured."""
         return {
-            key: Pair(ours=self._rounds(key, BUCKET), theirs=self._rounds(key, KAFKA), on_us=self._rounds(key, ON_US))
+            key: Pair(
+                ours=self._rounds(key, BUCKET),
+                theirs=self._rounds(key, KAFKA),
+                on_us=self._rounds(key, ON_US),
+                ready=self._rounds(key, READY),
+            )
             for key in dict.fromkeys((each.shape, each.query) for each in self.results)
         }
 
@@ -55,7 +60,7 @@ class Table:
 def speed(outcome: Outcome) -> Table:
     """Return the table of both sources beside each other."""
     headings = ["values, partitions", "query", "rows/s", "MiB/s", "spread", "Kafka rows/s", "Kafka MiB/s", "spread",
-                "times as fast", "broker CPU s", "Kafka broker CPU s",
+                "times as fast", "rows at hand", "broker CPU s", "Kafka broker CPU s",
                 "Kafka source on KafScale rows/s"]  # fmt: skip
     return Table(headings, [[*key_cells(key), *_speed_cells(pair)] for key, pair in outcome.pairs().items()], 2)
 
@@ -72,6 +77,7 @@ def _speed_cells(pair: Pair) -> Iterator[str]:
         yield f"{median(each.mib_per_second for each in results):,.1f}"
         yield f"{spread([each.seconds for each in results]):.0%}"
     yield f"{pair.ratio:.2f}"
+    yield "-" if pair.most is None else f"{pair.most:.2f}"
     for results in (pair.ours, pair.theirs):
         yield f"{median(each.broker_cpu_seconds for each in results):.2f}"
     yield f"{median(each.rows_per_second for each in pair.on_us):,.0f}" if pair.on_us else "-"
@@ -83,8 +89,10 @@ def further(outcome: Outcome) -> Table:
     rows = []
     for what in dict.fromkeys(each.what for each in outcome.further):
         ours, theirs, on_us = (found[what, source] for source in (BUCKET, KAFKA, ON_US))
-        rows.append([what, f"{ours:.2f}", f"{theirs:.2f}", f"{on_us:.2f}", f"{theirs / ours:.2f}" if ours else "-"])
-    return Table(["seconds", "kafscale", "Kafka source", "Kafka source on KafScale", "times as fast"], rows)
+        ratios = [f"{theirs / each:.2f}" if each else "-" for each in (ours, found.get((what, READY)))]
+        rows.append([what, f"{ours:.2f}", f"{theirs:.2f}", f"{on_us:.2f}", *ratios])
+    headings = ["seconds", "kafscale", "Kafka source", "Kafka source on KafScale", "times as fast", "rows at hand"]
+    return Table(headings, rows)
 
 
 def read_bytes(outcome: Outcome) -> Table:

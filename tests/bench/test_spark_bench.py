@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 from bench.spark import rounds
 from bench.spark.costs import Costs, Planned
-from bench.spark.data import DAY_MS, Shape, batches_of
+from bench.spark.data import DAY_MS, HOUR_MS, Shape, batches_of, rows_between
 from bench.spark.decoder import Decoded
 from bench.spark.page import save_part, saved_part, together, write_page
 from bench.spark.rounds import MAX_ROUNDS, SHORT_SECONDS, Contest, Further, Result
 from bench.spark.session import Used
-from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES, Query
+from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES, READY, Query
 from bench.spark.tables import Outcome
 from kafscale.wire.records import iterate_records
 
@@ -26,6 +26,14 @@ def test_the_records_of_a_partition_are_spread_over_a_day():
     assert times == sorted(times)
     assert times[0] == 0
     assert DAY_MS * 0.98 < times[-1] < DAY_MS
+
+
+def test_the_rows_of_an_hour_are_counted():
+    found = [record for batch in batches_of(SHAPE) for record in iterate_records(memoryview(batch))]
+    times = [record.timestamp_ms - SHAPE.first_ms for record in found]
+    for first, behind in ((0, DAY_MS), (12 * HOUR_MS, 13 * HOUR_MS), (23 * HOUR_MS, 24 * HOUR_MS)):
+        count = rows_between(SHAPE, SHAPE.first_ms + first, SHAPE.first_ms + behind)
+        assert count == SHAPE.partitions * sum(first <= each < behind for each in times) > 0
 
 
 def result(query: str, source: str, round: int, seconds: float) -> Result:
@@ -47,7 +55,7 @@ def outcome() -> Outcome:
     results = [
         result(query.name, source, round, seconds + round)
         for query in QUERIES
-        for source, seconds in ((BUCKET, 1.0), (KAFKA, 2.5), (ON_US, 1.5))
+        for source, seconds in ((BUCKET, 1.0), (KAFKA, 2.5), (ON_US, 1.5), (READY, 0.75))
         for round in range(3)
     ]
     costs = Costs(shape=str(SHAPE), rows=192, plan_seconds=0.01, get_seconds=0.1, decode_seconds=0.2)
@@ -59,7 +67,7 @@ def outcome() -> Outcome:
         costs=[costs],
         further=[
             Further(what="a stream", source=source, seconds=[seconds])
-            for source, seconds in ((BUCKET, 0.5), (KAFKA, 0.7), (ON_US, 0.6))
+            for source, seconds in ((BUCKET, 0.5), (KAFKA, 0.7), (ON_US, 0.6), (READY, 0.4))
         ],
     )
 
@@ -69,10 +77,10 @@ def test_the_page_has_medians_and_all_tables(tmp_path):
         codec="zstd", value_bytes=100, batch_bytes=16 << 10, records_per_second=3.1e6, mib_per_second=295.7
     )
     page = write_page(together([outcome(), Outcome(decoded=[decoded])]), OPTIONS, tmp_path).read_text()
-    assert "| 1 KiB, 2 partitions | count | 96 | 0.1 | 100% | 55 | 0.1 | 57% | 1.75 | 0.50 | 0.50 | 77 |" in page
-    assert "| 1 KiB, 2 partitions | group by key | 1.75 | 2 |" in page
-    assert "| a stream | 0.50 | 0.70 | 0.60 | 1.40 |" in page
-    assert "|  | a stream | 1.40 | 2 |" in page
+    assert "| 1 KiB, 2 partitions | count | 96 | 0.1 | 100% | 55 | 0.1 | 57% | 1.75 | 2.00 | 0.50 | 0.50 | 77 |" in page
+    assert "| 1 KiB, 2 partitions | group by key | 1.75 | 2 | 2.00 |" in page
+    assert "| a stream | 0.50 | 0.70 | 0.60 | 1.40 | 1.75 |" in page
+    assert "|  | a stream | 1.40 | 2 | 1.75 |" in page
     assert "| 1 KiB, 2 partitions | the last hour by where | 5.0 | 4.0 | 96.0 |" in page
     assert "| 1 KiB, 2 partitions | 10 | 520.83 | 1041.67 |" in page
     assert "| zstd | 16 KiB | 100 B | 3.10 | 296 |" in page
