@@ -14,6 +14,7 @@ SERVE_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
+TEST_WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 ))) # tests wait for processes and disks for a quarter of their time
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 FUZZ_SECONDS ?= 180
@@ -31,7 +32,7 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not java and not spark and not faults and not compose and not go" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go" $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
 	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose, make test-go."
 

@@ -66,9 +66,9 @@ def broker() -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_broker() -> Iterator[BrokerProcess]:
-    """One to be stopped and killed."""
+    """One to be stopped and killed, and started again, by the tests of a module that do that."""
     with process.broker_process() as running:
         yield running
 

@@ -21,7 +21,7 @@ SOON = ("--group-consumer-min-heartbeat-interval", "100ms", "--group-consumer-he
 SILENT = {"log_level": 0}  # or it tells of each attempt to connect while the broker is down
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_broker() -> Iterator[BrokerProcess]:
     """One whose members learn soon of a rebalance, to be killed."""
     with broker_process(*SOON) as process:

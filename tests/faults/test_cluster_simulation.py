@@ -12,7 +12,7 @@ import pytest
 
 from tests.devtools.simulate import run_seeds
 
-SEEDS_COUNT = 2  # four seconds of CPU each
+SEEDS_COUNT = 1  # six seconds of CPU
 MORE_SEEDS_COUNT = 12  # of the slow suite
 PROCESSES_COUNT = min(2, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.

@@ -21,6 +21,10 @@ SELDOM_PASSED = ("metadata-commit", "s3-wal-put")  # under `segment` the log in 
 PASSES_MAX_COUNT = {"wal-write": 40, "wal-create": 1, **dict.fromkeys(SELDOM_PASSED, 1)}
 SELDOM = ("checkpoint-put-", "wal-delete-")  # every ten seconds at most, or none: left to the simulation
 WITHOUT_WAL = [point for point in POINTS if not point.startswith(("wal-", *SELDOM))]
+FEW = (  # one of each kind of seam; `make test-faults` dies at all of them, and so does the simulation
+    *("wal-begin-torn", "wal-write-torn", "wal-reuse-during", "wal-retire-after"),
+    *("kfs-put-during", "index-put-after", "merge-kfs-put-during", "metadata-commit-before"),
+)
 POINTS_OF = {
     "wal": [point for point in POINTS if not point.startswith(("s3-wal-", *SELDOM))],
     "s3-wal": WITHOUT_WAL,
@@ -57,27 +61,26 @@ async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
     await trio.to_thread.run_sync(broker.start)
 
 
-async def survive(directory: Path, durability: str, rounds_count: int) -> None:
+async def survive(directory: Path, durability: str, points: Sequence[str]) -> None:
     with BrokerProcess(directory=directory, options=[*OPTIONS, "--durability", durability]) as broker:
         ordeal = Ordeal(broker, chosen_seed())
-        points = [*POINTS_OF[durability]] * rounds_count
-        ordeal.random.shuffle(points)
+        points = ordeal.random.sample(points, len(points))
         await ordeal.run(lambda: crash_at_each(ordeal, points))
         print(f"{len(points)} crashes, {ordeal.history.acknowledged_count} records acknowledged")
         assert ordeal.problems() == []
         assert ordeal.history.acknowledged_count > 10 * len(points)  # otherwise nothing was tried
 
 
-@pytest.mark.timeout(300)  # half a minute, where nobody else uses the machine
-async def test_survives_a_crash_at_each_point(tmp_path: Path) -> None:
-    await survive(tmp_path, "wal", 1)
+@pytest.mark.timeout(300)  # ten seconds, where nobody else uses the machine
+async def test_survives_a_crash_at_a_few_points(tmp_path: Path) -> None:
+    await survive(tmp_path, "wal", FEW)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("durability", ["wal", "s3-wal", "segment"])
 async def test_survives_many_crashes_at_each_point(tmp_path: Path, durability: str) -> None:
-    await survive(tmp_path, durability, ROUNDS_COUNT)
+    await survive(tmp_path, durability, [*POINTS_OF[durability]] * ROUNDS_COUNT)
 
 
 def test_a_point_that_does_not_exist_is_refused() -> None:

@@ -18,7 +18,7 @@ from tests.devtools.process import BrokerProcess
 from tests.devtools.workload import Topic, encode_value
 
 CYCLES_COUNT = int(os.environ.get("FAULTS_CYCLES", "50"))
-DEFAULT_CYCLES_COUNT = 5
+DEFAULT_CYCLES_COUNT = 3
 LIFE_MAX_SECONDS = 0.8
 BUCKET_LOOK_EVERY = 5  # cycles: each look reads all of it
 PAUSE_SECONDS = 0.005

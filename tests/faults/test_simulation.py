@@ -15,7 +15,7 @@ import pytest
 from kafscale.config import Durability
 from tests.devtools.simulate import run_seed, run_seeds
 
-SEEDS_COUNT = 20  # a second and a half of CPU each
+SEEDS_COUNT = 10  # two seconds of CPU each
 MORE_SEEDS_COUNT = 100  # of the slow suite
 PROCESSES_COUNT = min(4, len(os.sched_getaffinity(0)))
 # What a seed does changes with the code, so what each has found has a test of its own too, named after it.

@@ -86,7 +86,7 @@ async def test_a_time_without_descriptors_passes(limited: BrokerProcess) -> None
         async with trio.open_nursery() as nursery:
             with _no_descriptors(limited):
                 nursery.start_soon(_produce, producer, 40)
-                await trio.sleep(2)
+                await trio.sleep(1)
                 assert limited.returncode is None
         await _produce(producer, 5)
     async with bystander(limited) as seen:
@@ -103,7 +103,7 @@ async def test_a_connection_that_comes_without_descriptors_wrote_a_traceback_eac
             with _no_descriptors(limited):
                 waiting = [await stack.enter_async_context(raw_connection(limited.kafka)) for _ in range(3)]
                 probe = await stack.enter_async_context(raw_connection(limited.admin))
-                await trio.sleep(2)
+                await trio.sleep(1)
             with trio.fail_after(10):
                 for stream in waiting:
                     await greet(stream)

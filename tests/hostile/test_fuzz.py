@@ -13,15 +13,15 @@ from tests.devtools.fuzz_frames import make_frame, mutate
 from tests.devtools.process import BrokerProcess
 
 SEED = 7
-SECONDS = 6.0
+SECONDS = 3.0
 TOPIC_ID = bytes(range(16))
 
 
 async def test_requests_that_are_nearly_right_harm_nobody(broker: BrokerProcess) -> None:
     findings = await fuzz(broker, seed=SEED, seconds=SECONDS)
     assert findings.problems == []
-    assert findings.answered_count > 50
-    assert findings.closed_count > 10
+    assert findings.answered_count > 10  # otherwise nothing was tried; on a calm machine there are hundreds
+    assert findings.closed_count > 2
 
 
 def test_every_api_and_version_is_tried() -> None:

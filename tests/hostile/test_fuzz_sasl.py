@@ -7,7 +7,7 @@ import pytest
 from kafscale.security import plain
 from tests.devtools.fuzz_sasl import KINDS, fuzz
 
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 def test_messages_that_are_nearly_right_let_nobody_in() -> None:

@@ -28,9 +28,9 @@ from tests.devtools.hostile import bystander
 from tests.devtools.process import BrokerProcess, broker_process
 
 TOPIC = "attacked"
-IDS_COUNT = 6_000
+IDS_COUNT = 3_000
 IN_FLIGHT_COUNT = 100
-PARTITION_MAX_COUNT = 2_000
+PARTITION_MAX_COUNT = 1_000
 GROWN_MAX_MIB = 48.0
 
 _BATCH = build_batch([Record(value=b"v", timestamp_ms=1)], producer=ProducerStamp(0, 0, 0))

@@ -29,7 +29,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
 
-SCHEDULES_COUNT = int(os.environ.get("FLUSH_SCHEDULES", "100"))
+SCHEDULES_COUNT = int(os.environ.get("FLUSH_SCHEDULES", "40"))
 PARTITIONS_COUNT = 2
 UPLOADS = On("put*")
 SETTLE_SECONDS = 600.0

@@ -26,9 +26,9 @@ from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp, parse_header
 from tests.devtools.determinism import run_seeded
 from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.seeds import seeds
 
 PARTITION_COUNT = 3
-SEEDS = range(25)
 NOW_MS = 1 << 50  # producers do not expire
 DELETE_DELAY_MS = 200
 BIG_BYTES = 20_000  # three of them fill a file of the log
@@ -286,7 +286,7 @@ def simulate(scenario, seed) -> None:
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(10, more=15))
 def test_nothing_acknowledged_is_lost_doubled_or_moved_by_kills_and_failures(seed, durability):
     async def scenario(nursery: trio.Nursery) -> None:
         await World.of(seed, durability, nursery).run()
@@ -308,7 +308,7 @@ UPLOAD_POINTS = {
 
 @pytest.mark.parametrize("durability", list(Durability))
 @pytest.mark.parametrize("point", UPLOAD_POINTS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(2, more=1))
 def test_a_kill_during_an_upload_loses_nothing(point, durability, seed):
     async def scenario(nursery: trio.Nursery) -> None:
         world = World.of(seed, durability, nursery)
@@ -368,7 +368,7 @@ class HeldDisk(MemoryDisk):
 
 
 @pytest.mark.parametrize("point", ["write", "create", "rename", "reuse"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, more=2))
 def test_a_kill_while_a_file_is_written_made_put_aside_or_used_again_loses_nothing(point, seed):
     """`create`, `reuse`: the next file is being made, and the last one fills up meanwhile."""
 

@@ -34,6 +34,13 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One that no test ends."""
+    with BrokerProcess(directory=tmp_path_factory.mktemp("lasting")) as running:
+        yield running
+
+
 def _get(address: Address, path: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE_SECONDS) as response:
@@ -89,13 +96,13 @@ async def _wait_for_more(address: Address, waiting: trio.Event, answered: trio.E
         answered.set()
 
 
-def test_admin_pages_and_metrics(broker: BrokerProcess) -> None:
-    assert _get(broker.admin, "/healthz") == (200, "ok\n")
-    assert _get(broker.admin, "/readyz") == (200, "ready\n")
-    assert _get(broker.admin, "/other")[0] == 404
-    trio.run(_produce, broker.kafka, 3)
-    assert trio.run(_consume, broker.kafka, 1) == [b"1", b"2"]
-    status, exposition = _get(broker.admin, "/metrics")
+def test_admin_pages_and_metrics(lasting: BrokerProcess) -> None:
+    assert _get(lasting.admin, "/healthz") == (200, "ok\n")
+    assert _get(lasting.admin, "/readyz") == (200, "ready\n")
+    assert _get(lasting.admin, "/other")[0] == 404
+    trio.run(_produce, lasting.kafka, 3)
+    assert trio.run(_consume, lasting.kafka, 1) == [b"1", b"2"]
+    status, exposition = _get(lasting.admin, "/metrics")
     assert status == 200
     lines = exposition.splitlines()
     assert 'kafscale_topic_records_in_total{topic="orders"} 3' in lines
@@ -154,18 +161,18 @@ def test_a_signal_while_it_starts_ends_it(tmp_path: Path) -> None:
     assert "Traceback" not in starting.log
 
 
-def test_a_second_broker_on_the_data_directory_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
-    message = _failure(tmp_path, "--data-dir", str(broker.data_dir))
-    assert str(broker.data_dir) in message
-    assert f"process {broker.pid}" in message
+def test_a_second_broker_on_the_data_directory_is_refused(lasting: BrokerProcess, tmp_path: Path) -> None:
+    message = _failure(tmp_path, "--data-dir", str(lasting.data_dir))
+    assert str(lasting.data_dir) in message
+    assert f"process {lasting.pid}" in message
 
 
-def test_a_port_that_is_taken_is_named(broker: BrokerProcess, tmp_path: Path) -> None:
-    assert f"--listen {broker.kafka}: another program listens there" in _failure(
-        tmp_path, "--listen", f"SECOND={broker.kafka}"
+def test_a_port_that_is_taken_is_named(lasting: BrokerProcess, tmp_path: Path) -> None:
+    assert f"--listen {lasting.kafka}: another program listens there" in _failure(
+        tmp_path, "--listen", f"SECOND={lasting.kafka}"
     )
-    assert f"--admin-listen {broker.admin}: another program listens there" in _failure(
-        tmp_path, "--admin-listen", str(broker.admin)
+    assert f"--admin-listen {lasting.admin}: another program listens there" in _failure(
+        tmp_path, "--admin-listen", str(lasting.admin)
     )
 
 

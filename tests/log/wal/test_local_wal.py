@@ -10,6 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.errors import DamagedObject, StorageFailed
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.local_wal import Log, content, replayed, written
+from tests.devtools.seeds import seeds
 
 
 async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clock, nursery):
@@ -287,7 +288,7 @@ class World:
         self.next_offset = max([-1, *replayed, *self.flushed]) + 1  # as a partition goes on behind its last entry
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(100, more=200))
 async def test_killed_at_any_step_what_was_acknowledged_is_replayed_in_order_and_once(seed, autojump_clock):
     rng = random.Random(seed)
     disk, world = MemoryDisk(), World()

@@ -28,6 +28,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
 from tests.devtools.memory_log import MemoryLog, memory_log, merge, topic_spec, write_files
+from tests.devtools.seeds import seeds
 from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, fetch_all, send
 
 SETTINGS: dict[str, Any] = {"flush_interval_seconds": 1e9, "segment_merge_bytes": 0, "segment_bytes": 1024}
@@ -190,7 +191,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("spec", [PLAIN, COMPACTED], ids=["kept", "compacted"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, more=3))
 async def test_the_records_of_a_read_committed_fetch(autojump_clock, tmp_path, seed, spec):
     chance = random.Random(seed)
     disk, store = MemoryDisk(), MemoryStore()

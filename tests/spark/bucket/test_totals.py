@@ -21,6 +21,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import set_crc
 from kafscale.wire.control_records import EndMarker, encode_marker
 from kafscale.wire.records import Record, build_batch, set_base_offset
+from tests.devtools.seeds import seeds
 from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 
 TOPIC_ID = bytes(range(16))
@@ -116,7 +117,7 @@ def batch(base_offset: int, count: int, times: random.Random, **details) -> byte
 
 
 @pytest.mark.parametrize("rows_max_count", [INDEX_ROWS_MAX_COUNT, 3])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(10, more=30))
 def test_totals_are_those_of_the_records(tmp_path, seed, rows_max_count, monkeypatch):
     monkeypatch.setattr(segment, "INDEX_ROWS_MAX_COUNT", rows_max_count)
     rng = random.Random(seed)
