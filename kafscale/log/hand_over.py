@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
-from kafscale.errors import KafkaError
+from kafscale.errors import KafkaError, StoreUnavailable
 from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.log.bucket.listing import list_directories
@@ -31,6 +31,12 @@ from kafscale.log.replaying import RestoreBefore
 from kafscale.store.paths import topic_name_prefix, version_1_topic_id
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 
+# What is less than this takes hardly longer to upload than nothing, so it is uploaded once, and not most of it before:
+# that is half of the objects where many move. But only where the store is known to be there, or nobody would lead it.
+LAST_FLUSH_BYTES = 1 << 20
+LATELY_SECONDS = 1.0
+LAST_FLUSH_MAX_SECONDS = 10.0  # then it is served again, and tried again later
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,21 +44,26 @@ async def release_partition(log: Log, partition: Partition) -> None:
     """Give up a partition that is open: when this returns, it is closed, and all of it is in the bucket.
 
     What was appended is acknowledged as ever; whoever comes too late is told NOT_LEADER_OR_FOLLOWER. It takes as long
-    as the store does: a caller that sets a limit, and cancels it, has the partition open and served as before.
+    as the store does: a caller that sets a limit, and cancels it, has the partition open and served as before. So it is
+    when this raises StoreUnavailable, as the store has not taken the last flush in time.
     """
     assert log.partitions.get(partition.partition_id) is partition
     assert not partition.is_leaving, f"{partition} is being released already"
     partition.is_leaving = True
     try:
         await log.merger.rewriter.settle(partition)
-        await log.flusher.flush(partition)  # so that little is left for the time in which nobody leads it
+        is_little = partition.tail.size_bytes <= LAST_FLUSH_BYTES
+        if not (is_little and log.flusher.has_succeeded_within(LATELY_SECONDS)):
+            await log.flusher.flush(partition)  # so that little is left for the time in which nobody leads it
         if not partition.closed:
             log.withdraw_partition(partition)
-            await log.flusher.settle(partition)
+            with trio.fail_after(LAST_FLUSH_MAX_SECONDS):
+                await log.flusher.settle(partition)
+    except trio.TooSlowError as exc:
+        _serve_again(log, partition)
+        raise StoreUnavailable(f"{partition} was not in the bucket in {LAST_FLUSH_MAX_SECONDS:g} s") from exc
     except BaseException:
-        if not partition.closed:
-            log.open_partition(partition)
-            log.merger.note(partition)
+        _serve_again(log, partition)
         raise
     if partition.closed:
         return  # its topic was deleted meanwhile
@@ -60,6 +71,12 @@ async def release_partition(log: Log, partition: Partition) -> None:
     log.reader.forget(partition)
     log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
     logger.info("%s is handed over at offset %d", partition, partition.next_offset)
+
+
+def _serve_again(log: Log, partition: Partition) -> None:
+    if not partition.closed:
+        log.open_partition(partition)
+        log.merger.note(partition)
 
 
 async def _decide_nothing(_partition: Partition) -> None:

@@ -177,6 +177,45 @@ async def test_a_release_that_is_cancelled_leaves_the_partition_open(autojump_cl
         assert partition.closed
 
 
+async def test_little_is_flushed_once_where_the_store_is_there(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[TWO], flush_interval_seconds=NEVER_SECONDS) as log:
+        for index in range(2):  # the first finds out that the store is there
+            partition = log.partition(index)
+            await log.append(partition, b"a")
+            gate = store.hold(On("put_if_absent", "*.kfs", times=1))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(release, log, index)
+                await gate.wait_arrived()
+                assert (log.log.partition_named(TOPIC, index) is None) == bool(index)
+                log.append_nowait(partition, b"b")
+                await trio.sleep(0.1)
+                gate.open()
+            assert await log.values(await acquire_partition(log.log, LATER, index)) == [b"a", b"b"]
+
+
+async def test_it_is_served_again_where_the_store_goes_away_during_the_last_flush(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[TWO], flush_interval_seconds=NEVER_SECONDS) as log:
+        await log.append(log.partition(1), b"x")
+        await release(log, 1)
+        partition = log.partition()
+        await log.append(partition, b"a")
+        outage = store.fail(On("put_if_absent", "*.kfs"), StoreUnavailable)
+        before = trio.current_time()
+        with pytest.raises(StoreUnavailable, match="in 10 s"):
+            await release(log)
+        assert trio.current_time() - before == 10.0
+        assert log.partition() is partition
+        await log.append(partition, b"b")
+        with trio.move_on_after(60):
+            await release(log)
+        assert log.partition() is partition, "it waits to be taken, and is served meanwhile"
+        store.end(outage)
+        await release(log)
+        assert await log.values(await acquire_partition(log.log, LATER, 0)) == [b"a", b"b"]
+
+
 async def test_a_topic_may_be_deleted_while_a_partition_of_it_is_released(autojump_clock):
     store = FaultyStore(MemoryStore())
     for during_last_flush in (False, True):

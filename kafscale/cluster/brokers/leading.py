@@ -42,8 +42,9 @@ from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 RETRY_SECONDS = 1.0
 ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects
 # Partitions that wait for their last flush, and then for a commit. Nobody leads them meanwhile, so it should not take
-# long because of the others; those whose turn has not come are served.
-RELEASED_AT_ONCE_COUNT = 16
+# long because of the others; those whose turn has not come are served. More at once where very many are to leave.
+RELEASED_LEAST_COUNT, RELEASED_MOST_COUNT = 8, 32
+RELEASED_FRACTION = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Leading:
         factory=lambda: trio.CapacityLimiter(ACQUIRED_AT_ONCE_COUNT), init=False
     )
     _releasing: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(RELEASED_AT_ONCE_COUNT), init=False
+        factory=lambda: trio.CapacityLimiter(RELEASED_LEAST_COUNT), init=False
     )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -162,6 +163,8 @@ class Leading:
         name = f"{topic.name}-{index}"
         try:
             if self._is_to_leave(placement):
+                wanted_count = int(self._releasing.statistics().tasks_waiting * RELEASED_FRACTION)
+                self._releasing.total_tokens = min(max(RELEASED_LEAST_COUNT, wanted_count), RELEASED_MOST_COUNT)
                 async with self._releasing:
                     await self._hand_over(topic, index)
             else:

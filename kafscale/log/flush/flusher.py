@@ -127,6 +127,7 @@ class Flusher:
     _flushing: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and what each holds of the pool
     _uploading_bytes: int = attrs.field(default=0, init=False)  # the sum of these
     _last_progress: float = attrs.field(default=-math.inf, init=False)  # when a flush succeeded, or the first began
+    _succeeded_at: float = attrs.field(default=-math.inf, init=False)  # a flush, the last time
     _under_pressure: bool = attrs.field(default=False, init=False)
     _relieved_at: float = attrs.field(default=-math.inf, init=False)
     leaves_to_spilling: bool = attrs.field(default=False, init=False)  # since the pool ran short the last time
@@ -190,6 +191,10 @@ class Flusher:
     def stalled_seconds(self) -> float:
         """Return how long no flush has succeeded while some were under way."""
         return trio.current_time() - self._last_progress if self._flushing else 0.0
+
+    def has_succeeded_within(self, seconds: float) -> bool:
+        """Tell whether a flush has ended well lately: then the store takes the next one, too, most likely."""
+        return trio.current_time() - self._succeeded_at <= seconds
 
     def oldest_seconds(self) -> float:
         """Return how long the longest-waiting tail has been waiting, or trying."""
@@ -336,7 +341,7 @@ class Flusher:
             plan = partition.prepare_flush()
             if plan is not None:
                 await self.uploader.flush(partition, plan)
-                self._last_progress = trio.current_time()
+                self._last_progress = self._succeeded_at = trio.current_time()
                 self.duration_seconds.observe(self._last_progress - started)
                 for report in self._reports:
                     report.flushed(partition, plan.size_bytes)
