@@ -157,6 +157,8 @@ def _ready_seconds(sides: Sides, trigger: str, seconds: float) -> float:
         source = sides.spark.session.readStream.format(ready.FORMAT).options(**options).load()
         sink = source.writeStream.foreachBatch(take).option("checkpointLocation", directory)
         query: Any = sink.trigger(processingTime=trigger).start()
+        while query.lastProgress is None and query.exception() is None:
+            time.sleep(0.1)  # there is always more, so nothing says when the first batch is done
         time.sleep(WARM_SECONDS + seconds)
         batch_seconds = _batch_seconds(query)
         query.stop()

@@ -181,7 +181,7 @@ async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping
         if key is not None:
             try:
                 end_offset = (await read_footer(store, key)).last_offset + 1
-            except DamagedObject:
+            except (DamagedObject, NotFound):  # merged, or deleted, since it was listed
                 end_offset = key.base_offset
         pending[partition_id[0]] += sum(size for offset, size in sizes[partition_id].items() if offset >= end_offset)
 

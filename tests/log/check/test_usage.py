@@ -1,8 +1,12 @@
 """What topics take, and which bytes of it nobody reads any more."""
 
-from kafscale.log.check.usage import find_deletable, measure_usage
+import pytest
+
+from kafscale.formats.wal_entries import FileHeader, WalEntry, encode, encode_file_header
+from kafscale.log.check.usage import find_deletable, measure_usage, pending_bytes
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, SegmentKey
+from kafscale.testing.disk import MemoryDisk
 from tests.devtools.segment_objects import make_batches, version_2_objects
 
 TOPIC_ID = bytes(range(16))
@@ -63,3 +67,22 @@ async def test_the_brokers_own_objects_are_counted_apart():
     await store.put(NumberedKey(kind="checkpoint", epoch=1, number=1).key, [b"123"])
     usage = await measure_usage(store, "default", lambda _: None)
     assert (usage.topics, usage.wal_object_count, usage.wal_bytes, usage.own_bytes) == ([], 1, 5, 3)
+
+
+@pytest.mark.parametrize(("is_there", "expected"), [(True, 1), (False, 3)])
+async def test_what_a_log_has_behind_the_segments_is_pending(is_there, expected):
+    """The last segment may be merged, and deleted, after it was listed: `kafscale storage` failed then."""
+    store, disk = MemoryStore(), MemoryDisk()
+    flushed = segment(0, 2)
+    await flushed.put(store)
+    batches = make_batches(0, 3)
+    data = encode_file_header(FileHeader(number=1, sequence=1, salt=9, created_ms=0, started=True))
+    for number, batch in enumerate(batches):
+        entry = WalEntry(TOPIC_ID, 0, 0, 3 * number, batch)
+        entry.sequence = number + 1
+        data += b"".join(encode([entry], durable_sequence=number, salt=9))
+    await disk.create(f"wal-{1:020d}.log", len(data), data)
+    usage = await measure_usage(store, "default", lambda _: None)
+    if not is_there:
+        await store.delete([flushed.key.key, flushed.key.of_kind("index").key])
+    assert await pending_bytes(store, usage, disk) == {TOPIC_ID: expected * len(batches[0])}
