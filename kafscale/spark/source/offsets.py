@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import attrs
 
 from kafscale.errors import ConfigError
 from kafscale.formats.segment import Footer
-from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.catalog import READS_AT_ONCE_COUNT, Catalog, PartitionLog
 from kafscale.spark.bucket.position import METRICS, TOPIC_IDS, TopicIds, recreations
 from kafscale.spark.bucket.reading import SplitReader, TopicCreatedAgain, report_loss
 from kafscale.spark.bucket.splits import Extent, plan
@@ -161,10 +163,18 @@ class OffsetFinder:
         anew = recreations(limit.topic_ids, logs)
         for each in anew.values():
             report_loss(f"{limit.option}: {each}", fail=self.fail_on_data_loss, kind=TopicCreatedAgain)
-        return {
-            partition: log.start_offset if partition[0] in anew else self._find_one(limit, partition, log)
-            for partition, log in logs.items()
-        }
+        begun = {partition: log.start_offset for partition, log in logs.items() if partition[0] in anew}
+        return {**begun, **self._find_all(limit, {name: log for name, log in logs.items() if name not in begun})}
+
+    def _find_all(self, limit: OffsetLimit, logs: Logs) -> Mapping[TopicPartition, int]:
+        """Look timestamps up in many partitions at once, where brokers are not asked: each waits for the bucket."""
+        if not limit.are_timestamps or self.catalog.brokers is not None or len(logs) < 2:
+            return {partition: self._find_one(limit, partition, log) for partition, log in logs.items()}
+        segments = (segment.key for log in logs.values() for segment in log.segments)
+        self.catalog.footers(segments, with_timestamps=True)
+        with ThreadPoolExecutor(min(READS_AT_ONCE_COUNT, len(logs))) as threads:
+            offsets = threads.map(partial(self._find_one, limit), logs, logs.values())
+            return dict(zip(logs, offsets, strict=True))
 
     def _find_one(self, limit: OffsetLimit, partition: TopicPartition, log: PartitionLog) -> int:
         value = limit.of(partition)
@@ -199,9 +209,12 @@ class OffsetFinder:
         return self._first_in_tail(log, timestamp_ms) if log.behind is None else self._first_behind(log, timestamp_ms)
 
     def _first_in(self, log: PartitionLog, footer: Footer, timestamp_ms: int) -> int | None:
-        rows = footer.index.max_timestamps_ms
-        for row in (row for row, latest_ms in enumerate(rows) if latest_ms >= timestamp_ms):
-            found = self._first_between(log, footer.row_offset(row), footer.row_offset(row + 1), timestamp_ms)
+        index = footer.index
+        for row in (row for row, latest_ms in enumerate(index.max_timestamps_ms) if latest_ms >= timestamp_ms):
+            start_offset, end_offset = max(footer.row_offset(row), log.start_offset), footer.row_offset(row + 1)
+            if index.min_timestamps_ms[row] >= timestamp_ms and start_offset < end_offset:
+                return start_offset  # all of it is as late, so none of it need be read
+            found = self._first_between(log, start_offset, end_offset, timestamp_ms)
             if found is not None:
                 return found
         return None

@@ -1,6 +1,7 @@
 """From options to splits: offsets and timestamps, what is lost, and what conditions spare."""
 
 import logging
+import threading
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +14,13 @@ from kafscale.errors import ConfigError, StoreError
 from kafscale.spark.bucket import s3_bucket
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.source.bounds import Bounds
-from kafscale.spark.source.offsets import PartitionNotNamed
+from kafscale.spark.source.offsets import PartitionNotNamed, parse_timestamp
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.s3_server import CREDENTIALS, s3_server_in_thread
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.logged_bucket import TOPIC_ID, CountingBucket, LoggedBucket, change
 from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
 
 
@@ -108,6 +110,42 @@ def test_a_timestamp_is_the_first_record_that_is_as_late(directory, after_ms):
     assert found == rows(0, *range(after_ms, 30))
     found = query(directory, assign='{"t":[0]}', endingTimestamp=str(CREATED_MS + after_ms))
     assert found == rows(0, *range(after_ms))
+
+
+def looking(directory: Path, **options: str) -> Planner:
+    planner = Planner.of(ReadOptions.of(Given({"store": f"file:{directory}", "subscribe": "t", **options})))
+    planner.catalog.bucket = CountingBucket(planner.catalog.bucket)
+    return planner
+
+
+def starts_at(planner: Planner, timestamp_ms: int) -> dict[int, int]:
+    limit = parse_timestamp("startingTimestamp", str(timestamp_ms), latest_if_none=True)
+    return {index: offset for (_, index), offset in planner.finder.find(limit, planner.logs()).items()}
+
+
+@pytest.mark.parametrize(("after_ms", "reads"), [(0, 0), (9, 0), (12, 1), (13, 1), (14, 2)])
+def test_records_are_read_for_a_timestamp_only_where_one_of_their_row_may_be_earlier(directory, after_ms, reads):
+    planner = looking(directory)
+    assert starts_at(planner, CREATED_MS + after_ms) == {0: after_ms, 1: min(max(after_ms, 10), 16)}
+    assert len([each for each in planner.catalog.bucket.requests if each.endswith(".kfs")]) == reads
+
+
+def test_a_row_that_was_deleted_tells_no_timestamp(tmp_path):
+    """Of a segment with deleted records, what is left may be earlier."""
+    times = [CREATED_MS + 50, CREATED_MS + 50, CREATED_MS, CREATED_MS + 60]
+    batches = [bytes(build_batch([Record(value=b"x", timestamp_ms=ms)], base_offset=n)) for n, ms in enumerate(times)]
+    bucket = LoggedBucket(tmp_path)
+    segment = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=0, base_offset=0)
+    version_2_objects(segment, batches).write_to(tmp_path)
+    bucket.create_topic()
+    bucket.log([change(**{f"log-start-offsets__{TOPIC_ID.hex()}__0": 2})])
+    assert starts_at(looking(tmp_path), CREATED_MS + 40) == {0: 3}
+
+
+def test_timestamps_are_looked_up_in_several_partitions_at_once(directory):
+    planner, both = looking(directory), threading.Barrier(2, timeout=10)
+    planner.catalog.bucket.before_get = lambda name: both.wait() if name.endswith(".kfs") else None
+    assert starts_at(planner, CREATED_MS + 14) == {0: 14, 1: 14}
 
 
 def test_timestamps_by_partition(directory):
