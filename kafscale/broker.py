@@ -140,7 +140,7 @@ class Broker:
         self._stopping.set()
 
     async def reload_files(self) -> None:
-        """Read certificates and tokens again, for who connects from now on."""
+        """Read certificates, tokens and logins again, for connections from now on."""
         if self.security is not None:
             await self.security.watch.reload()
 
@@ -192,7 +192,8 @@ class Broker:
         with startup_errors():
             views = parts.views or StoreViews.alike(parts.store)
             advertised = advertised_endpoints(self.settings, self.listeners)
-            connect = lines_between(self.settings) if self.listeners else self.connect
+            between = None if self.security is None else self.security.between
+            connect = lines_between(self.settings, between) if self.listeners else self.connect
             lead = await start_leading(self.settings, views, parts.metadata, advertised, connect)
         lead.register(self.metrics)
         async with trio.open_nursery() as leading:

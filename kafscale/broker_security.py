@@ -13,6 +13,7 @@ import trio
 
 from kafscale.api.handling.access import Access
 from kafscale.cluster.acls import AclRegistry
+from kafscale.cluster.brokers.lines import InterBrokerLogin
 from kafscale.cluster.scram_users import key_file_of
 from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
@@ -25,9 +26,10 @@ from kafscale.server.watched_files import FileWatch, Watched
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BrokerSecurity:
-    """What listeners and the admin server are secured by, and the watch over the files of it."""
+    """What listeners and the admin server are secured by, how other brokers are, and the watch over the files of it."""
 
     tls: ListenerTls | None = None
+    between: InterBrokerLogin | None = None
     access: AdminAccess
     watch: FileWatch
 
@@ -49,13 +51,17 @@ def open_security(settings: Settings) -> BrokerSecurity:
     tls = open_listener_tls(settings)
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
     admin_tls = tls.files if tls is not None and settings.admin_ssl else None
+    between = InterBrokerLogin.open(settings)
     watched: list[Watched] = []
     if tls is not None:
         watched.append(tls.files)
     if token is not None:
         watched.append(token)
+    if between is not None:
+        watched.append(between)
     return BrokerSecurity(
         tls=tls,
+        between=between,
         access=AdminAccess(own_names=own_names(settings), token=token, tls=admin_tls),
         watch=FileWatch(watched, settings.ssl.ssl_reload_interval_seconds),
     )
@@ -76,7 +82,7 @@ def open_access(settings: Settings, acls: AclRegistry) -> Access:
 
 async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:
     """SIGHUP has all files read again. Where the settings name none it ends the process, as it does others."""
-    if settings.ssl.ssl_certificate_file is None and settings.admin_token_file is None:
+    if not settings.names_watched_files:
         return
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 async def led_metadata(
     settings: Settings, store: ObjectStore, *, may_be_shared: bool = False
 ) -> AsyncIterator[MetadataStore]:
-    """Claim the lead as a start does, give the metadata, and have it in the bucket at the end.
+    """Claim the lead as a start does, give the metadata, and have it in the bucket at the end; then give the lead back.
 
     What the bucket has of metadata goes before what this directory has, also at the next start. The data directory must
     be locked. Raises StartupError if it belongs to another store, or if several brokers share the bucket; where
     `may_be_shared`, it gives what they share then, and they go on meanwhile.
     """
-    from kafscale.cluster.controller.claim import SharedBucket
+    from kafscale.cluster.controller.claim import SharedBucket, give_back
     from kafscale.cluster.controller.same_store import check_same_store
     from kafscale.cluster.controller.takeover import take_lead
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
@@ -44,7 +44,9 @@ async def led_metadata(
         else:
             yield local
             assert lead.checkpointer is not None
+            assert lead.claimed is not None
             await lead.checkpointer.write()
+            await give_back(store, settings.namespace, lead.claimed)
             return
         async with _shared_metadata(settings, store, local) as shared:
             yield shared

@@ -396,7 +396,8 @@ class Settings:
         None,
         "File of Kafka's client settings by which this broker connects to others: security.protocol, ssl.… and sasl.…, "
         "as clients have it. With access control lists, whoever logs in so needs ClusterAction on the cluster.",
-        why="Read at the start. Kafka: security.inter.broker.protocol, sasl.mechanism.inter.broker.protocol.",
+        why="Read again when it, or a file that it names, has changed, as those of TLS are (--ssl-reload-interval). "
+        "Kafka: security.inter.broker.protocol, sasl.mechanism.inter.broker.protocol.",
     )
     broker_session_timeout_seconds: Seconds = option(
         3.0,
@@ -563,6 +564,11 @@ class Settings:
         """The value of an option as a user would write it."""
         wanted = next(each for each in options() if each.attribute == attribute)
         return wanted.format(self.value(wanted))
+
+    @property
+    def names_watched_files(self) -> bool:
+        """Tell whether there are files that are read again when they have changed, or on SIGHUP."""
+        return any((self.ssl.ssl_certificate_file, self.admin_token_file, self.inter_broker_config))
 
     def protocol_of(self, listener: Listener) -> SecurityProtocol:
         """Return how a listener is secured."""

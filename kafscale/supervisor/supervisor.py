@@ -121,12 +121,10 @@ class Supervisor:
 
         Nothing is lost by either: what was acknowledged is durable.
         """
-        ssl = self.settings.ssl
-        reads_files = ssl.ssl_certificate_file is not None or self.settings.admin_token_file is not None
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             task_status.started()
             async for number in signals:
-                if number == signal.SIGHUP and reads_files:
+                if number == signal.SIGHUP and self.settings.names_watched_files:
                     for each in self.children:
                         if each.reached is not None:  # others read them at their start, and could not heed it yet
                             each.send_signal(signal.SIGHUP)

@@ -50,6 +50,32 @@ def test_users_of_a_broker_that_is_stopped(data_dir, password_file, capsys):
     assert "there is no such user" in capsys.readouterr().err
 
 
+def test_the_first_user_of_several_brokers_is_added_before_there_are_any(tmp_path, password_file, capsys):
+    """None could start, as the command's own directory might have had what the bucket has not."""
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    store = ["--store", f"file:{bucket}"]
+    key = ["--secret-key-file", str(tmp_path / "unused" / "secret.key")]
+    assert add("admin", password_file, *store, "--data-dir", tmp_path / "unused") == 0
+    options = ["--several-brokers", "--broker-id", "1", *store, *key, "--listen", "SASL_PLAINTEXT=127.0.0.1:0"]
+    with broker_process(*options) as broker:
+        assert broker.further_listeners
+    assert listed(capsys, *store, *key, "--data-dir", tmp_path / "other") == [
+        ("admin", "SCRAM-SHA-256", 4096),
+        ("admin", "SCRAM-SHA-512", 4096),
+    ]
+
+
+def test_a_user_who_is_added_elsewhere_leaves_the_bucket_to_the_broker_that_had_it(tmp_path, password_file):
+    """It could not share it with others any more."""
+    store = ["--store", f"file:{tmp_path / 'bucket'}"]
+    with broker_process(*store) as broker:
+        broker.stop()
+        assert add("admin", password_file, *store, "--data-dir", tmp_path / "unused") == 0
+        broker.options = ("--several-brokers", *broker.options)
+        broker.start()
+
+
 def test_the_first_admin_logs_in_and_adds_others(data_dir, password_file, tmp_path, capsys, monkeypatch):
     with broker_process("--listen", "SASL_PLAINTEXT=127.0.0.1:0") as broker:
         broker.stop()

@@ -13,15 +13,19 @@ from tests.devtools.s3_processes import S3Process
 
 @contextmanager
 def broker_processes(
-    count: int, *options: str, store: S3Process | None = None, protocol: str = "PLAINTEXT"
+    count: int,
+    *options: str,
+    store: S3Process | None = None,
+    protocol: str = "PLAINTEXT",
+    bucket: Path | None = None,
 ) -> Iterator[Sequence[BrokerProcess]]:
     """Run brokers 1 to `count` for the block, each with a directory of its own; they are killed at its end.
 
-    The bucket is a directory, or one of `store`; `protocol` is that of their listeners.
+    The bucket is one of `store`, or the directory `bucket`, or one of theirs; `protocol` is that of their listeners.
     """
     with TemporaryDirectory(prefix="kafscale-") as used, ExitStack() as running:
         directory = Path(used)
-        at = ["--store", f"file:{directory / 'bucket'}"]
+        at = ["--store", f"file:{bucket or directory / 'bucket'}"]
         environ = {}
         if store is not None:
             at = ["--store", "s3://events", "--s3-endpoint", store.endpoint, "--s3-create-bucket", "true"]

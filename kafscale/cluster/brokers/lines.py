@@ -7,29 +7,75 @@ All brokers have a listener of the same name for that: `--inter-broker-listener`
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import attrs
 
 from kafscale.cluster.brokers.heartbeats import Connect, Line
 from kafscale.cluster.brokers.records import BrokerRecord
 from kafscale.config import Address, SecurityProtocol, Settings
-from kafscale.errors import BrokerUnavailable, ConfigError
+from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
 
 if TYPE_CHECKING:
     from kafscale.login.security import ClientSecurity
 
 CLIENT_ID = "kafscale-broker"
+LOCATION = ".location"  # what settings that name a file end with
 
 logger = logging.getLogger(__name__)
 
 
-def lines_between(settings: Settings) -> Connect | None:
+@attrs.define(eq=False, repr=False)
+class InterBrokerLogin:
+    """Who this broker is to others, and whom it trusts: what the file of `--inter-broker-config` says, read by `open`.
+
+    It is made from that file and those that it names, and can be read again (`kafscale.server.watched_files`).
+    """
+
+    path: Path
+    security: ClientSecurity = attrs.field(init=False)
+    paths: Sequence[Path] = attrs.field(init=False)
+    what: str = attrs.field(default="the file of --inter-broker-config", init=False)
+
+    @classmethod
+    def open(cls, settings: Settings) -> InterBrokerLogin | None:
+        """Read the file, if the settings name one. Raises StartupError."""
+        if settings.inter_broker_config is None:
+            return None
+        login = cls(settings.inter_broker_config)
+        login.security, login.paths = login._read()
+        return login
+
+    def load(self) -> None:
+        """Read it again, for connections that are made from now on. Raises StartupError, and leaves what was there."""
+        security, paths = self._read()
+        if security.protocol is not self.security.protocol:
+            raise StartupError(
+                f"--inter-broker-config {self.path}: security.protocol is {security.protocol.value} now, and was "
+                f"{self.security.protocol.value}; restart the broker for that"
+            )
+        self.security, self.paths = security, paths
+
+    def _read(self) -> tuple[ClientSecurity, Sequence[Path]]:
+        from kafscale.login.properties import read_properties  # a broker that is alone has no use for these
+        from kafscale.login.security import client_security
+
+        try:
+            properties = read_properties(self.path)
+            named = [Path(value) for name, value in properties.items() if name.endswith(LOCATION)]
+            return client_security(properties), [self.path, *named]
+        except ConfigError as exc:
+            raise StartupError(f"--inter-broker-config {self.path}: {exc}") from exc
+
+
+def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect | None:
     """Return what connects to other brokers; None, with a warning, if no listener is secured as this broker can be.
 
     Raises ConfigError.
     """
-    security = None if settings.inter_broker_config is None else _read(settings.inter_broker_config)
-    protocol = SecurityProtocol.PLAINTEXT if security is None else security.protocol
+    protocol = SecurityProtocol.PLAINTEXT if login is None else login.security.protocol
     listener = settings.inter_broker_listener or _first_listener(settings, protocol)
     if listener is None:
         logger.warning(
@@ -54,20 +100,12 @@ def lines_between(settings: Settings) -> Connect | None:
         if endpoint is None:
             raise BrokerUnavailable(f"broker {broker_id} has no listener {listener}")
         address = Address(endpoint.host, endpoint.port)
-        return await connect_to(address, CLIENT_ID, timeout_seconds, security=security or PLAINTEXT)
+        return await connect_to(
+            address, CLIENT_ID, timeout_seconds, security=PLAINTEXT if login is None else login.security
+        )
 
     return connect
 
 
 def _first_listener(settings: Settings, protocol: SecurityProtocol) -> str | None:
     return next((each.name for each in settings.listeners if settings.protocol_of(each) is protocol), None)
-
-
-def _read(path: Path) -> ClientSecurity:
-    from kafscale.login.properties import read_properties
-    from kafscale.login.security import client_security
-
-    try:
-        return client_security(read_properties(path))
-    except ConfigError as exc:
-        raise ConfigError(f"--inter-broker-config {path}: {exc}") from exc

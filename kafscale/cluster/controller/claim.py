@@ -149,6 +149,24 @@ async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
             return
 
 
+async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> None:
+    """Have the claim name the directory that it named before, for one whose own has nothing that the bucket has not.
+
+    So whoever claims next, or shares the bucket, need neither wait for it nor ask for it. Does nothing if another
+    broker has claimed meanwhile. Raises StoreError, DamagedObject.
+    """
+    own, previous = claimed.claim, claimed.previous
+    if previous is None:
+        given = attrs.evolve(own, acknowledges_locally=False)
+    else:
+        given = attrs.evolve(previous, epoch=own.epoch, nonce=own.nonce)
+    key = claim_key(namespace)
+    with suppress(NotFound, PreconditionFailed):
+        found = await store.get(key)
+        if decode_claim(key, found.data).nonce == own.nonce:
+            await store.put_if_match(key, [encode(given)], found.etag)
+
+
 async def watch_claim(check: LeadCheck, interval_seconds: float = WATCH_SECONDS) -> NoReturn:
     """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
     while True:

@@ -19,7 +19,7 @@ from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Telling
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.brokers.wakefulness import Wakefulness
-from kafscale.cluster.controller.claim import WATCH_SECONDS, LeadCheck, watch_claim
+from kafscale.cluster.controller.claim import WATCH_SECONDS, Claimed, LeadCheck, watch_claim
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
@@ -115,7 +115,8 @@ class Lead:
     `views` are those of the store, guarded: nothing is deleted that a successor may want. `epoch` is the number of this
     start, which no other has. `journal` is the log in the bucket, None if this broker writes none. `earlier` is what it
     held at the start; beside others, what `end_earlier` has found. `check` looks on demand, every `watch_seconds`
-    at least. `checkpointer` is None beside others, of whom one writes checkpoints for all.
+    at least. `checkpointer` is None beside others, of whom one writes checkpoints for all, and so is `claimed`: there
+    nobody claims the bucket.
     """
 
     views: StoreViews
@@ -125,6 +126,7 @@ class Lead:
     earlier: Earlier
     check: LeadCheck
     checkpointer: Checkpointer | None
+    claimed: Claimed | None = None
     several: Several | None = None
     watch_seconds: float = WATCH_SECONDS
     wakefulness: Wakefulness = attrs.field(init=False)

@@ -98,6 +98,7 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
         earlier=earlier,
         checkpointer=checkpointer,
         check=check,
+        claimed=claimed,
     )
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from kafscale.cluster.brokers.heartbeats import Connect, was_refused
-from kafscale.cluster.brokers.lines import lines_between
+from kafscale.cluster.brokers.lines import InterBrokerLogin, lines_between
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
 from kafscale.cluster.node import Endpoint
 from kafscale.config import Address, Listener, SslSettings
-from kafscale.errors import BrokerUnavailable, ConfigError
+from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
 from kafscale.server.kafka.binding import bind
+from kafscale.testing.certificates import make_authority
 from tests.devtools.memory_broker import memory_settings
 
 SSL_ONLY = (Listener("SSL", "127.0.0.1", 9093),)
@@ -28,7 +29,8 @@ def properties(directory: Path, *lines: str) -> Path:
 
 
 def lines(listeners: tuple[Listener, ...], **changes: object) -> Connect | None:
-    return lines_between(memory_settings(listeners=listeners, **WITH_CERTIFICATE, **changes))
+    settings = memory_settings(listeners=listeners, **WITH_CERTIFICATE, **changes)
+    return lines_between(settings, InterBrokerLogin.open(settings))
 
 
 def test_without_settings_of_a_client_a_listener_without_tls_and_sasl_is_taken(
@@ -50,8 +52,31 @@ def test_the_settings_of_a_client_say_which_listener(tmp_path: Path) -> None:
         lines(BOTH, inter_broker_listener="SSL")
     with pytest.raises(ConfigError, match="--inter-broker-listener: 'OTHER' is no listener"):
         lines(BOTH, inter_broker_listener="OTHER")
-    with pytest.raises(ConfigError, match=r"--inter-broker-config .*: security.protocol: 'NONE' is not known"):
+    with pytest.raises(StartupError, match=r"--inter-broker-config .*: security.protocol: 'NONE' is not known"):
         lines(BOTH, inter_broker_config=properties(tmp_path, "security.protocol=NONE"))
+
+
+def test_a_login_is_read_again_with_the_files_that_it_names(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path)
+    ca = f"ssl.ca.location={authority.ca_file}"
+    user = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=broker")
+    path = properties(tmp_path, ca, *user, "sasl.password=old")
+    login = InterBrokerLogin.open(memory_settings(inter_broker_config=path))
+    assert login is not None
+    assert login.paths == [path, authority.ca_file]
+    first = login.security
+    for bad, message in (
+        (("sasl.mechanism=NONE", *user[:1]), "NONE"),
+        (("security.protocol=SSL",), "security.protocol is SSL now, and was SASL_SSL; restart the broker"),
+    ):
+        properties(tmp_path, ca, *bad)
+        with pytest.raises(StartupError, match=message):
+            login.load()
+        assert login.security is first
+    properties(tmp_path, *user, "sasl.password=new")
+    login.load()
+    assert login.security is not first
+    assert login.paths == [path]
 
 
 async def test_an_address_that_refuses_connections_says_so() -> None:

@@ -13,6 +13,7 @@ from kafscale.cluster.controller.claim import (
     check_claim,
     claim,
     claim_key,
+    give_back,
     settle,
     watch_claim,
 )
@@ -88,6 +89,32 @@ async def test_whom_a_start_that_failed_did_not_wait_for_is_waited_for_by_the_ne
     await settle(store, "default", found.claim)
     assert not (await claimed(store, wanted("a"))).must_wait
     assert (await claimed(store, wanted("b"))).claim.unsettled == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("before", "waits_for"),
+    [(None, ()), (wanted("a"), ("a",)), (wanted("a", wal=False), ())],
+)
+async def test_a_claim_that_is_given_back_names_the_directory_of_before(
+    before: Claim | None, waits_for: tuple[str, ...]
+) -> None:
+    store = MemoryStore()
+    if before is not None:
+        await claimed(store, before)
+    own = await claimed(store, wanted("unused"))
+    await give_back(store, "default", own)
+    found = await claimed(store, wanted("c"))
+    assert (found.claim.epoch, found.claim.unsettled) == (own.claim.epoch + 1, waits_for)
+    with pytest.raises(Fenced):
+        await check_claim(store, "default", own.claim)
+
+
+async def test_a_claim_that_another_broker_has_by_now_is_not_given_back() -> None:
+    store = MemoryStore()
+    own = await claimed(store, wanted("unused"))
+    await claimed(store, wanted("b"))
+    await give_back(store, "default", own)
+    assert (await claimed(store, wanted("c"))).claim.unsettled == ("unused", "b")
 
 
 async def test_a_claim_that_an_earlier_version_wrote_can_be_read() -> None:
