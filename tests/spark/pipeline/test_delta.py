@@ -23,8 +23,8 @@ from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
 from tests.spark.pipeline.test_fan_out import event, proofs
 from tests.spark.pipeline.test_fan_out import mapping as fanned_out
 
-KILL_COUNT = int(os.environ.get("KAFSCALE_TEST_KILLS", "6"))
-SEED = int(os.environ.get("KAFSCALE_TEST_SEED", "1"))
+KILL_COUNT = int(os.environ.get("FAULTS_KILLS", "6"))
+SEED = int(os.environ.get("FAULTS_SEED", "1"))
 SMALL_LOGS = ["--conf=spark.databricks.delta.snapshotPartitions=2"]
 SETTINGS = {
     "spark.driver.memory": "1g",

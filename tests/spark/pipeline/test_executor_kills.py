@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 KILL_COUNT = 6
-SEED = int(os.environ.get("KAFSCALE_TEST_SEED", "1"))
+SEED = int(os.environ.get("FAULTS_SEED", "1"))
 LONGEST_SECONDS = 1.5  # from the plan of a batch to the kill
 EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 SETTINGS_OF_CLUSTER = {

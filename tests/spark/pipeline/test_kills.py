@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.usefixtures("iceberg"),
 ]
 
-KILL_COUNT = int(os.environ.get("KAFSCALE_TEST_KILLS", "30"))
-SEED = int(os.environ.get("KAFSCALE_TEST_SEED", "1"))
+KILL_COUNT = int(os.environ.get("FAULTS_KILLS", "30"))
+SEED = int(os.environ.get("FAULTS_SEED", "1"))
 MOMENTS = ("batch", "commit", "batch", "maintenance", "batch", "commit")  # over and over
 DRIVER = ("everything", "python", "jvm")
 VICTIMS = {"batch": (*DRIVER, "worker", "worker", "worker"), "commit": DRIVER, "maintenance": DRIVER}
