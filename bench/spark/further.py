@@ -93,10 +93,10 @@ def measure_writer(sides: Sides) -> Iterator[Further]:
 
 def measure_streams(sides: Sides, seconds: float) -> Iterator[Further]:
     """Measure how late the rows of streams are, one source after the other, and how long micro-batches take."""
+    for each in (sides.kafka, sides.ours):
+        _create_topic(each, TOPIC, STREAM_PARTITIONS)
     for trigger, what in TRIGGERS.items():
         for name, format, broker in sides.each():
-            if name != BUCKET:
-                _create_topic(broker, TOPIC, STREAM_PARTITIONS)
             late, batch_seconds = _lateness(sides, format, broker, trigger, seconds)
             yield Further(what=f"{what}, from acknowledgement to row, p50", source=name, seconds=[late[len(late) // 2]])
             yield Further(
