@@ -6,7 +6,8 @@ up (`kafscale.cluster.brokers.failing_over.give_up`), as while it is suspended, 
     within LEASE_SECONDS of a look at the head that found it to be the one it was
     or while it hears of at least half of those that it watches, as when the bucket is away: nobody is fenced then
 
-and otherwise waits for the next look. Others lead GIVEN_UP_WAIT_SECONDS after the fence at the earliest.
+and otherwise waits for the next look. Others lead GIVEN_UP_WAIT_SECONDS after the fence at the earliest. Who knows of
+no other broker has the looks alone: one that has joined since, which only the bucket tells of, may give it up.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class Liveness:
         return not known.is_new or known.is_refusing or self.clock() - known.at >= patience_seconds
 
     def hears_half(self) -> bool:
-        """Tell whether at least half of the watched brokers are heard of; so it is where there are none."""
-        return not self.is_watching or 2 * sum(map(self.is_heard, self._heard)) >= len(self._heard)
+        """Tell whether at least half of the watched brokers are heard of; not where none is, or nobody watches."""
+        return self.is_watching and 2 * sum(map(self.is_heard, self._heard)) >= max(1, len(self._heard))
 
     def silent(self) -> Collection[int]:
         """Return which are lost, or will be soon if nothing is heard of them."""

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers.failing_over import give_up
+from kafscale.cluster.brokers.records import BrokerState
 from kafscale.config import Durability
 from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -98,3 +99,25 @@ async def test_who_was_given_up_acknowledges_nothing_when_others_lead(autojump_c
         assert max(acknowledged_at) < led_at - 0.25
         back = await running.start(3, WAL)
         assert back.broker.services.log.superseded.total() >= 1 + len(acknowledged_at)  # kept for the operator
+
+
+async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(autojump_clock: MockClock) -> None:
+    """One that has joined meanwhile may have it given up, and nothing but the bucket would tell of that."""
+    async with cluster(0) as running:
+        bucket = FaultyStore(running.bucket)
+        running.machines[3] = Machine(bucket, 3)
+        await running.start(3, WAL, flush_interval_seconds=3600.0)
+        await until(lambda: running.controller() == 3)
+        await topic_of(running, 1)
+        bucket.fail(On())
+        running.network.cut(3, 1)
+        await running.start(1, WAL)
+        await until(lambda: running.state(1).brokers[3].state is BrokerState.AWAY)
+        await give_up(running.state(1), 3)
+        await until(lambda: led_by(running.brokers[1].broker) == [0])
+        late = Producing(running, 0, b"late")
+        await trio.sleep(30.0)
+        assert not late.is_acknowledged
+        bucket.heal()
+        await running.brokers[3].ended.wait()
+        assert not late.is_acknowledged

@@ -108,3 +108,12 @@ def test_where_nobody_watches_everybody_counts_as_heard_of() -> None:
     liveness = Liveness(TIMEOUT_SECONDS, lambda: 0.0)
     assert liveness.is_heard(2)
     assert not liveness.lost()
+
+
+def test_who_watches_nobody_does_not_hear_half() -> None:
+    watcher = Watcher()
+    watcher.run_for(5.0, hears=True)
+    assert watcher.liveness.hears_half()
+    watcher.liveness.follow({})
+    assert not watcher.liveness.hears_half()
+    assert not Liveness(TIMEOUT_SECONDS, lambda: watcher.now).hears_half()
