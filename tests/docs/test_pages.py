@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def test_options_exist(page: Path) -> None:
     assert named <= {each.flag for each in options()} | _flags_of_commands() | _FLAGS_OF_OTHERS, "no such option"
 
 
+@cache
 def _flags_of_commands() -> set[str]:
     """Every flag of the other commands, from the sources of `kafscale.cli`, `bench` and `tests.devtools`."""
     folders = (REPOSITORY / "kafscale" / "cli", REPOSITORY / "bench", REPOSITORY / "tests" / "devtools")
