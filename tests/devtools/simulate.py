@@ -3,6 +3,7 @@
     --first N        the first seed; the others follow it
     --processes N    how many at once; as many as there are processors by default
     --events         print the event log of each seed that fails
+    --short          short seeds: transactional clients, and fewer ends of brokers; ten for one
     --cluster        several brokers on one bucket
     --mutation NAME  of them, each does what it must not (`tests.devtools.cluster.mutations`)
 
@@ -51,12 +52,12 @@ class Outcome:
     events: Sequence[str]
 
 
-def run_seed(seed: int, *, of_cluster: bool = False, mutation: str | None = None) -> Outcome:
+def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mutation: str | None = None) -> Outcome:
     """Run a seed; an exception is one of its problems."""
     if mutation is not None:
         with {**MUTATIONS, **NOT_FOUND}[mutation]():
-            return run_seed(seed, of_cluster=of_cluster)
-    simulation = ClusterSimulation(seed) if of_cluster else Simulation(seed)
+            return run_seed(seed, is_short=is_short, of_cluster=of_cluster)
+    simulation = ClusterSimulation(seed) if of_cluster else Simulation(seed, is_short=is_short)
     problems: Sequence[str]
     with _cpu_limit():
         try:
@@ -91,10 +92,15 @@ def _cpu_limit() -> Iterator[None]:
 
 
 def run_seeds(
-    seeds: Sequence[int], processes_count: int, *, of_cluster: bool = False, mutation: str | None = None
+    seeds: Sequence[int],
+    processes_count: int,
+    *,
+    is_short: bool = False,
+    of_cluster: bool = False,
+    mutation: str | None = None,
 ) -> Iterator[Outcome]:
     """Run seeds in processes of their own, in order; they end with the caller."""
-    run = partial(run_seed, of_cluster=of_cluster, mutation=mutation)
+    run = partial(run_seed, is_short=is_short, of_cluster=of_cluster, mutation=mutation)
     with ProcessPoolExecutor(processes_count, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
         yield from pool.map(run, seeds, chunksize=SEEDS_AT_ONCE)
 
@@ -113,13 +119,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--events", action="store_true")
-    parser.add_argument("--cluster", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--short", action="store_true")
+    kind.add_argument("--cluster", action="store_true")
     parser.add_argument("--mutation", choices=[*MUTATIONS, *NOT_FOUND])
     given = parser.parse_args(arguments)
     began = time.monotonic()
     runs, failures, acknowledged, committed = Counter[str](), Counter[str](), 0, 0
     seeds = range(given.first, given.first + given.seeds)
-    for outcome in run_seeds(seeds, given.processes, of_cluster=given.cluster, mutation=given.mutation):
+    outcomes = run_seeds(
+        seeds, given.processes, is_short=given.short, of_cluster=given.cluster, mutation=given.mutation
+    )
+    for outcome in outcomes:
         runs[outcome.durability] += 1
         acknowledged += outcome.acknowledged_count
         committed += outcome.committed_count

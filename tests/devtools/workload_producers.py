@@ -36,6 +36,7 @@ from tests.devtools.workload import (
 
 MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer
 BATCH_RECORDS_MAX_COUNT = 8
+RETRY_MAX_SECONDS = 0.1
 PADDING_MAX_BYTES = 400
 CLOCK_SKEW_MAX_MS = 2_000  # timestamps of records are not in the order of their offsets
 TOMBSTONE_PROBABILITY = 0.2  # of a record whose key others have too
@@ -170,6 +171,9 @@ class IdempotentProducer:
                 return
             batch, reply = in_flight.popleft()
             if not self._take(batch, await reply.wait()):
+                await trio.sleep(
+                    self.random.uniform(0, RETRY_MAX_SECONDS)
+                )  # or it would ask without end at one instant
                 return
             await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
 

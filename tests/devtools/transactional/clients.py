@@ -119,6 +119,7 @@ class TransactionalClients:
     has_rivals: bool = False
     knows: Knows = knows_all
     pace: float = 1.0
+    readers_pause_seconds: float = 0.0
     seen: TransactionsSeen = attrs.field(init=False)
     topics: list[Topic] = attrs.field(factory=list, init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
@@ -295,13 +296,13 @@ class TransactionalClients:
 
     @property
     def _pause_of_readers(self) -> float:
-        return (self.pace - 1) * 0.05
+        return self.readers_pause_seconds + (self.pace - 1) * 0.05
 
     # ---- when all is healed ---------------------------------------------------------------------------------------
 
     async def read_back(self, name: str) -> None:
         """Wait until every transaction has ended, and read everything. Raises KafkaError, BrokerUnavailable."""
-        await self._wait_settled(name)
+        await self.wait_settled(name)
         for topic in self.all_topics:
             uncommitted, committed = self._uncommitted(name, topic), self._committed(name, topic)
             await uncommitted.read_to_end()
@@ -334,7 +335,7 @@ class TransactionalClients:
                     return await fetch_offsets(connection, GROUP, copying.source)
             await trio.sleep(SETTLE_POLL_SECONDS)
 
-    async def _wait_settled(self, name: str) -> None:
+    async def wait_settled(self, name: str) -> None:
         """Ask the coordinators until nothing is open; what has a timeout must not be for ever."""
         with trio.move_on_after(SETTLE_SECONDS) as waiting:
             while unsettled := await self._unsettled():
