@@ -18,13 +18,11 @@ from kafscale.wire.error_codes import BROKER_NOT_AVAILABLE
 
 
 def place_topics(state: ClusterState, draft: TopicDraft, transaction: Transaction) -> Transaction:
-    """Choose leaders among those that serve and are not being drained. Raises KafkaError if there are none.
+    """Choose leaders among those that serve and are not being drained. Raises KafkaError if there are none to choose.
 
     The number of brokers is part of the plan: it is made anew where one has come or gone meanwhile.
     """
     brokers = [broker_id for broker_id, record in state.live().items() if record.may_lead]
-    if not brokers:
-        raise KafkaError(BROKER_NOT_AVAILABLE, "No broker may lead new partitions: each is being drained or stopped.")
     led = Counter(leaders_count(state.placements))
     number = state.next_number
     puts: dict[str, bytes] = {}
@@ -36,6 +34,9 @@ def place_topics(state: ClusterState, draft: TopicDraft, transaction: Transactio
             continue
         row = list(state.placements.get(topic.topic_id, ()))
         new_count = topic.partition_count - len(row)
+        if new_count and not brokers:
+            what = "No broker may lead new partitions: each is being drained or stopped."
+            raise KafkaError(BROKER_NOT_AVAILABLE, what)
         leaders = leaders_of_new(new_count, brokers, led, Counter(each.leader for each in row))
         led.update(leaders)
         first = len(row)

@@ -84,7 +84,7 @@ class Several:
     async def decide(self, partitions: Sequence[Partition]) -> None:
         """Commit where the epochs of partitions that this broker has found begin; nobody is served yet.
 
-        Raises Fenced if another one leads any of them by now, StoreError.
+        What is deleted meanwhile is closed soon. Raises Fenced if another one leads any of them by now, StoreError.
         """
         with ungrouped():
             async with trio.open_nursery() as nursery:
@@ -92,7 +92,7 @@ class Several:
                     nursery.start_soon(self._decide, partition)
 
     async def _decide(self, partition: Partition) -> None:
-        if not await decide_begin(self.writer, partition):
+        if not await decide_begin(self.writer, partition) and self.state.placement(*partition.partition_id) is not None:
             raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
 
     @property

@@ -19,7 +19,7 @@ from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.controller.recovery import preview
 from kafscale.cluster.topics.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
-from kafscale.errors import Fenced, KafScaleError, NotFound, StartupError
+from kafscale.errors import Fenced, KafkaError, KafScaleError, NotFound, StartupError
 from kafscale.log.check.verification import Verifier
 from kafscale.log.repair.findings import Kind
 from kafscale.store.base import ObjectPart, ObjectStore
@@ -583,3 +583,45 @@ async def test_a_topic_that_others_create_while_a_broker_starts_is_led_there_too
         await trio.sleep(1.0)
         gate.open()
         await until(lambda: led)
+
+
+async def test_a_topic_that_others_delete_while_a_broker_starts_does_not_end_that_start(
+    autojump_clock: MockClock,
+) -> None:
+    bucket = FaultyStore(MemoryStore())
+    one, two = (Machine(bucket, broker_id) for broker_id in (1, 2))
+    async with one.run() as a, trio.open_nursery() as nursery:
+        async with two.run(shutdown_timeout_seconds=0.0) as b:  # no time to hand over
+            await create(a.broker, 4)
+            await until(lambda: len(led_by(b.broker)) == 2)
+        await until(lambda: len(a.broker.services.assignment.brokers()) == 1)
+        gate = bucket.hold(On("list", "default/*"))
+        has_started = trio.Event()
+
+        async def start() -> None:
+            async with two.run() as b:
+                await until(
+                    lambda: b.broker.services.topics.get(TOPIC) is None and not b.broker.services.log.partitions
+                )
+                has_started.set()
+
+        nursery.start_soon(start)
+        await gate.wait_arrived()
+        await a.broker.services.topics.delete([TOPIC])
+        gate.open()
+        with trio.fail_after(SOON_SECONDS):
+            await has_started.wait()
+
+
+async def test_topics_are_deleted_where_no_broker_may_lead_new_ones(autojump_clock: MockClock) -> None:
+    (one,) = machines(1)
+    async with one.run() as a:
+        await create(a.broker, 2)
+        state = a.broker.services.assignment.state  # type: ignore[attr-defined]
+        state.brokers[1] = attrs.evolve(state.brokers[1], is_draining=True)
+        refused = (await a.broker.services.topics.create([NewTopic(name="payments", partition_count=1)]))[0]
+        assert isinstance(refused, KafkaError)
+        assert refused.code == error_codes.BROKER_NOT_AVAILABLE
+        (deleted,) = await a.broker.services.topics.delete([TOPIC])
+        assert isinstance(deleted, Topic)
+        assert not state.placements
