@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Awaitable, Callable, Collection, Iterator, Set
 
 import attrs
 import trio
@@ -28,7 +28,6 @@ from kafscale.cluster.brokers.records import (
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
     NOBODY,
-    BrokerRecord,
     BrokerState,
     ControllerRecord,
     record_key,
@@ -194,11 +193,12 @@ class Controller:
         live = self.state.live()
         lost = {each: why for each, why in self.liveness.lost().items() if each in live}
         unheard = [each for each in live if each != self.broker_id and not self.liveness.is_heard(each)]
-        if not self._is_last_resort and _are_most(unheard, live):
-            if _are_most(lost, live):
+        counted = {*live, self.broker_id}  # this one may be away itself
+        if not self._is_last_resort and _are_most(unheard, counted):
+            if _are_most(lost, counted):
                 await self._step_down(controller, len(lost))
             return  # soon more is known
-        self._is_last_resort = self._is_last_resort and _are_most(unheard, live)
+        self._is_last_resort = self._is_last_resort and _are_most(unheard, counted)
         away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
         await self.fail_over.run_once(controller, lost, [each for each in away if self.liveness.is_heard(each)])
 
@@ -207,7 +207,8 @@ class Controller:
             return self._transaction(revision, NOBODY, NOBODY) if self.state.controller == mine else None
 
         await self.state.follower.commit_planned(plan)
-        self._vacancy = self.state.controller
+        controller = self.state.controller
+        self._vacancy = controller if controller is not None and controller.broker_id == NOBODY else None
         self._be_patient()
         logger.warning("nothing is heard of %d brokers, which are most: another one may be the controller", lost_count)
 
@@ -276,6 +277,6 @@ class Controller:
         await self.writer.name_targets(moves)
 
 
-def _are_most(some: Collection[int], live: Mapping[int, BrokerRecord]) -> bool:
-    """Tell whether these are most of the brokers that serve, where that means something."""
-    return len(live) >= MOST_LEAST_COUNT and 2 * len(live.keys() & set(some)) > len(live)
+def _are_most(some: Collection[int], counted: Set[int]) -> bool:
+    """Tell whether these are most of the brokers that count, where that means something."""
+    return len(counted) >= MOST_LEAST_COUNT and 2 * len(counted & set(some)) > len(counted)

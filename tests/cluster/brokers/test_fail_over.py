@@ -278,6 +278,26 @@ async def test_one_of_three_that_is_cut_off_and_decides_first_declares_nobody_de
         await check_goes_on(running, 6, [1, 2])
 
 
+async def test_one_of_three_that_is_away_and_was_overtaken_takes_nobody_for_dead(autojump_clock: MockClock) -> None:
+    """It hears of nobody, and finds only when it commits that another one decides."""
+    async with cluster(0) as running:
+        bucket = FaultyStore(running.bucket)
+        running.machines[1] = Machine(bucket, 1)
+        for broker_id in (1, 2, 3):
+            await running.start(broker_id, Durability.WAL)
+        await until(lambda: all(len(running.state(each).live()) == 3 for each in running.brokers))
+        await trio.sleep(5.0)
+        bucket.fail(LOOK)
+        running.network.cut(1, 2, 3)
+        states: set[BrokerState] = set()
+        for _ in range(600):
+            await trio.sleep(0.1)
+            states |= {running.state(2).brokers[each].state for each in (2, 3)}
+        assert states == {BrokerState.LIVE}
+        assert running.state(2).brokers[1].state is BrokerState.AWAY
+        assert getattr(running.state(2).controller, "broker_id", None) in (2, 3)
+
+
 async def test_a_fenced_broker_that_does_not_know_it_yet_changes_no_metadata(autojump_clock: MockClock) -> None:
     async with cluster(2) as running:
         bucket = FaultyStore(running.bucket)
