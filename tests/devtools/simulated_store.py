@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import attrs
 import trio
@@ -84,10 +84,11 @@ class SimulatedStore(ForwardingStore):
             return await self.store.put_if_match(key, parts, etag)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        async for page in self.store.list(prefix, start_after=start_after):
-            async with self._exchange():
-                pass
-            yield page
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            async for page in pages:
+                async with self._exchange():
+                    pass
+                yield page
 
     async def delete(self, keys: Sequence[str]) -> None:
         async with self._exchange():
