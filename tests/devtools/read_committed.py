@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -9,10 +10,17 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.devtools.clients import DEADLINE_SECONDS, poll_until
 
 
-def read_committed(bootstrap: str, topic: str, partition_count: int, least_count: int = 0) -> list[list[Message]]:
+def read_committed(
+    bootstrap: str,
+    topic: str,
+    partition_count: int,
+    least_count: int = 0,
+    *,
+    settings: Mapping[str, str | int | float | bool] | None = None,
+) -> list[list[Message]]:
     """Return the committed records of each partition, up to where they may be read.
 
-    Waits for at least so many. Raises AssertionError past the deadline.
+    Waits for at least so many. `settings`: what the client needs besides. Raises AssertionError past the deadline.
     """
     found: list[list[Message]] = [[] for _ in range(partition_count)]
     ended: set[int | None] = set()
@@ -26,7 +34,12 @@ def read_committed(bootstrap: str, topic: str, partition_count: int, least_count
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
 
-    config = {"bootstrap.servers": bootstrap, "group.id": "none", "isolation.level": "read_committed"}
+    config = {
+        **(settings or {}),
+        "bootstrap.servers": bootstrap,
+        "group.id": "none",
+        "isolation.level": "read_committed",
+    }
     with closing(Consumer({**config, "enable.partition.eof": True, "enable.auto.commit": False})) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partition_count)])
         poll_until(

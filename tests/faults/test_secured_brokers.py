@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.certificates import Authority, make_authority
@@ -19,6 +19,7 @@ from tests.devtools.clients import wait_until
 from tests.devtools.cluster_load import QUIET, leaders_of
 from tests.devtools.process import BrokerProcess
 from tests.devtools.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.read_committed import read_committed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -58,17 +59,8 @@ class Secured:
 
     def committed(self, count: int) -> Sequence[str]:
         """Return what a consumer of committed records gets, which are to be so many."""
-        values: list[str] = []
-        settings = {**self.client, "group.id": "none", "isolation.level": "read_committed"}
-        with closing(Consumer(settings)) as consumer:
-            consumer.assign([TopicPartition(TOPIC, each, 0) for each in range(PARTITIONS)])
-
-            def has_all() -> bool:
-                values.extend(each.value().decode() for each in consumer.consume(1000, 1.0) if each.error() is None)
-                return len(values) >= count
-
-            wait_until(has_all, "all is read")
-        return values
+        found = read_committed(bootstrap_of(self.brokers), TOPIC, PARTITIONS, count, settings=self.client)
+        return [(each.value() or b"").decode() for messages in found for each in messages]
 
 
 def set_password(user: str, password: str, *where: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -16,13 +17,6 @@ from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire import error_codes
-from kafscale.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from tests.cluster.brokers.test_several import (
     MODES,
     SOON_SECONDS,
@@ -30,6 +24,7 @@ from tests.cluster.brokers.test_several import (
     Machine,
     create,
     led_by,
+    move,
     until,
     values,
 )
@@ -39,15 +34,20 @@ from tests.devtools.memory_broker import MemoryBroker
 OUTAGE_SECONDS = 45.0  # longer than a commit is tried
 
 
-async def move(at: MemoryBroker, indexes: Sequence[int], broker_id: int) -> None:
-    """Have a broker lead partitions; returns when that is known to be wanted."""
-    wanted = [ReassignablePartition(partition_index=index, replicas=[broker_id]) for index in indexes]
-    request = AlterPartitionReassignmentsRequest(
-        timeout_ms=1_000, topics=[ReassignableTopic(name=TOPIC, partitions=wanted)]
-    )
-    client = await at.connect()
-    answer = await client.request(request, AlterPartitionReassignmentsResponse)
-    assert {each.error_code for each in answer.responses[0].partitions} == {error_codes.NONE}
+@asynccontextmanager
+async def forty_each() -> AsyncIterator[tuple[FaultyStore, MemoryBroker, MemoryBroker, Sequence[int]]]:
+    """Run two brokers that lead forty partitions each: yields the first one's bucket, both, and what the first leads,
+    with a record in each.
+    """
+    bucket = MemoryStore()
+    slow = FaultyStore(bucket)
+    async with Machine(slow, 1).run() as a, Machine(bucket, 2).run() as b:
+        await create(a.broker, 80)
+        await until(lambda: len(led_by(b.broker)) == 40)
+        mine = led_by(a.broker)
+        for index in mine:
+            await produce_all(a, index, [b"x"])
+        yield slow, a, b, mine
 
 
 @pytest.mark.parametrize("durability", MODES)
@@ -90,14 +90,7 @@ async def test_the_next_leader_looks_at_once(autojump_clock: MockClock) -> None:
 
 
 async def test_those_whose_turn_has_not_come_are_served(autojump_clock: MockClock) -> None:
-    bucket = MemoryStore()
-    slow = FaultyStore(bucket)
-    async with Machine(slow, 1).run() as a, Machine(bucket, 2).run() as b:
-        await create(a.broker, 80)
-        await until(lambda: len(led_by(b.broker)) == 40)
-        mine = led_by(a.broker)
-        for index in mine:
-            await produce_all(a, index, [b"x"])
+    async with forty_each() as (slow, a, b, mine):
         slow.delay(On("put*"), 0.1)
         await move(a, mine, 2)
         least_count, wanted = 40, {*mine}
@@ -111,14 +104,7 @@ async def test_those_whose_turn_has_not_come_are_served(autojump_clock: MockCloc
 
 
 async def test_a_move_that_is_taken_back_before_its_turn_changes_nothing(autojump_clock: MockClock) -> None:
-    bucket = MemoryStore()
-    slow = FaultyStore(bucket)
-    async with Machine(slow, 1).run() as a, Machine(bucket, 2).run() as b:
-        await create(a.broker, 80)
-        await until(lambda: len(led_by(b.broker)) == 40)
-        mine = led_by(a.broker)
-        for index in mine:
-            await produce_all(a, index, [b"x"])
+    async with forty_each() as (slow, a, b, mine):
         gate = slow.hold(On("put_if_absent", "*.kfs"))
         await move(a, mine, 2)
         await gate.wait_arrived(RELEASED_LEAST_COUNT)

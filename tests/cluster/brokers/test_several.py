@@ -106,6 +106,17 @@ async def produce(running: MemoryBroker, index: int, value: bytes, stamp: Produc
     return answer.error_code
 
 
+async def move(at: MemoryBroker, indexes: Sequence[int], broker_id: int) -> None:
+    """Have a broker lead partitions; returns when that is known to be wanted."""
+    wanted = [ReassignablePartition(partition_index=index, replicas=[broker_id]) for index in indexes]
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=1_000, topics=[ReassignableTopic(name=TOPIC, partitions=wanted)]
+    )
+    client = await at.connect()
+    answer = await client.request(request, AlterPartitionReassignmentsResponse)
+    assert {each.error_code for each in answer.responses[0].partitions} == {error_codes.NONE}
+
+
 async def values(running: MemoryBroker, index: int) -> list[bytes | None]:
     client = await running.connect()
     topic = await topic_at(running.broker)
@@ -314,11 +325,7 @@ async def test_partitions_are_moved_by_who_asks_for_it(autojump_clock: MockClock
         await until(lambda: len(led_by(b.broker)) == 1)
         (index,) = led_by(a.broker)
         assert await produce(a, index, b"x") == error_codes.NONE
-        client = await b.connect()
-        wanted = ReassignableTopic(name=TOPIC, partitions=[ReassignablePartition(partition_index=index, replicas=[2])])
-        request = AlterPartitionReassignmentsRequest(timeout_ms=1_000, topics=[wanted])
-        answer = await client.request(request, AlterPartitionReassignmentsResponse)
-        assert answer.responses[0].partitions[0].error_code == error_codes.NONE
+        await move(b, [index], 2)
         await until(lambda: index in led_by(b.broker))
         assert await values(b, index) == [b"x"]
         assert b.broker.services.assignment.leader(topic, index).node_id == 2  # type: ignore[union-attr]
