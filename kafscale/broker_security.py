@@ -6,7 +6,7 @@ A part of `broker`.
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
@@ -50,20 +50,15 @@ def open_security(settings: Settings) -> BrokerSecurity:
     warn_of_readable(settings, key_file=key_file_of(settings))
     tls = open_listener_tls(settings)
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
-    admin_tls = tls.files if tls is not None and settings.admin_ssl else None
     between = InterBrokerLogin.open(settings)
-    watched: list[Watched] = []
-    if tls is not None:
-        watched.append(tls.files)
-    if token is not None:
-        watched.append(token)
-    if between is not None:
-        watched.append(between)
+    files = None if tls is None else tls.files
+    admin_tls = files if settings.admin_ssl else None
+    read_again: Sequence[Watched | None] = (files, token, between)
     return BrokerSecurity(
         tls=tls,
         between=between,
         access=AdminAccess(own_names=own_names(settings), token=token, tls=admin_tls),
-        watch=FileWatch(watched, settings.ssl.ssl_reload_interval_seconds),
+        watch=FileWatch([each for each in read_again if each is not None], settings.ssl.ssl_reload_interval_seconds),
     )
 
 

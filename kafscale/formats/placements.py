@@ -3,8 +3,9 @@
     assignments/<topic id, 32 hex digits>/<hundred, 5 digits>     partitions 100 * hundred to 100 * hundred + 99
 
 A row is JSON, with a list for each column. Broker `leaders[n]` leads the n-th partition of the row, with leader epoch
-`epochs[n]`. It lists what the bucket holds, and commits where its epoch begins before anybody is served:
-`decided_epochs[n]` began at `decided_offsets[n]`, and the partition is *decided* while that is the epoch of its leader.
+`epochs[n]`. Where its epoch begins is committed before anybody is served: by the leader before, which released it with
+all of it in the bucket, or else by this one, when it has listed what the bucket holds. `decided_epochs[n]` began at
+`decided_offsets[n]`, and the partition is *decided* while that is the epoch of its leader.
 
 What a broker of an earlier epoch has written that ends at or behind that came too late (`resolution`, which is told so
 by `begun`). While a partition is not decided, its leader may have listed it already: an object that has come since will
@@ -35,7 +36,7 @@ class Beginning:
 
     @property
     def is_decided(self) -> bool:
-        """Tell whether the leader has committed where its epoch begins."""
+        """Tell whether it is committed where the epoch of its leader begins."""
         return self.decided_epoch == self.epoch
 
     @property

@@ -156,18 +156,22 @@ class Heartbeats:
                 await self._changed.wait()
 
     async def _ask(self, broker_id: int, line: Line, revision: int) -> None:
-        request = BrokerHeartbeatRequest(
-            broker_id=self.broker_id,
-            broker_epoch=self.incarnation,
-            current_metadata_offset=revision,
-            want_fence=False,
-            want_shut_down=False,
-        )
-        response = await line.request(request, BrokerHeartbeatResponse)
+        response = await line.request(heartbeat(self.broker_id, self.incarnation, revision), BrokerHeartbeatResponse)
         is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         if is_refused and broker_id not in self._refusing:
             logger.warning("broker %d refuses heartbeats: this one needs ClusterAction on the cluster there", broker_id)
         (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
+
+
+def heartbeat(broker_id: int, incarnation: int, revision: int) -> BrokerHeartbeatRequest:
+    """Return what an incarnation of a broker sends that knows the metadata up to a revision."""
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=incarnation,
+        current_metadata_offset=revision,
+        want_fence=False,
+        want_shut_down=False,
+    )
 
 
 def was_refused(exc: BaseException | None) -> bool:

@@ -240,12 +240,17 @@ class Leading:
         Whoever has handed it over has committed that, and it is this broker's since: nobody takes it without a fence.
         """
         placement = self.state.placement(*partition.partition_id)
-        is_known = placement is not None and placement.is_decided and placement.epoch == partition.leader_epoch
         is_given_away = partition.partition_id in self._handed_over  # perhaps
-        if placement is None or not is_known or placement.recover or is_given_away or not self._is_current():
-            return await decide_begin(self.writer, partition)
-        await trio.lowlevel.checkpoint()
-        return True
+        if (
+            placement is not None
+            and placement.is_settled
+            and placement.epoch == partition.leader_epoch
+            and not is_given_away
+            and self._is_current()
+        ):
+            await trio.lowlevel.checkpoint()
+            return True
+        return await decide_begin(self.writer, partition)
 
     # ---- what has been recovered -----------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class Placement:
 
     @property
     def is_decided(self) -> bool:
-        """Tell whether the leader has committed where its epoch begins."""
+        """Tell whether it is committed where the epoch of its leader begins."""
         return self.decided_epoch == self.epoch
 
     @property

@@ -12,9 +12,10 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.calls import BrokerCalls
+from kafscale.cluster.brokers.heartbeats import heartbeat
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -50,13 +51,7 @@ class Telling:
     async def _tell(self, broker_id: int) -> None:
         while broker_id in self._untold:
             self._untold.discard(broker_id)
-            request = BrokerHeartbeatRequest(
-                broker_id=self.broker_id,
-                broker_epoch=self.incarnation,
-                current_metadata_offset=self.revision(),
-                want_fence=False,
-                want_shut_down=False,
-            )
+            request = heartbeat(self.broker_id, self.incarnation, self.revision())
             with suppress(BrokerUnavailable, ProtocolError, KafkaError):
                 await self.calls.ask(broker_id, request, BrokerHeartbeatResponse)
         self._asking.discard(broker_id)
