@@ -31,12 +31,13 @@ log, so that fewer requests share a sync and what a round costs.
 """,
     MOVING: """## A hundred partitions move at once
 
-Three brokers; broker 1 leads all 100 partitions of a topic, and broker 2 is to lead them, by one reassignment, while an
-idempotent producer of librdkafka sends records of 4 KiB to all of them. A gap is the longest time from sending to the
-acknowledgement of a record of a partition, from then until a second after the last has moved. So it has what the
-producer waits by itself (`retry.backoff.ms`, 100 ms), and what a busy machine has anybody wait: see `before`. `wal` has
-a directory as the bucket, `s3-wal` MinIO, with a stream that waits for a PUT. In simulated time nobody waits for a
-core: what is left is the bucket's 25 ms an operation, and who waits for whom; a gap is there how long nobody leads.
+Three brokers; broker 1 leads all 100 partitions of a topic, and broker 2 is to lead them, by one reassignment, while
+ten idempotent producers of librdkafka send records of 4 KiB to ten of them each: one alone has five requests under way,
+each for one partition. A gap is the longest time from sending to the acknowledgement of a record of a partition, from
+then until a second after the last has moved. So it has what a producer waits by itself (`retry.backoff.ms`, 100 ms),
+and what a busy machine has anybody wait: see `before`. `wal` has a directory as the bucket, `s3-wal` MinIO, with a
+stream that waits for a PUT. In simulated time nobody waits for a core: what is left is the bucket's 25 ms an operation,
+and who waits for whom; a gap is there how long nobody leads.
 """,
     KILLING: """## A broker is killed
 
