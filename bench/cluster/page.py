@@ -27,7 +27,8 @@ _ABOUT = {
 `kafscale serve --processes N` in `wal`, with a directory as the bucket. The same clients for all N: 16 partitions, and
 connections that have 64 requests in flight each, to one process each. CPU is that of all processes together, the
 supervisor among them; 1 process is `kafscale serve` without the option. With more processes each of them syncs its own
-log, so that fewer requests share a sync and what a round costs.
+log, so that fewer requests share a sync and what a round costs. How much of it that is, shows 1 process with as many
+connections and partitions as each of several has.
 """,
     MOVING: """## A hundred partitions move at once
 

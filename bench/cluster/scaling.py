@@ -25,7 +25,9 @@ from tests.devtools.process import BrokerProcess, broker_process
 from tests.devtools.several_processes import several_broker_processes
 
 COUNTS = (1, 2, 4)
-CONNECTIONS = 4  # each to one process, with `in_flight` requests under way; of these there are as many for all counts
+CONNECTIONS = 4  # each to one process, with `in_flight` requests under way
+# Processes and connections: as many of these for all counts; and one process with its share of them, and of partitions.
+SHAPES = [*((count, CONNECTIONS) for count in COUNTS), *((1, CONNECTIONS // count) for count in COUNTS[1:])]
 POINTS = (Point.parse("16KiB/64/16"), Point.parse("1KiB/64/16"))
 CPU, RATE = "CPU us/request", "requests/s"
 MOST_COST = 1.15  # of a request, beside one process
@@ -36,35 +38,49 @@ def system_of(count: int) -> str:
     return f"{count} process{'' if count == 1 else 'es'}"
 
 
-def load_of(point: Point) -> str:
+def load_of(point: Point, connections: int = CONNECTIONS) -> str:
     """Return the name of the load."""
-    return f"produce {point}, {CONNECTIONS} connections"
+    return f"produce {point}, {connections} connection{'' if connections == 1 else 's'}"
 
 
 def jobs() -> Sequence[Job]:
     """Return what is measured."""
     return [
-        Job(group=SCALING, load=load_of(point), system=system_of(count), measure=partial(measure, point, count))
+        Job(
+            group=SCALING,
+            load=load_of(point, connections),
+            system=system_of(count),
+            measure=partial(measure, point, count, connections),
+        )
         for point in POINTS
-        for count in COUNTS
+        for count, connections in SHAPES
     ]
 
 
 TARGETS = [
-    Target(group=SCALING, load=load_of(point), system=system_of(count), figure=CPU, factor=MOST_COST, peer=system_of(1))
+    Target(
+        group=SCALING,
+        load=load_of(point),
+        system=system_of(count),
+        figure=CPU,
+        factor=MOST_COST,
+        peer=system_of(1),
+        peer_load=load_of(point, connections),
+    )
     for point in POINTS
     for count in COUNTS[1:]
+    for connections in (CONNECTIONS, CONNECTIONS // count)
 ]
 
 
-def measure(point: Point, count: int, options: RunOptions) -> Mapping[str, float]:
+def measure(point: Point, count: int, connections: int, options: RunOptions) -> Mapping[str, float]:
     """Start so many processes, and send them a load."""
     with (
         TemporaryDirectory(prefix="kafscale-bench-", dir=options.directory) as directory,
         _running(count, Path(directory), options) as broker,
         closing(Runner()) as runner,
     ):
-        shares = spread(broker.bootstrap, point.partitions, CONNECTIONS)
+        shares = spread(broker.bootstrap, point.partitions * connections // CONNECTIONS, connections)
         load = ProduceLoad(address=broker.kafka, point=point, seconds=options.seconds, shares=shares)
         runner.send(run_produce, attrs.evolve(load, seconds=options.warm_up_seconds))
         before = with_descendants_cpu_seconds(broker.pid)

@@ -20,7 +20,7 @@ from bench.cluster.jobs import AT_LEAST, BESIDE, SCALING, Job, Target, turns
 from bench.cluster.model import Costs, Reach
 from bench.cluster.moving import LONGEST
 from bench.cluster.page import write_page
-from bench.cluster.scaling import COUNTS, CPU, POINTS, load_of, spread, system_of
+from bench.cluster.scaling import CPU, POINTS, SHAPES, load_of, spread, system_of
 from bench.cluster.steady import Acknowledged, SteadyLoad, read_back, run_steady
 from bench.options import RunOptions
 from bench.points import TOPIC, Point
@@ -154,9 +154,9 @@ def test_the_model_names_what_limits_first():
 def test_the_page_has_targets_figures_and_what_follows_from_them(tmp_path):
     findings = Findings.begin()
     findings.rows += [
-        row(load_of(point), system_of(count), **{CPU: 100.0 + count, "requests/s": 1234.0})
+        row(load_of(point, connections), system_of(count), **{CPU: 104.0 + count - connections, "requests/s": 1234.0})
         for point in POINTS
-        for count in COUNTS
+        for count, connections in SHAPES
     ]
     served = {"partitions": 100.0, "all served after s": 5.0}
     findings.rows.append(row("fail-over", str(RACES[-1]), group=CONTROLLER, **served))
@@ -164,7 +164,8 @@ def test_the_page_has_targets_figures_and_what_follows_from_them(tmp_path):
     findings.failures.append(Failure(group=SCALING, load="a|b", system="x", round=0, error="it\nbroke"))
     page = write_page(findings, tmp_path).read_text()
     assert f"| {load_of(POINTS[0])} | 2 processes | 102 | 1,234 |" in page
-    assert "| <= 1.15x | yes |" in page
+    assert "| 2 processes | CPU us/request | 102 | 101 (1 process, 4 connections) | 1.01 | <= 1.15x | yes |" in page
+    assert "| 2 processes | CPU us/request | 102 | 103 (1 process, 2 connections) | 0.99 | <= 1.15x | yes |" in page
     assert "commits once, one after the other: 50 ms for each" in page.replace("\n", " ")
     assert all(f"| {machines} | {cores} |" in page for cores, machines in model.MACHINES)
     assert "| together |" in page
