@@ -64,6 +64,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     for topic in request.topics:
         if by_id:
             topic.name = name_of(services, topic.topic_id)
+            topic_ids[topic.name] = topic.topic_id
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
@@ -123,15 +124,16 @@ def check_partition(
     *,
     by_id: bool,
 ) -> int:
-    """Return the error code of a partition whose offset is to be committed; the id of its topic is noted."""
+    """Return the error code of a partition whose offset is to be committed; the id of its topic is noted, or known."""
     topic = services.topics.get(at.topic)
+    if topic is not None and topic_ids.setdefault(at.topic, topic.topic_id) != topic.topic_id:
+        topic = None  # another one has had its name since
     if topic is None and by_id:
         return UNKNOWN_TOPIC_ID
     if topic is None or not 0 <= at.partition < topic.partition_count:
         return UNKNOWN_TOPIC_OR_PARTITION
     if services.groups.is_metadata_too_large(metadata):
         return OFFSET_METADATA_TOO_LARGE
-    topic_ids.setdefault(at.topic, topic.topic_id)
     return NONE
 
 

@@ -29,7 +29,8 @@ from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import NO_GENERATION
-from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.records import NO_TOPIC_ID, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import distinct, distinct_partitions
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
@@ -157,7 +158,9 @@ def _fetch(services: Services, call: Call, asked: _Asked) -> list[OffsetFetchRes
     def answer(topic: _Topic) -> OffsetFetchResponseTopic:
         if not topic.is_unknown and not services.access.allows(call, DESCRIBE_TOPIC, topic.name):
             return _failed(topic, topics[topic], TOPIC_AUTHORIZATION_FAILED)
-        return _topic(topic, topics[topic], offsets.get(topic.name, {}), is_unstable)
+        of_present = partial(_of_present, services.topics.get(topic.name))
+        known = offsets.get(topic.name, {})
+        return _topic(topic, topics[topic], lambda index: of_present(known.get(index)), is_unstable)
 
     return mapped(answer, tuple(topics))
 
@@ -171,6 +174,12 @@ def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_
             yield _Topic(name, topic.topic_id)
 
 
+def _of_present(topic: Topic | None, offset: OffsetAndMetadata | None) -> OffsetAndMetadata | None:
+    """Leave out what was committed of an earlier topic of the name, which is deleted and not forgotten yet."""
+    is_former = topic is not None and offset is not None and offset.topic_id not in (NO_TOPIC_ID, topic.topic_id)
+    return None if is_former else offset
+
+
 def _never(at: TopicPartition) -> bool:
     return False
 
@@ -178,7 +187,7 @@ def _never(at: TopicPartition) -> bool:
 def _topic(
     topic: _Topic,
     partitions: Collection[int],
-    offsets: Mapping[int, OffsetAndMetadata],
+    offset_of: Callable[[int], OffsetAndMetadata | None],
     is_unstable: Callable[[TopicPartition], bool],
 ) -> OffsetFetchResponseTopic:
     def answer(partition: int) -> OffsetFetchResponsePartition:
@@ -186,7 +195,7 @@ def _topic(
             return OffsetFetchResponsePartition(partition_index=partition, error_code=UNKNOWN_TOPIC_ID)
         if is_unstable(TopicPartition(topic.name, partition)):
             return OffsetFetchResponsePartition(partition_index=partition, error_code=UNSTABLE_OFFSET_COMMIT)
-        return _partition(partition, offsets.get(partition))
+        return _partition(partition, offset_of(partition))
 
     topic_id = NO_ID if topic.topic_id is None else topic.topic_id
     return OffsetFetchResponseTopic(name=topic.name, topic_id=topic_id, partitions=mapped(answer, partitions))

@@ -41,6 +41,7 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
     deletes_all = services.access.allows(call, DELETE_IN_CLUSTER, tells=False)
     results: list[DeletableTopicResult] = []
     by_name: dict[str, DeletableTopicResult] = {}
+    topic_ids: dict[str, bytes] = {}  # of those that are given by id
     async for topic, count in in_turns(_counted(asked)):
         result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
         results.append(result)
@@ -52,10 +53,13 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
                 raise KafkaError(INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
             assert result.name is not None
             by_name[result.name] = result
+            if topic.name is None:
+                topic_ids[result.name] = topic.topic_id
         except KafkaError as exc:
             result.error_code, result.error_message = exc.code, exc.message
     charges = services.quotas.charges(call, strict_since=5)
-    outcomes = await services.topics.delete(by_name, charge=None if charges is None else charges.charge)
+    charge = None if charges is None else charges.charge
+    outcomes = await services.topics.delete(by_name, topic_ids=topic_ids, charge=charge)
     for result, outcome in zip(by_name.values(), outcomes, strict=True):
         if isinstance(outcome, KafkaError):
             result.error_code, result.error_message = outcome.code, outcome.message

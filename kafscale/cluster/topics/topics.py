@@ -304,9 +304,19 @@ class TopicRegistry:
         """Set other configs on each topic."""
         return await self._change(changes, self._plan_configs, validate_only=validate_only)
 
-    async def delete(self, names: Iterable[str], *, charge: Charge | None = None) -> list[Outcome]:
-        """Delete each. `charge` is told of the partitions that it had."""
-        return await self._change(names, self._plan_deletion, charge=charge)
+    async def delete(
+        self, names: Iterable[str], *, topic_ids: Mapping[str, bytes] | None = None, charge: Charge | None = None
+    ) -> list[Outcome]:
+        """Delete each. `charge` is told of the partitions that it had.
+
+        Of the names in `topic_ids` only these topics are meant, and no later ones of the same name.
+        """
+        only = topic_ids or {}
+
+        def plan_deletion(draft: TopicDraft, name: str) -> Topic:
+            return self._plan_deletion(draft, name, only.get(name))
+
+        return await self._change(names, plan_deletion, charge=charge)
 
     def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
         """Partition to the first offset that was not removed, for the partitions where something was."""
@@ -434,7 +444,10 @@ class TopicRegistry:
         draft.put(topic)
         return topic
 
-    def _plan_deletion(self, draft: TopicDraft, name: str) -> Topic:
+    def _plan_deletion(self, draft: TopicDraft, name: str, topic_id: bytes | None) -> Topic:
+        found = draft.get(name)
+        if topic_id is not None and (found is None or found.topic_id != topic_id):
+            raise KafkaError(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         topic = _existing(draft, name)
         if is_internal(name):
             raise KafkaError(INVALID_REQUEST, f"Deletion of internal topic {name} is prohibited.")

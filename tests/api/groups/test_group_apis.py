@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.calls import Api
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
+from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
@@ -407,6 +409,29 @@ async def test_offsets_of_a_topic_that_is_gone_are_not_told_by_id(autojump_clock
     for version, expected in ((9, ["t", "u"]), (10, [known("u").topic_id])):
         (group,) = (await ask(offset_fetch.API, services, request, version=version)).groups
         assert [topic.name if version < 10 else topic.topic_id for topic in group.topics] == expected
+
+
+async def test_an_id_does_not_stand_for_a_later_topic_of_the_name(services: Any) -> None:
+    """Others run between the look at a request's ids and that at its partitions, and may make the topic anew."""
+    of_id = partial(offset_commit.check_partition, services, TopicPartition("t", 0), None, by_id=True)
+    assert of_id({"t": topic_id(services, "t")}) == e.NONE
+    assert of_id({"t": NO_TOPIC_ID}) == e.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", [9, 10])
+async def test_offsets_of_an_earlier_topic_of_the_name_are_not_told(
+    autojump_clock: MockClock, services: Any, version: int
+) -> None:
+    """It may be deleted and made anew while the groups' coordinator moves, or before it has forgotten the offsets."""
+    await ask(offset_commit.API, services, commit_request({"t": {0: 7, 1: 8}}), version=BY_NAME)
+    await services.topics.delete(["t"])
+    await services.topics.create([NewTopic(name="t", partition_count=2)])
+    await ask(offset_commit.API, services, commit_request({"t": {1: 3}}), version=BY_NAME)
+    wanted = by_id(services, [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+    (group,) = (await ask(offset_fetch.API, services, request, version=version)).groups
+
+    assert offsets(by_id(services, group.topics)) == {"t": {0: -1, 1: 3}}
 
 
 @pytest.mark.parametrize(

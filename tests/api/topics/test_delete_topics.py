@@ -3,6 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
 
 from kafscale.api.topics.delete_topics import API
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
@@ -68,3 +71,25 @@ async def test_requests_that_make_no_sense(services: Any) -> None:
         (error_codes.NONE, None),
         (error_codes.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."),
     ]
+
+
+async def test_an_id_does_not_stand_for_a_later_topic_of_the_same_name(autojump_clock: MockClock) -> None:
+    store = MemoryMetadataStore()
+    services = some_services(topics=TopicRegistry(store=store))
+    topics = services.topics
+    await topics.create([NewTopic(name="a")])
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topics.get("a").topic_id)], timeout_ms=1000)
+    store.gate = trio.Event()
+    responses = []
+
+    async def delete_by_id() -> None:
+        responses.append(await ask(API, services, request))
+
+    async with trio.open_nursery() as nursery:
+        # Each begins when the one before is on its way, or waits for it.
+        for step in (lambda: topics.delete(["a"]), lambda: topics.create([NewTopic(name="a")]), delete_by_id):
+            nursery.start_soon(step)
+            await trio.testing.wait_all_tasks_blocked()
+        store.gate.set()
+    assert [each.error_code for each in responses[0].responses] == [error_codes.UNKNOWN_TOPIC_ID]
+    assert names(services) == ["a"]

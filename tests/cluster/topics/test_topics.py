@@ -167,6 +167,16 @@ async def test_a_change_that_could_not_be_stored_changes_nothing(
     assert topics.partition_count == 1
 
 
+async def test_a_topic_of_an_id_is_not_a_later_one_of_its_name(topics: TopicRegistry) -> None:
+    former = await create(topics, "orders")
+    await topics.delete(["orders"])
+    later = await create(topics, "orders")
+    error = failed(await topics.delete(["orders"], topic_ids={"orders": former.topic_id}))
+    assert error.code == error_codes.UNKNOWN_TOPIC_ID
+    assert topics.all() == [later]
+    assert succeeded(await topics.delete(["orders"], topic_ids={"orders": later.topic_id})) == later
+
+
 async def test_a_cancelled_creation_did_not_happen(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
     store.gate = trio.Event()
     with trio.CancelScope() as scope:
