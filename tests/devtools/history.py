@@ -129,11 +129,12 @@ class _FoundByTime:
 
 @attrs.frozen
 class _EpochEnd:
-    """The answer to where the records of epochs up to `epoch` end."""
+    """The answer to where the records of epochs up to `epoch` end; `is_final` if none of them can come any more."""
 
     epoch: int
     end_offset: int
     began: int
+    is_final: bool
 
 
 @attrs.frozen
@@ -272,10 +273,13 @@ class History:
         self.note(f"found {partition} {wanted_ms} at {offset} {timestamp_ms}")
         self._partitions[partition].times.append(_FoundByTime(wanted_ms, offset, timestamp_ms, began))
 
-    def saw_epoch_end(self, partition: str, epoch: int, *, end_offset: int, began: int) -> None:
-        """The broker, asked at `began`, said where the records of epochs up to this one end."""
+    def saw_epoch_end(self, partition: str, epoch: int, *, end_offset: int, began: int, is_final: bool = False) -> None:
+        """The broker, asked at `began`, said where the records of epochs up to this one end.
+
+        `is_final`: it led with a later epoch, so that none of them can come any more.
+        """
         self.note(f"epoch end {partition} {epoch} at {end_offset}")
-        self._partitions[partition].epoch_ends.append(_EpochEnd(epoch, end_offset, began))
+        self._partitions[partition].epoch_ends.append(_EpochEnd(epoch, end_offset, began, is_final))
 
     def forgive(self, partition: str, from_offset: int) -> None:
         """A broker has taken over that begins here: what was seen behind it may come again, or not, or differ."""
@@ -601,6 +605,8 @@ def _divided(partition: _Partition) -> Iterator[_Finding]:
         for offset, epoch in epochs.items():
             if epoch > end.epoch and offset < end.end_offset:
                 yield Kind.WRONG_EPOCH, f"{what}, offset {offset} has epoch {epoch}"
+            elif epoch <= end.epoch and offset >= end.end_offset and end.is_final:
+                yield Kind.WRONG_EPOCH, f"{what} for good, offset {offset} has epoch {epoch}"
             elif epoch <= end.epoch and offset >= end.end_offset and partition.read_at[offset] < end.began:
                 yield Kind.WRONG_EPOCH, f"{what}, offset {offset} was read before and has epoch {epoch}"
 

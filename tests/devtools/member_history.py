@@ -82,12 +82,17 @@ class MembersSeen:
         member.untold_until = member.unanswered[0] + self.rebalance_seconds
         return began
 
-    def answered(self, member: Membership, epoch: int, assigned: Assigned | None, *, began: float) -> None:
-        """The broker has taken the heartbeat that was sent at `began`, and says what the member is to have, if new."""
+    def answered(
+        self, member: Membership, epoch: int, assigned: Assigned | None, *, began: float, is_known: bool = True
+    ) -> None:
+        """The broker has taken the heartbeat that was sent at `began`, and says what the member is to have, if new.
+
+        `is_known`: to whoever coordinates the group by now. Otherwise another broker may not know of it.
+        """
         self.note(f"member {member.member_id} at {epoch} {'as before' if assigned is None else sorted(assigned)}")
         if epoch < member.epoch and not member.is_forgiven:
             self._found("epoch went back", member, f"{epoch} after {member.epoch}")
-        if member.lost:
+        if member.lost and is_known:
             self._found("taken away unasked", member, f"{sorted(member.lost)}, and it is a member still")
             member.lost.clear()
         member.epoch, member.is_forgiven = epoch, False
@@ -95,7 +100,9 @@ class MembersSeen:
             self._members.append(member)
         if assigned is not None:
             member.target = assigned
-        if member.has <= member.target:  # and the broker has been told
+        if not is_known:
+            pass
+        elif member.has <= member.target:  # and the broker has been told
             member.gives_up_until = math.inf
         elif member.gives_up_until == math.inf:
             member.gives_up_until = member.unanswered[0] + self.rebalance_seconds
@@ -104,6 +111,9 @@ class MembersSeen:
             member.has |= assigned
         else:
             self._give(member, member.has)
+        if not is_known:
+            member.on_time_until = min(member.on_time_until, began)
+            return
         member.on_time_until = began + self.session_seconds
         member.unanswered.clear()
         member.untold_until = math.inf
@@ -139,12 +149,17 @@ class MembersSeen:
         if self.now() < known_until:
             self._found("refused without cause", member, f"{why} as it leaves, on time until {known_until:.3f}")
 
-    def refused(self, member: Membership, why: str, *, may_be_late: bool) -> None:
-        """A heartbeat was refused: it is no member any more, or at another epoch (`may_be_late`)."""
+    def refused(self, member: Membership, why: str, *, may_be_late: bool, is_known: bool = True) -> None:
+        """A heartbeat was refused: it is no member any more, or at another epoch (`may_be_late`).
+
+        `is_known`: by whoever coordinates the group by now. Another one may not know what has been answered since.
+        """
         self.note(f"member {member.member_id} is refused: {why}")
         # Two answers that got lost may have raised its epoch twice; or one, that also told it to give up more.
         is_late = may_be_late and len(member.unanswered) > (2 if member.gives_up_until == math.inf else 1)
-        if not member.epoch:
+        if not is_known:
+            pass
+        elif not member.epoch:
             self._found("refused without cause", member, f"{why} as it joins")
         elif self.now() < member.safe_until and not is_late:
             self._found("refused without cause", member, f"{why}, on time until {member.safe_until:.3f}")

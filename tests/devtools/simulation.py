@@ -268,7 +268,7 @@ class Simulation:
         await self._look_at_bucket(complete=True)
         if self._is_watched:
             self.watcher.look_at_end(self._end_offset)
-        self.faults += self._left_of_deleted_topics(recreator)
+        self.faults += recreator.left_behind(self._bucket._keys)
         self.faults += recreator.faults
         self.faults += self._found_hanging()
         await self._start(calm=True)
@@ -280,7 +280,7 @@ class Simulation:
         """Wait until what is not needed has been deleted."""
         for _ in range(QUIET_MAX_COUNT):
             await trio.sleep(QUIET_SECONDS)
-            if not self._left_of_deleted_topics(recreator):
+            if not recreator.left_behind(self._bucket._keys):
                 return
 
     # ---- turns ------------------------------------------------------------------------------------------------
@@ -619,12 +619,6 @@ class Simulation:
             return []
         counts = {each.name: each.hanging_count for each in self._lives}
         return [f"{name} found {count} hanging transactions" for name, count in counts.items() if count]
-
-    def _left_of_deleted_topics(self, recreator: Recreator) -> list[str]:
-        """Objects that nobody will ever need or delete."""
-        deleted = {each.topic_id: each.label for each in recreator.topics[:-1]}
-        keys = filter(None, map(parse_segment_key, self._bucket._keys))
-        return [f"{key.key} of {deleted[key.topic_id]} is left" for key in keys if key.topic_id in deleted]
 
     def _check_nothing_unacknowledged_is_visible(self, life: SimulatedBroker) -> None:
         """Under `wal`, no segment may begin where consumers can't read yet."""

@@ -218,6 +218,12 @@ def epoch_that_ends_too_early(history: History) -> None:
     history.saw_epoch_end(ORDERS, 1, end_offset=4, began=history.now())
 
 
+def epoch_that_goes_on_behind_its_end(history: History) -> None:
+    history.sent("e", ORDERS, "e4")
+    history.saw_epoch_end(ORDERS, 1, end_offset=4, began=history.now(), is_final=True)
+    history.polled("d", ORDERS, [Read(4, "e4", leader_epoch=1)])
+
+
 def resurrected(history: History) -> None:
     history.tombstones_may_go = True
     for offset, value in ((4, "v"), (5, "tombstone"), (6, "other")):
@@ -260,6 +266,7 @@ PLANTS: list[tuple[Callable[[History], None], set[Kind]]] = [
     (found_with_another_timestamp, {Kind.WRONG_TIME}),
     (epoch_that_ends_too_late, {Kind.WRONG_EPOCH}),
     (epoch_that_ends_too_early, {Kind.WRONG_EPOCH}),
+    (epoch_that_goes_on_behind_its_end, {Kind.WRONG_EPOCH}),
     (resurrected, {Kind.RESURRECTED}),
 ]
 

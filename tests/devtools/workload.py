@@ -253,7 +253,10 @@ def marker_offsets(data: Iterable[memoryview]) -> list[int]:
 
 @attrs.define(eq=False, kw_only=True)
 class Committer:
-    """Commits growing offsets of one group, and after each reconnection asks which one the broker has."""
+    """Commits growing offsets of one group, and after each reconnection asks which one the broker has.
+
+    `by_topic_id`: so that no later topic of the same name gets its offsets, nor it those of an earlier one.
+    """
 
     group: str
     topic: Topic
@@ -262,7 +265,8 @@ class Committer:
     random: Random
     stopping: trio.Event
     pause_max_seconds: float = 4 * PAUSE_MAX_SECONDS
-    _offset: int = attrs.field(default=0, init=False)
+    by_topic_id: bool = False
+    _offset: int = attrs.field(default=0, alias="first_offset")
 
     async def run(self) -> None:
         """Raises KafkaError."""
@@ -287,18 +291,21 @@ class Committer:
         ]
         for index in range(self.topic.partition_count):
             self.history.committing(self.group, self.topic.partition_name(index), self._offset)
-        topics = [OffsetCommitRequestTopic(name=self.topic.name, partitions=partitions)]
-        request = OffsetCommitRequest(group_id=self.group, member_id="", topics=topics)
-        response = await connection.request(request, OffsetCommitResponse)
+        topic = OffsetCommitRequestTopic(name=self.topic.name, topic_id=self.topic.topic_id, partitions=partitions)
+        request = OffsetCommitRequest(group_id=self.group, member_id="", topics=[topic])
+        version = OffsetCommitRequest.MAX_VERSION if self.by_topic_id else None
+        response = await (await connection.send(request, OffsetCommitResponse, version=version)).wait()
         for answer in response.topics[0].partitions:
             if was_done(answer.error_code, f"commit of group {self.group}"):
                 self.history.committed(self.group, self.topic.partition_name(answer.partition_index), self._offset)
 
     async def _fetch(self, connection: Connection) -> None:
         indexes = list(range(self.topic.partition_count))
-        wanted = OffsetFetchRequestTopic(name=self.topic.name, partition_indexes=indexes)
+        topic_id = self.topic.topic_id
+        wanted = OffsetFetchRequestTopic(name=self.topic.name, topic_id=topic_id, partition_indexes=indexes)
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=[wanted])])
-        group = (await connection.request(request, OffsetFetchResponse)).groups[0]
+        version = OffsetFetchRequest.MAX_VERSION if self.by_topic_id else None
+        group = (await (await connection.send(request, OffsetFetchResponse, version=version)).wait()).groups[0]
         for answer in (each for topic in group.topics for each in topic.partitions):
             if not answer.error_code and not group.error_code:
                 where = self.topic.partition_name(answer.partition_index)

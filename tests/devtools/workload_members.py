@@ -2,14 +2,16 @@
 
 They send ConsumerGroupHeartbeat themselves, over crashes of the broker, give up what they are to give up, sooner or
 later or never, and commit offsets of what they have at the epoch that they are at. Now and then one commits as somebody
-who it is no more, which must be refused.
+who it is no more, which must be refused. What they commit is a number, or how far they have read (`group_reads`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from random import Random
+from typing import Any, Protocol
 
 import attrs
 import trio
@@ -34,13 +36,14 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
+from tests.devtools.group_reads import GroupReads, MemberReads
 from tests.devtools.history import History
 from tests.devtools.member_history import Assigned, Membership, MembersSeen
-from tests.devtools.workload import Connect, Topic, reconnecting, was_done
+from tests.devtools.workload import Connect, Knows, Topic, reconnecting, was_done
 
 TAKES_PART_PROBABILITY = 0.4  # that there is a group
 MEMBERS_MAX_COUNT = 3
-SESSION_SECONDS = [0.6, 2.0, 10.0]
+SESSIONS_SECONDS = [0.6, 2.0, 10.0]
 REBALANCE_SECONDS = 3.0
 LIFE_MAX_SECONDS = 1.5
 GIVE_UP_MAX_SECONDS = 0.5
@@ -50,6 +53,13 @@ AGREE_POLL_SECONDS = 1.0
 
 _GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND})
 _STALE = _GONE | {error_codes.STALE_MEMBER_EPOCH}
+
+Coordinates = Callable[[Connection, str], bool]  # whether who answers for a group can't be behind another broker
+
+
+def coordinates_all(connection: Connection, group: str) -> bool:
+    """Tell that whoever answers coordinates the group, as where there is one broker."""
+    return True
 
 
 @attrs.define(eq=False)
@@ -67,7 +77,8 @@ class CommittedNumbers:
 class GroupMember:
     """One process after another in one place; `instance_id` makes the members static. It runs until cancelled.
 
-    Once `stopping` is set the one that is there, or the next one, stays.
+    Once `stopping` is set the one that is there, or the next one, stays. All pauses are `pace` times as long as with
+    one broker. Who answers and does not `coordinate` the group any more knows nothing of what its members do now.
     """
 
     name: str
@@ -80,7 +91,11 @@ class GroupMember:
     random: Random
     stopping: trio.Event
     instance_id: str | None = None
+    reads: GroupReads | None = None
+    coordinates: Coordinates = coordinates_all
+    pace: float = 1.0
     member: Membership | None = attrs.field(default=None, init=False)
+    _reads: MemberReads | None = attrs.field(default=None, init=False)  # of this process
     _former: Membership | None = attrs.field(default=None, init=False)
     _count: int = attrs.field(default=0, init=False)
     _member_id: str = attrs.field(default="", init=False)
@@ -95,9 +110,13 @@ class GroupMember:
         while True:
             self._member_id = f"{self.name}.{self._count}"
             self._is_replaced = False
+            self._reads = None if self.reads is None else self.reads.by(self._member_id)
             self._count += 1
-            await self._live(trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS))
+            await self._live(trio.current_time() + self._life_seconds())
             await trio.sleep(self.random.uniform(0, 0.5))
+
+    def _life_seconds(self) -> float:
+        return self.pace * self.random.uniform(0.1, LIFE_MAX_SECONDS)
 
     async def _live(self, until: float) -> None:
         """One process, until it leaves or dies."""
@@ -111,11 +130,12 @@ class GroupMember:
                 if self._is_replaced:  # which ends a process
                     is_alive = False
                     return
-                await trio.sleep(self.random.uniform(*BEAT_SECONDS))
+                await self._read(connection)
+                await trio.sleep(self.pace * self.random.uniform(*BEAT_SECONDS))
             ending = self.random.randrange(4)
             if ending == 0:  # it hangs, and goes on as if nothing had happened
                 await trio.sleep(self.random.uniform(0, 2 * self.seen.session_seconds))
-                until = trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS)
+                until = trio.current_time() + self._life_seconds()
                 await self._commit(connection)
                 return
             is_alive = False
@@ -139,12 +159,13 @@ class GroupMember:
         has = member.has if member.epoch else frozenset()
         began = self.seen.sending(member)
         answer = await connection.request(self._heartbeat(member, has), ConsumerGroupHeartbeatResponse)
-        code = answer.error_code
+        code, is_known = answer.error_code, self.coordinates(connection, self.group)
         if code in _GONE:
-            self.seen.refused(member, error_codes.name(code), may_be_late=code == error_codes.FENCED_MEMBER_EPOCH)
-            self._former, self.member = member, None
+            is_late = code == error_codes.FENCED_MEMBER_EPOCH
+            self.seen.refused(member, error_codes.name(code), may_be_late=is_late, is_known=is_known)
+            self._former, self.member = (member if is_known else None), None
         elif code == error_codes.FENCED_INSTANCE_ID:  # somebody who had left, where the group was lost with a disk
-            self.seen.refused(member, error_codes.name(code), may_be_late=False)
+            self.seen.refused(member, error_codes.name(code), may_be_late=False, is_known=is_known)
             self._is_replaced, self.member = True, None
         elif code == error_codes.UNRELEASED_INSTANCE_ID and not member.epoch:
             pass  # the one before has died, and is on time still
@@ -173,7 +194,8 @@ class GroupMember:
             topics = answer.assignment.topic_partitions
             assigned = frozenset(each for topic in topics for each in topic.partitions)
         before = member.has
-        self.seen.answered(member, answer.member_epoch, assigned, began=began)
+        is_known = self.coordinates(connection, self.group)
+        self.seen.answered(member, answer.member_epoch, assigned, began=began, is_known=is_known)
         if assigned is not None:
             if (doomed := member.has - assigned) and not self._doomed:
                 is_soon = self.stopping.is_set() or self.random.random() < 0.9
@@ -199,13 +221,33 @@ class GroupMember:
         )
         answer = await connection.request(request, ConsumerGroupHeartbeatResponse)
         code = answer.error_code
-        if code == error_codes.FENCED_INSTANCE_ID:
+        if code == error_codes.FENCED_INSTANCE_ID and not self.coordinates(connection, self.group):
+            pass  # who coordinates the group may not know of that
+        elif code == error_codes.FENCED_INSTANCE_ID:
             self.seen.leave_refused(member, error_codes.name(code), known_until=known_until)
         elif code not in _GONE and was_done(code, f"leave of {self._member_id}"):
             self._former = member
             await self._commit_as_former(connection)
 
     # ---- offsets --------------------------------------------------------------------------------------------------
+
+    async def _read(self, connection: Connection) -> None:
+        """Read on in what it has, once it knows how far the group is."""
+        member, reads = self.member, self._reads
+        if reads is None:
+            return
+        reads.keep(frozenset() if member is None else member.has)
+        if member is not None and (new := sorted(member.has - reads.positions.keys())):
+            await self._fetch(connection, new)
+        await reads.poll(connection)
+
+    def _next_offset(self, partition: int) -> int | None:
+        """Return what to commit of a partition; None if it has not begun with that."""
+        return self.numbers.next(partition) if self._reads is None else self._reads.positions.get(partition)
+
+    def _offsets_refused(self, connection: Connection, member: Membership, code: int) -> None:
+        if self.coordinates(connection, self.group):
+            self.seen.commit_refused(member, error_codes.name(code))
 
     async def _commit(self, connection: Connection) -> None:
         """Commit an offset of a partition that it has; or, seldom, as it was before."""
@@ -217,12 +259,14 @@ class GroupMember:
         partition, epoch = self.random.choice(sorted(member.has)), member.epoch
         if epoch > 1 and self.random.random() < 0.1:
             await self._commit_wrongly(connection, member, partition, epoch - 1)
-        offset = self.numbers.next(partition)
+        offset = self._next_offset(partition)
+        if offset is None:
+            return
         where = self.topic.partition_name(partition)
         self.history.committing(self.group, where, offset)
         code = await self._send_commit(connection, member, partition, offset=offset, epoch=epoch)
         if code in _STALE:
-            self.seen.commit_refused(member, error_codes.name(code))
+            self._offsets_refused(connection, member, code)
         elif was_done(code, f"commit of {self._member_id}"):
             self.history.committed(self.group, where, offset)
 
@@ -264,9 +308,12 @@ class GroupMember:
         assert member is not None
         found = await fetch_offsets(connection, self.group, self.topic, partitions, member=member)
         if found.error_code in _STALE:
-            self.seen.commit_refused(member, error_codes.name(found.error_code))
+            self._offsets_refused(connection, member, found.error_code)
         elif was_done(found.error_code, f"offsets for {self._member_id}") and member.has.issuperset(partitions):
-            note_offsets(self.history, self.group, self.topic, found)
+            if self.coordinates(connection, self.group):
+                note_offsets(self.history, self.group, self.topic, found)
+            if self._reads is not None:
+                self._reads.begin_all(found)
 
 
 async def fetch_offsets(
@@ -294,64 +341,77 @@ def note_offsets(history: History, group: str, topic: Topic, found: OffsetFetchR
             history.fetched_commit(group, topic.partition_name(answer.partition_index), answer.committed_offset)
 
 
+class Agreeing(Protocol):
+    """A record of what the members of a group did."""
+
+    problems: list[str]
+
+    def disagreement(self, members: Collection[Any], partitions: Sequence[int]) -> str: ...
+
+    def did_not_agree(self, detail: str) -> None: ...
+
+
+class OneMember(Protocol):
+    """One place in a group: what is there now, if anything is."""
+
+    @property
+    def member(self) -> object | None: ...
+
+    async def run(self) -> None: ...
+
+
 @attrs.define(eq=False, kw_only=True)
-class GroupMembers:
-    """Some members of one group, which may be none in a seed; one of them may be static."""
+class MembersOfGroup(ABC):
+    """Some members of one group, which may be none in a seed.
+
+    If it is said who `knows` a partition, they read what they have, and all of it must have been read in the end.
+    """
 
     connect: Connect
     history: History
     random: Random
-    seen: MembersSeen
-    group: str = "workers"
-    members: list[GroupMember] = attrs.field(factory=list, init=False)
+    seen: Agreeing
+    group: str
+    coordinates: Coordinates = coordinates_all
+    knows: Knows | None = None
+    members: list[Any] = attrs.field(factory=list, init=False)
     _topic: Topic | None = attrs.field(default=None, init=False)
+    _reads: GroupReads | None = attrs.field(default=None, init=False)
 
-    @classmethod
-    def of(cls, connect: Connect, history: History, random: Random, note: Callable[[str], None]) -> GroupMembers:
-        """Members whose session's length is up to chance; `note` is told of what they do."""
-        seen = MembersSeen(
-            now=trio.current_time,
-            session_seconds=random.choice(SESSION_SECONDS),
-            rebalance_seconds=REBALANCE_SECONDS,
-            note=note,
-        )
-        return cls(connect=connect, history=history, random=random, seen=seen)
+    @abstractmethod
+    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> OneMember:
+        """Make one of them."""
 
     def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
         """Let them work until cancelled, if there are to be any."""
         if self.random.random() >= TAKES_PART_PROBABILITY:
             return
-        self._topic, numbers = topic, CommittedNumbers()
+        self._topic = topic
+        if self.knows is not None:
+            self._reads = GroupReads(topic=topic, history=self.history, knows=self.knows)
         for number in range(self.random.randint(2, MEMBERS_MAX_COUNT)):
-            member = GroupMember(
-                name=f"member{number}",
-                group=self.group,
-                topic=topic,
-                connect=self.connect,
-                history=self.history,
-                seen=self.seen,
-                numbers=numbers,
-                random=Random(self.random.random()),
-                stopping=stopping,
-                instance_id="static" if number == 0 and self.random.random() < 0.5 else None,
-            )
+            member = self._member(number, topic, stopping, self._reads)
             self.members.append(member)
             nursery.start_soon(member.run)
 
     async def wait_agreed(self) -> None:
-        """Wait until each partition has one owner, now that no member comes or goes any more."""
+        """Wait until each partition has one owner, now that no member comes or goes any more, and all is read."""
         if self._topic is None:
             return
         detail = "no member"
         with trio.move_on_after(AGREE_SECONDS) as waiting:
             while detail:
                 await trio.sleep(AGREE_POLL_SECONDS)
-                there = [each.member for each in self.members if each.member is not None]
-                detail = self.seen.disagreement(there, range(self._topic.partition_count))
-                if len(there) < len(self.members):
-                    detail = f"{len(there)} members of {len(self.members)}"
+                detail = self._disagreement(range(self._topic.partition_count))
         if waiting.cancelled_caught:
             self.seen.did_not_agree(detail)
+
+    def _disagreement(self, partitions: Sequence[int]) -> str:
+        there = [each.member for each in self.members if each.member is not None]
+        if len(there) < len(self.members):
+            return f"{len(there)} members of {len(self.members)}"
+        missing = {} if self._reads is None else self._reads.missing()
+        return self.seen.disagreement(there, partitions) or (f"nobody has read {missing}" if missing else "")
 
     async def check_offsets(self) -> None:
         """Compare what has been committed, while nobody commits. Raises KafkaError, BrokerUnavailable."""
@@ -362,3 +422,51 @@ class GroupMembers:
             found = await fetch_offsets(connection, self.group, self._topic, partitions)
         if was_done(found.error_code, f"offsets of {self.group}"):
             note_offsets(self.history, self.group, self._topic, found)
+
+
+@attrs.define(eq=False, kw_only=True)
+class GroupMembers(MembersOfGroup):
+    """Members of a group of Kafka 4's protocol; one of them may be static."""
+
+    seen: MembersSeen
+    group: str = "workers"
+    pace: float = 1.0
+    members: list[GroupMember] = attrs.field(factory=list, init=False)
+    _numbers: CommittedNumbers = attrs.field(factory=CommittedNumbers, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        connect: Connect,
+        history: History,
+        random: Random,
+        note: Callable[[str], None],
+        *,
+        sessions_seconds: Sequence[float] = SESSIONS_SECONDS,
+        **more: Any,
+    ) -> GroupMembers:
+        """Members whose session's length is up to chance; `note` is told of what they do."""
+        seen = MembersSeen(
+            now=trio.current_time,
+            session_seconds=random.choice(sessions_seconds),
+            rebalance_seconds=REBALANCE_SECONDS,
+            note=note,
+        )
+        return cls(connect=connect, history=history, random=random, seen=seen, **more)
+
+    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> GroupMember:
+        return GroupMember(
+            name=f"member{number}",
+            group=self.group,
+            topic=topic,
+            connect=self.connect,
+            history=self.history,
+            seen=self.seen,
+            numbers=self._numbers,
+            random=Random(self.random.random()),
+            stopping=stopping,
+            instance_id="static" if number == 0 and self.random.random() < 0.5 else None,
+            reads=reads,
+            coordinates=self.coordinates,
+            pace=self.pace,
+        )

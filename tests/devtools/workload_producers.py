@@ -35,6 +35,7 @@ from tests.devtools.workload import (
 )
 
 MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer
+BY_TOPIC_ID = 13  # the version of Produce
 BATCH_RECORDS_MAX_COUNT = 8
 RETRY_MAX_SECONDS = 0.1
 PADDING_MAX_BYTES = 400
@@ -111,7 +112,8 @@ class Maker:
 class IdempotentProducer:
     """Sends batches of a few records to random partitions until `stopping`, and then whatever has no answer yet.
 
-    `partitions` may name some of all, and `connect_for_id` another way to whom it asks for its producer id.
+    `partitions` may name some of all, and `connect_for_id` another way to whom it asks for its producer id. From
+    version BY_TOPIC_ID on it names its topic by id, so that no later one of the same name gets its records.
 
     With `begins_anew` a refusal for a lost predecessor makes it go on with a new producer id, as a client does whose
     records were lost; otherwise it is an error.
@@ -129,6 +131,7 @@ class IdempotentProducer:
     begins_anew: bool = False
     partitions: Sequence[int] | None = None
     connect_for_id: Connect | None = None
+    version: int | None = None  # of Produce
     acknowledged_count: int = attrs.field(default=0, init=False)  # batches
     _maker: Maker = attrs.field(init=False)
     _stamps: dict[int, ProducerStamp] = attrs.field(factory=dict, init=False)  # by partition, once it has begun anew
@@ -164,7 +167,7 @@ class IdempotentProducer:
             while len(in_flight) < MAX_IN_FLIGHT and (again or not self.stopping.is_set()):
                 batch = again.popleft() if again else self._make()
                 request = _request(self.topic, batch.partition, batch.data)
-                in_flight.append((batch, await connection.send(request, ProduceResponse)))
+                in_flight.append((batch, await connection.send(request, ProduceResponse, version=self.version)))
                 if self.random.random() < 0.5:
                     break
             if not in_flight:
@@ -283,7 +286,9 @@ async def _new_stamp(connection: Connection) -> ProducerStamp:
 def _request(topic: Topic, partition: int, batch: bytearray) -> ProduceRequest:
     data = PartitionProduceData(index=partition, records=memoryview(batch))
     return ProduceRequest(
-        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic.name, partition_data=[data])]
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[data])],
     )
 
 

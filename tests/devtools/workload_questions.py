@@ -1,4 +1,4 @@
-"""A client that asks a broker about times and leader epochs, and writes the answers down."""
+"""Clients that ask brokers about times and leader epochs, and write the answers down."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -67,3 +68,40 @@ class Asker:
         where = self.topic.partition_name(index)
         if was_done(answer.error_code, where) and answer.end_offset >= 0:
             self.history.saw_epoch_end(where, answer.leader_epoch, end_offset=answer.end_offset, began=began)
+
+
+@attrs.define(eq=False, kw_only=True)
+class EpochAsker:
+    """Asks each leader of a partition again and again where the epochs before its own end, which stays so for ever.
+
+    It names the leader's epoch, as metadata tells it: who has another one refuses to answer.
+    """
+
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    pause_max_seconds: float
+
+    async def run(self) -> None:
+        """Ask until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: True)
+
+    async def _use(self, connection: Connection) -> None:
+        while True:
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
+            (found,) = (await connection.request(request, MetadataResponse)).topics
+            for partition in found.partitions:
+                if partition.leader_id >= 0:
+                    await self._ask(connection, partition.partition_index, partition.leader_epoch)
+
+    async def _ask(self, connection: Connection, index: int, leader_epoch: int) -> None:
+        before, began = leader_epoch - 1, self.history.now()
+        partition = OffsetForLeaderPartition(partition=index, current_leader_epoch=leader_epoch, leader_epoch=before)
+        topic = OffsetForLeaderTopic(topic=self.topic.name, partitions=[partition])
+        response = await connection.request(OffsetForLeaderEpochRequest(topics=[topic]), OffsetForLeaderEpochResponse)
+        answer = response.topics[0].partitions[0]
+        where = self.topic.partition_name(index)
+        if was_done(answer.error_code, where) and answer.end_offset >= 0:
+            self.history.saw_epoch_end(where, before, end_offset=answer.end_offset, began=began, is_final=True)

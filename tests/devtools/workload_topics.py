@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from random import Random
 
@@ -11,6 +11,7 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable, KafkaError
+from kafscale.store.paths import parse_segment_key
 from kafscale.wire import error_codes
 from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -67,7 +68,8 @@ class Grower:
 class Recreator:
     """Creates a topic, has it written and read, deletes it and creates it anew, until `stopping`; then it stays.
 
-    `topics` are all that there were, the last one is there at the end. `faults` says which one came back.
+    `topics` are all that there were, the last one is there at the end. `faults` says which one came back. For
+    `behind_max_seconds` after a deletion there may be brokers that don't know of it.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Recreator:
     random: Random
     stopping: trio.Event
     life_max_seconds: float
+    behind_max_seconds: float = 0.0
     topics: list[Topic] = attrs.field(factory=list, init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
 
@@ -92,16 +95,27 @@ class Recreator:
         """Read the one that is there. Raises KafkaError, BrokerUnavailable."""
         await Reader(name=name, topic=self.topics[-1], connect=self.connect, history=self.history).read_to_end()
 
+    def left_behind(self, keys: Iterable[str]) -> list[str]:
+        """Say which of these objects are of deleted topics: nobody will ever need them, or delete them."""
+        deleted = {each.topic_id: each.label for each in self.topics[:-1]}
+        found = filter(None, map(parse_segment_key, keys))
+        return [f"{key.key} of {deleted[key.topic_id]} is left" for key in found if key.topic_id in deleted]
+
     async def _create(self) -> Topic:
         label = f"{self.name}~{len(self.topics)}"
+        deadline = trio.current_time() + self.behind_max_seconds
         while True:
             try:
                 topic = await create_topic(self.connect, self.name, label=label)
-                break
             except BrokerUnavailable:
                 await trio.sleep(PAUSE_MAX_SECONDS)
-        if any(topic.topic_id == each.topic_id for each in self.topics):
-            self.faults.append(f"{self.topics[-1].label} is there again after its deletion")
+                continue
+            if all(topic.topic_id != each.topic_id for each in self.topics):
+                break
+            if trio.current_time() >= deadline:
+                self.faults.append(f"{self.topics[-1].label} is there again after its deletion")
+                break
+            await trio.sleep(PAUSE_MAX_SECONDS)
         self.topics.append(topic)
         return topic
 
@@ -118,11 +132,14 @@ class Recreator:
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.run)
-            with trio.move_on_after(self.random.uniform(0, self.life_max_seconds)):
-                await self.stopping.wait()
+            await self._wait_life()
             stopping.set()
             if not self.stopping.is_set() and self.random.random() < 0.5:
                 nursery.cancel_scope.cancel()
+
+    async def _wait_life(self) -> None:
+        with trio.move_on_after(self.random.uniform(0, self.life_max_seconds)):
+            await self.stopping.wait()
 
     async def _delete(self, topic: Topic) -> None:
         self.history.note(f"deleting {topic.label}")
@@ -130,15 +147,21 @@ class Recreator:
 
         async def delete(connection: Connection) -> None:
             nonlocal is_gone
-            request = DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=TIMEOUT_MS)
-            reply = await connection.send(request, DeleteTopicsResponse, version=DELETE_BY_NAME_VERSION)
-            answer = (await reply.wait()).responses[0]
+            code = await self._ask_to_delete(connection, topic)
             # It is not there if the reply to an earlier try was lost.
-            is_gone = answer.error_code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            is_gone = code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID)
             if not is_gone:
-                was_done(answer.error_code, f"deletion of {topic.name}")
+                was_done(code, f"deletion of {topic.name}")
 
         await reconnecting(self.connect, delete, while_true=lambda: not is_gone)
+        self._forget(topic)
+
+    async def _ask_to_delete(self, connection: Connection, topic: Topic) -> int:
+        request = DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=TIMEOUT_MS)
+        reply = await connection.send(request, DeleteTopicsResponse, version=DELETE_BY_NAME_VERSION)
+        return (await reply.wait()).responses[0].error_code
+
+    def _forget(self, topic: Topic) -> None:
         for index in range(topic.partition_count):
             self.history.forget(topic.partition_name(index))
 

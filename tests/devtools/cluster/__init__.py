@@ -6,6 +6,8 @@ machine      what outlasts a broker, the lives on it, and how they end
 routes       how clients find the leader of a partition or the coordinator of a group
 spread       a client's connections to several brokers, used as one
 clients      who loads the brokers, and which of them take part in a seed
+topics       one that is deleted and created anew, with clients that have not heard of it
+visitor      a member of a group that reads it, whichever it is at the moment
 line         a machine's way to the bucket: PUTs that arrive after their sender gave up, or died
 links        the network between brokers
 head_log     what the head of the metadata says, one version after the other, and what it must never say

@@ -33,6 +33,7 @@ from kafscale.formats.resolution import _Judge
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_runs import LogRun
 from kafscale.log.hand_over import release_partition
+from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
@@ -118,6 +119,19 @@ async def _confirm_nothing(guard: DeletionGuard, decided: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
+@contextmanager
+def _delete_without_looking() -> Iterator[None]:
+    """Drop what has been rewritten, and delete it, without a look whether another broker leads by now."""
+    initialise = Rewriter.__init__
+
+    def initialise_without_check(self: Any, **given: Any) -> None:
+        initialise(self, **{**given, "check_lead": trio.lowlevel.checkpoint})
+
+    with _replaced(DeletionGuard, "confirm", _confirm_nothing):
+        with _replaced(Rewriter, "__init__", initialise_without_check):
+            yield
+
+
 def _find_nothing_late(judge: _Judge, segments: Sequence[Segment]) -> set[SegmentKey]:
     return set()
 
@@ -134,7 +148,7 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "late segment accepted": partial(_replaced, _Judge, "find_late", _find_nothing_late),
 }
 NOT_FOUND: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
-    "delete without looking": partial(_replaced, DeletionGuard, "confirm", _confirm_nothing),
+    "delete without looking": _delete_without_looking,
     "ignore where epochs began": partial(_replaced, leading, "begun", _begun_nowhere),
 }
 # What only storms of such a durability find (`weather`), and seldom others.

@@ -26,7 +26,10 @@ from kafscale.wire.messages.describe_transactions import DescribeTransactionsReq
 from kafscale.wire.messages.end_txn import EndTxnRequest
 from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.heartbeat import HeartbeatRequest
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
+from kafscale.wire.messages.join_group import JoinGroupRequest
+from kafscale.wire.messages.leave_group import LeaveGroupRequest
 from kafscale.wire.messages.list_offsets import ListOffsetsRequest
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -40,6 +43,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from kafscale.wire.messages.sync_group import SyncGroupRequest
 from kafscale.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kafscale.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from tests.devtools.simulated_broker import SimulatedBroker
@@ -65,8 +69,12 @@ _PLACES: Mapping[type, Callable[[Any], Place]] = {
 # Of requests for one group: which.
 _GROUPS: Mapping[type, Callable[[Any], str]] = {
     ConsumerGroupHeartbeatRequest: lambda asked: asked.group_id,
+    HeartbeatRequest: lambda asked: asked.group_id,
+    JoinGroupRequest: lambda asked: asked.group_id,
+    LeaveGroupRequest: lambda asked: asked.group_id,
     OffsetCommitRequest: lambda asked: asked.group_id,
     OffsetFetchRequest: lambda asked: asked.groups[0].group_id,
+    SyncGroupRequest: lambda asked: asked.group_id,
     TxnOffsetCommitRequest: lambda asked: asked.group_id,
 }
 # Of requests for one transactional id: which. Without one a producer id comes from anybody.

@@ -3,11 +3,12 @@
 Two to four machines share a bucket; some join later than others. Each has its broker end and start again several times
 (`machine`), at moments of its own, while partitions move by request and for balance, and the controller dies with the
 rest. Idempotent and plain producers write to each partition by its leader, which they find as clients do; each
-partition is followed by a reader, and a group commits offsets. Other topics are written in transactions, whose
-coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The
-head of the metadata is looked at as it is written (`head_log`). In the end all is healed and every send must be
-answered, every transaction and what was superseded has ended, all brokers agree on who leads what, and everything is
-read back, from the brokers and from the bucket, before and after a restart of all.
+partition is followed by a reader, and a group commits offsets. The members of two other groups, one of each protocol,
+share the partitions, and have read all in the end. Other topics are written in transactions, whose coordinators and
+partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head of the metadata
+is looked at as it is written (`head_log`). In the end all is healed and every send must be answered, every transaction
+and what was superseded has ended, all brokers agree on who leads what, and everything is read back, from the brokers
+and from the bucket, before and after a restart of all. A further topic is deleted and created anew (`topics`).
 
 The seed's remainder by the number of modes is the durability. `simulate --cluster` runs seeds.
 """
@@ -15,8 +16,9 @@ The seed's remainder by the number of modes is the durability. `simulate --clust
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from random import Random
 
 import attrs
@@ -24,25 +26,32 @@ import trio
 
 from kafscale.cluster.brokers.assignment import ClusterAssignment
 from kafscale.cluster.brokers.placing import moves_for_balance
+from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.config import Durability, Settings
 from kafscale.errors import BrokerUnavailable
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
 from tests.devtools.bucket import read_bucket
-from tests.devtools.cluster.clients import ClusterClients
+from tests.devtools.cluster.clients import MEMBER_SESSIONS_SECONDS, ClusterClients
 from tests.devtools.cluster.head_log import Grant, HeadLog
 from tests.devtools.cluster.links import Links
 from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
 from tests.devtools.cluster.routes import Routes
+from tests.devtools.cluster.topics import ClusterRecreator
+from tests.devtools.cluster.visitor import Visitor
 from tests.devtools.cluster.weather import Weather
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History
 from tests.devtools.memory_broker import memory_settings
 from tests.devtools.processes import let_suspend
 from tests.devtools.simulated_broker import SimulatedBroker
+from tests.devtools.simulated_clients import PART_PROBABILITY
 from tests.devtools.simulation import COMPACTED, FORGETFUL
 from tests.devtools.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.workload import Committer, Topic, marker_offsets
+from tests.devtools.workload_members import MembersOfGroup
 from tests.devtools.workload_topics import create_topic
 
 DURABILITIES = tuple(Durability)
@@ -56,9 +65,11 @@ KINDS = [
 MACHINE_COUNTS = (2, 3, 3, 4)
 PARTITION_COUNT = 4
 INTERNAL_PARTITION_COUNT = 2
+OFFSETS_TOPIC = Topic(CONSUMER_OFFSETS_NAME, bytes(16), INTERNAL_PARTITION_COUNT)  # whose moves move coordinators
 JOIN_MAX_SECONDS = 5.0
 CALM_MAX_SECONDS = 2.0  # of load, before the trouble and behind it
 QUIET_SECONDS = 60.0  # simulated: partitions are balanced, and what is not needed is merged or deleted
+QUIET_MAX_COUNT = 5  # of these, until nothing of deleted topics is left
 AGREE_SECONDS = 60.0
 CREATE_SECONDS = 60.0
 
@@ -85,6 +96,10 @@ class ClusterSimulation:
     _links: Links = attrs.field(init=False)
     _clients: ClusterClients = attrs.field(init=False)
     _transactional: TransactionalClients = attrs.field(init=False)
+    _groups: Sequence[MembersOfGroup] = attrs.field(init=False)
+    _is_recreating: bool = attrs.field(init=False)
+    _recreator: ClusterRecreator = attrs.field(init=False)
+    _visitor: Visitor = attrs.field(init=False)
     _topics: list[Topic] = attrs.field(factory=list, init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)  # the load ends
     _world: trio.Nursery = attrs.field(init=False)
@@ -94,6 +109,7 @@ class ClusterSimulation:
         rng = self._random = Random(f"{self.seed} cluster")
         self.history = History(self.log.note)
         self.weather = Weather.of(self.seed)
+        session_seconds = Random(f"{self.seed} session").choice(MEMBER_SESSIONS_SECONDS)
         self.settings = memory_settings(
             several_brokers=True,
             durability=durability_of(self.seed),
@@ -114,6 +130,12 @@ class ClusterSimulation:
             transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             broker_session_timeout_seconds=rng.choice(self.weather.sessions_seconds),
+            group_initial_rebalance_delay_ms=200,
+            group_min_session_timeout_ms=1,
+            group_consumer_session_timeout_ms=round(1000 * session_seconds),
+            group_consumer_min_session_timeout_ms=1,
+            group_consumer_heartbeat_interval_ms=100,
+            group_consumer_min_heartbeat_interval_ms=100,
         )
         self.head = HeadLog(key=head_key(self.settings.namespace), has_released=self._has_released, note=self.log.note)
         self._links = Links(running=self._running)
@@ -139,8 +161,13 @@ class ClusterSimulation:
             random=Random(f"{self.seed} clients"),
             broker_ids=self._broker_ids,
             leads=self._leads,
+            coordinates=self._coordinates,
         )
         self._transactional = self._clients.transactional(KINDS, Random(f"{self.seed} transactions"))
+        self._groups = self._clients.members(Random(f"{self.seed} members"), session_seconds=session_seconds)
+        self._is_recreating = Random(f"{self.seed} swarm").random() < PART_PROBABILITY
+        self._recreator = self._clients.recreator(Random(f"{self.seed} topics"), self._stopping)
+        self._visitor = self._clients.visitor(self._recreator)
 
     @property
     def committed_count(self) -> int:
@@ -155,7 +182,8 @@ class ClusterSimulation:
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
         found = [*map(str, self.history.anomalies()), *self._transactional.problems()]
-        return [*found, *self.head.faults, *self.faults]
+        found += [problem for group in self._groups for problem in group.seen.problems]
+        return [*found, *self._recreator.faults, *self._visitor.faults, *self.head.faults, *self.faults]
 
     async def run(self) -> None:
         """Load and trouble; then let all be answered, and read everything back."""
@@ -169,10 +197,16 @@ class ClusterSimulation:
             committer = self._clients.committer(topic, self._stopping)
             async with trio.open_nursery() as keepers:
                 async with trio.open_nursery() as readers:
-                    for reader in self._clients.readers("follower", topic):
-                        readers.start_soon(reader.run)
+                    for run in self._clients.followers(topic):
+                        readers.start_soon(run)
                     self._transactional.start_readers(readers)
+                    for group in self._groups:
+                        group.start(readers, topic, self._stopping)
+                    if self._is_recreating:
+                        readers.start_soon(self._visitor.run)
                     await self._load(topic, committer, keepers)
+                    settled = [self._visitor.wait_settled] if self._is_recreating else []
+                    await self._all(wait() for wait in (*settled, *(group.wait_agreed for group in self._groups)))
                     readers.cancel_scope.cancel()
                 await self._settle(topic, committer)
                 keepers.cancel_scope.cancel()
@@ -184,9 +218,12 @@ class ClusterSimulation:
         with trio.fail_after(2 * SETTLE_SECONDS):
             async with trio.open_nursery() as writers:
                 writers.start_soon(committer.run)
-                for run in self._clients.writers(topic, self._transactional.all_topics, self._stopping):
+                others = [*self._transactional.all_topics, OFFSETS_TOPIC]
+                for run in self._clients.writers(topic, others, self._stopping):
                     writers.start_soon(run)
                 self._transactional.start_writers(writers, self._stopping)
+                if self._is_recreating:
+                    writers.start_soon(self._recreator.run)
                 await trio.sleep(self._random.uniform(0, CALM_MAX_SECONDS))
                 await self._trouble()
                 for machine in self.machines:
@@ -221,7 +258,10 @@ class ClusterSimulation:
         """See, while nothing fails any more, that all becomes quiet."""
         await self._read_back("before the last restart", topic, committer)
         await self._all(machine.wait_superseded_ended() for machine in self.machines)
-        await trio.sleep(QUIET_SECONDS)
+        for _ in range(QUIET_MAX_COUNT):
+            await trio.sleep(QUIET_SECONDS)
+            if not self._recreator.left_behind(self._bucket._keys):
+                break
         await self._agree()
         await self._read_back("after everything was tidied up", topic, committer)
 
@@ -240,16 +280,11 @@ class ClusterSimulation:
                 await reader.read_to_end()
             for index in range(topic.partition_count):
                 self.history.has_read_all(name, topic.partition_name(index))
-            await self._checked(committer)
+            for check in (committer.check, *(group.check_offsets for group in self._groups)):
+                await _checked(check)
             await self._transactional.read_back(name)
-
-    async def _checked(self, committer: Committer) -> None:
-        while True:
-            try:
-                await committer.check()
-                return
-            except BrokerUnavailable:
-                await trio.sleep(0.1)
+            if self._recreator.topics:
+                await _checked(partial(self._recreator.read_to_end, name))
 
     async def _agree(self) -> None:
         """Wait until all brokers say the same of who leads what, and each leads what it is said to lead."""
@@ -282,7 +317,8 @@ class ClusterSimulation:
         if not all(each.newest.has_flushed_all for each in self.machines):
             self.faults.append("a broker that was stopped in order has not flushed all")
             return
-        labels = {topic.topic_id: topic.label for topic in self._topics}
+        self.faults += self._recreator.left_behind(self._bucket._keys)
+        labels = {topic.topic_id: topic.label for topic in (*self._topics, *self._recreator.topics[-1:])}
         found = await read_bucket(self._bucket, self.settings.namespace, labels=labels, begun=self.head.begun)
         for partition, content in found.items():
             self.history.sought("bucket", partition)
@@ -291,10 +327,20 @@ class ClusterSimulation:
             self.faults += content.faults
 
     def _leads(self, life: SimulatedBroker, topic: Topic, index: int) -> bool:
-        incarnation = life.broker.services.node.broker_epoch
-        if not life.is_ready:
-            return False
-        return self.head.is_leader(life.settings.broker_id, incarnation, (topic.topic_id, index))
+        return self._is_leader(life, (topic.topic_id, index))
+
+    def _coordinates(self, life: SimulatedBroker, group: str) -> bool:
+        topic = life.broker.services.topics.get(CONSUMER_OFFSETS_NAME) if life.is_ready else None
+        partition = coordinator_partition(group, INTERNAL_PARTITION_COUNT)
+        return topic is not None and self._is_leader(life, (topic.topic_id, partition))
+
+    def _is_leader(self, life: SimulatedBroker, partition_id: PartitionId) -> bool:
+        incarnation = life.incarnation
+        return (
+            life.is_ready
+            and incarnation is not None
+            and self.head.is_leader(life.settings.broker_id, incarnation, partition_id)
+        )
 
     def _may_act(self, life: SimulatedBroker) -> bool:
         incarnation = life.incarnation
@@ -323,3 +369,12 @@ class ClusterSimulation:
 
 async def _await(run: Awaitable[None]) -> None:
     await run
+
+
+async def _checked(check: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await check()
+            return
+        except BrokerUnavailable:
+            await trio.sleep(0.1)
