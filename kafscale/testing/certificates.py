@@ -11,12 +11,14 @@ from pathlib import Path
 import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 LOOPBACK = "127.0.0.1"
 BEFORE = datetime.timedelta(hours=1)
 DAY = datetime.timedelta(days=1)
+
+CertificateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @attrs.frozen(kw_only=True)
@@ -57,12 +59,14 @@ class Authority:
         hosts: Sequence[str] = ("localhost",),
         good_for: datetime.timedelta = DAY,
         password: bytes | None = None,
+        key: CertificateKey | None = None,
     ) -> Certificate:
         """Issue a certificate for 127.0.0.1 and `hosts`; `name` is its common name, unless a subject is given.
 
-        Its files are named by it, and replace those of an earlier one. A negative `good_for` has it expired.
+        Its files are named by it, and replace those of an earlier one. A negative `good_for` has it expired. Without a
+        key it gets one on the curve P-256.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         builder = _builder(common_name(name) if subject is None else subject, self._certificate.subject, key, good_for)
         addresses = [x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
         names = x509.SubjectAlternativeName([*map(x509.DNSName, hosts), *addresses])
@@ -109,7 +113,7 @@ def common_name(name: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, good_for: datetime.timedelta
+    subject: x509.Name, issuer: x509.Name, key: CertificateKey, good_for: datetime.timedelta
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -127,7 +131,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, password: bytes | None) -> None:
+def _write_key(path: Path, key: CertificateKey, password: bytes | None) -> None:
     encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))

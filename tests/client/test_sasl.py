@@ -1,6 +1,7 @@
 """SASL from the client's side: the settings, each mechanism, sessions that end."""
 
 import json
+from base64 import b64encode
 
 import attrs
 import pytest
@@ -15,7 +16,8 @@ from kafscale.login.sasl import ClientSasl, client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import TokenEndpoint, TokenFile
 from kafscale.security.tokens import parse_key_set
-from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
+from kafscale.wire.error_codes import NONE, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
+from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.devtools.sasl import ALICE, PASSWORD, key_set, sign, signing_key
 from tests.devtools.scripted_broker import ScriptedBroker
@@ -118,6 +120,43 @@ async def test_a_mechanism_that_the_broker_does_not_have(tmp_path):
         with pytest.raises(KafkaError, match="the broker has PLAIN") as caught:
             await authenticate(await running.connect(SASL), sasl)
         assert caught.value.code == UNSUPPORTED_SASL_MECHANISM
+
+
+def impostor(*, iterations=4096, signature=b"made up"):
+    """A broker that knows no user, asks for so many iterations, and lets in whoever answers."""
+
+    def authenticate(request):
+        attributes = dict(each.split("=", 1) for each in bytes(request.auth_bytes).decode().split(",") if "=" in each)
+        answer = f"v={b64encode(signature).decode()}"
+        if "p" not in attributes:
+            answer = f"r={attributes['r']}theirs,s={b64encode(bytes(16)).decode()},i={iterations}"
+        return SaslAuthenticateResponse(error_code=NONE, error_message=None, auth_bytes=answer.encode())
+
+    return ScriptedBroker(
+        {
+            SaslHandshakeRequest: lambda request: SaslHandshakeResponse(mechanisms=["SCRAM-SHA-256"]),
+            SaslAuthenticateRequest: authenticate,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("broker", "why"),
+    [
+        (impostor(), "does not do as SCRAM has it"),  # who does not know the password can't sign
+        (impostor(signature=b""), "does not do as SCRAM has it"),
+        (impostor(iterations=1_000_001), "asks for 1000001 iterations"),  # a second of CPU each
+        (impostor(iterations=0), "does not do as SCRAM has it"),
+    ],
+    ids=["signature", "none", "iterations", "no iterations"],
+)
+async def test_an_impostor_in_the_place_of_the_broker(broker, why):
+    given = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": ALICE, "sasl.password": PASSWORD}
+    security = client_security({"security.protocol": "SASL_PLAINTEXT", **given})
+    async with broker.listening() as address:
+        with trio.fail_after(30), pytest.raises(KafkaError, match=why) as caught:
+            await connect_to(address, "client", security=security)
+    assert caught.value.code == SASL_AUTHENTICATION_FAILED
 
 
 async def test_before_a_session_ends_another_connection_is_used(tmp_path, autojump_clock, monkeypatch):

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.config import SecurityProtocol
+from kafscale.testing.certificates import make_authority
 from tests.devtools.clients import DEADLINE_SECONDS, poll_until
 from tests.devtools.logins import (
     MECHANISMS,
@@ -75,6 +76,11 @@ def clients_and(values, *, by_default):
     ]
 
 
+def clients_with_tokens():
+    """Those that can be given one, which kcat can't."""
+    return [each for each in clients_and([OAUTH], by_default={(confluent, OAUTH)}) if each.values[0] is not kcat]
+
+
 @pytest.mark.parametrize(
     ("client", "mechanism"),
     clients_and(MECHANISMS, by_default={*((confluent, each) for each in MECHANISMS), (aiokafka, OAUTH), (kcat, PLAIN)}),
@@ -133,14 +139,28 @@ def test_a_user_whose_rights_are_taken_back_while_connected(broker, name):
     assert errors[-1].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_a_token_that_has_expired(broker, name):
-    login = Login(broker=broker, mechanism=OAUTH, token=partial(sign, lifetime_seconds=-60))
-    assert "invalid_token" in confluent(login, name)
+@pytest.mark.parametrize(("client", "mechanism"), clients_with_tokens())
+@pytest.mark.parametrize(
+    "token",
+    [partial(sign, lifetime_seconds=-60), partial(sign, key=signing_key("EC", "of somebody else"))],
+    ids=["expired", "of somebody else"],
+)
+def test_a_token_that_is_not_good(token, client, mechanism, broker, name):
+    failed_count = _logins(broker, mechanism).get("failed", 0)
+    told = client(Login(broker=broker, mechanism=mechanism, token=token, password=WRONG), name)
+    assert {confluent: "invalid_token", franz_go: "SASL_AUTHENTICATION_FAILED"}.get(client, "ootstrap") in told
+    assert _logins(broker, mechanism)["failed"] > failed_count
 
 
-def test_a_token_of_somebody_else(broker, name):
-    login = Login(broker=broker, mechanism=OAUTH, token=partial(sign, key=signing_key("EC", "of somebody else")))
-    assert "invalid_token" in confluent(login, name)
+@pytest.mark.parametrize(("client", "mechanism"), clients_and([PLAIN], by_default={(confluent, PLAIN)}))
+def test_a_broker_whose_authority_is_not_trusted_is_told_no_password(client, mechanism, broker, name, tmp_path):
+    add(broker, name)
+    tried = _logins(broker, mechanism)
+    other = make_authority(tmp_path, "another").ca_file
+    login = Login(broker=broker, mechanism=mechanism, user=name, protocol=SecurityProtocol.SASL_SSL, trusted=other)
+    told = client(login, name)
+    assert ("ootstrap" if client in (kafka_python, aiokafka) else "ertificate") in told
+    assert _logins(broker, mechanism) == tried
 
 
 # ---- sessions that end -----------------------------------------------------------------------------------------------

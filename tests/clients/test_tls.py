@@ -290,6 +290,13 @@ def test_a_certificate_is_replaced_under_load_without_a_failed_produce(broker: T
     assert failures == []
 
 
+def test_a_certificate_that_is_replaced_is_shown_without_a_signal() -> None:
+    with tls_broker("--ssl-reload-interval", "100ms") as broker:
+        before = served_certificate(broker)
+        broker.authority.issue("broker")
+        until(lambda: served_certificate(broker) != before)
+
+
 def admin_answer(broker: TlsBroker, path: str, token: str | None = None) -> tuple[int, str]:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     context = broker.certificate.client_context(broker.authority.ca_file)

@@ -45,7 +45,9 @@ VALUE = b"of a client"
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """Who logs in, and how; `token` makes a token each time that it is called."""
+    """Who logs in, and how; `token` makes a token each time that it is called. `trusted` is not the broker's authority
+    where the client trusts another one.
+    """
 
     broker: SaslBroker
     mechanism: str
@@ -54,6 +56,7 @@ class Login:
     token: Callable[[], str] = sign
     protocol: SecurityProtocol = SecurityProtocol.SASL_PLAINTEXT
     certificate: Certificate | None = None
+    trusted: Path | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -61,11 +64,16 @@ class Login:
 
     @property
     def ca_file(self) -> str:
-        return str(self.broker.ca_file)
+        return str(self.trusted or self.broker.ca_file)
+
+    @property
+    def fails(self) -> bool:
+        """Tell whether it is meant to: clients that try again and again need not do so for long."""
+        return self.password == WRONG or self.trusted is not None
 
     def context(self) -> ssl.SSLContext:
         """Python's form of what is trusted and shown."""
-        return self.broker.tls.certificate.client_context(self.broker.ca_file, shown=self.certificate)
+        return self.broker.tls.certificate.client_context(Path(self.ca_file), shown=self.certificate)
 
 
 Client = Callable[[Login, str], str | None]
@@ -149,7 +157,7 @@ def confluent(login: Login, topic: str) -> str | None:
 
 def refused(errors: Sequence[KafkaError]) -> str | None:
     """Return what the first error says that no other try would change."""
-    final = (KafkaError._AUTHENTICATION, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     return next((each.str() for each in errors if each.code() in final), None)
 
 
@@ -222,7 +230,7 @@ def python_config(login: Login, tokens: object) -> dict[str, Any]:
 def kafka_python(login: Login, topic: str) -> str | None:
     config = python_config(login, Tokens(login.token))
     try:
-        producer = KafkaProducer(**config, bootstrap_timeout_ms=BOOTSTRAP_MS if login.password == WRONG else 60_000)
+        producer = KafkaProducer(**config, bootstrap_timeout_ms=BOOTSTRAP_MS if login.fails else 60_000)
     except KafkaPythonError as exc:
         return str(exc)
     try:

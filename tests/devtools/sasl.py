@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from scramp import ScramClient
 from kafscale.config import SaslMechanism, SecurityProtocol
 from kafscale.security.decoys import Decoys
 from kafscale.security.verifiers import ITERATIONS_LEAST, ScramVerifier, make_verifier
-from tests.devtools.process import BrokerProcess
+from tests.devtools.process import KAFSCALE, BrokerProcess
 from tests.devtools.tls import TlsBroker, tls_broker
 
 SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
@@ -125,12 +125,12 @@ _FURTHER = (SecurityProtocol.SSL, SecurityProtocol.SASL_PLAINTEXT, SecurityProto
 
 
 @contextmanager
-def sasl_broker(*options: str) -> Iterator[SaslBroker]:
+def sasl_broker(*options: str, program: Sequence[str] = KAFSCALE) -> Iterator[SaslBroker]:
     """Run one with all mechanisms for the block; tokens are checked by the key of `signing_key`."""
     with TemporaryDirectory(prefix="kafscale-sasl-") as directory:
         url = write_key_set(Path(directory) / "keys.json", signing_key())
         listeners = [option for each in _FURTHER[1:] for option in ("--listen", f"{each}=127.0.0.1:0")]
         mechanisms = [option for each in SaslMechanism for option in ("--sasl-mechanisms", each.value)]
         tokens = ("--sasl-oauthbearer-jwks-endpoint-url", url, "--sasl-oauthbearer-clock-skew", "0")
-        with tls_broker(*listeners, *mechanisms, *tokens, *options) as running:
+        with tls_broker(*listeners, *mechanisms, *tokens, *options, program=program) as running:
             yield SaslBroker(tls=running)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import attrs
 
 from kafscale.config import Address
-from kafscale.testing.certificates import Authority, Certificate, make_authority
+from kafscale.testing.certificates import Authority, Certificate, CertificateKey, make_authority
 from tests.devtools.process import KAFSCALE, BrokerProcess, broker_process
 
 
@@ -45,11 +45,16 @@ class TlsBroker:
 
 
 @contextmanager
-def tls_broker(*options: str, client_auth: str = "requested", program: Sequence[str] = KAFSCALE) -> Iterator[TlsBroker]:
-    """Run one for the block; its files are removed at the end."""
+def tls_broker(
+    *options: str,
+    client_auth: str = "requested",
+    program: Sequence[str] = KAFSCALE,
+    key: CertificateKey | None = None,
+) -> Iterator[TlsBroker]:
+    """Run one for the block, with this key or one of its own; its files are removed at the end."""
     with TemporaryDirectory(prefix="kafscale-tls-") as directory:
         authority = make_authority(Path(directory))
-        certificate = authority.issue("broker")
+        certificate = authority.issue("broker", key=key)
         flags = (
             *("--listen", "SSL=127.0.0.1:0", "--ssl-client-auth", client_auth),
             *("--ssl-certificate-file", str(certificate.certificate_file), "--ssl-key-file", str(certificate.key_file)),

@@ -10,6 +10,7 @@ from kafscale.config import SaslMechanism, SecurityProtocol
 from kafscale.testing.certificates import make_authority
 from tests.devtools.java import JVM_FLAGS, JavaTools
 from tests.devtools.sasl import sasl_broker, sign
+from tests.devtools.sasl_users import WITH_LISTS, allow, disallow
 from tests.devtools.tools import RUN_TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
@@ -106,6 +107,23 @@ def test_tls(version, shows_certificate, broker, name, tmp_path):
     versions = f"ssl.enabled.protocols={version}\nssl.protocol={version}\n"
     config.write_text(f"security.protocol=SSL\n{trusting(broker.ca_file)}{shown}{versions}")
     topic_round(tools(broker, SecurityProtocol.SSL), name, config)
+
+
+def test_who_shows_a_certificate_is_allowed_what_its_name_is(name, tmp_path):
+    with sasl_broker(*WITH_LISTS) as broker:
+        allow(broker, "client", name)
+        java = tools(broker, SecurityProtocol.SSL)
+        config = tmp_path / "client.properties"
+        both = tmp_path / "both.pem"
+        shown = broker.tls.authority.issue("client")
+        both.write_text(shown.key_file.read_text() + shown.certificate_file.read_text())
+        keystore = f"ssl.keystore.type=PEM\nssl.keystore.location={both}\n"
+        config.write_text(f"security.protocol=SSL\n{trusting(broker.ca_file)}{keystore}")
+        topic_round(java, name, config)
+        with pytest.raises(AssertionError, match="Authorization failed"):
+            java("TopicCommand", "--create", "--topic", f"{name}-of-others", "--command-config", str(config))
+        disallow(broker, "client")
+        assert name not in java("TopicCommand", "--list", "--command-config", str(config))
 
 
 def test_a_broker_of_another_authority_is_not_trusted(broker, tmp_path):

@@ -1,4 +1,5 @@
-"""The log of who was refused what, and of who changed access control lists: lines of JSON in `kafscale.audit`.
+"""The log of who was refused what, and of who changed access control lists and passwords: lines of JSON in
+`kafscale.audit`.
 
 Strangers can be refused as often as they like. So a refusal that is the same is written once in a while, and of all of
 them so many at most; those that were not are counted in a line of their own.
@@ -52,9 +53,9 @@ class AuditLog:
             rule=rule(),
         )
 
-    def changed(self, event: str, call: Call, acl: str) -> None:
-        """Somebody has added or removed an access control list."""
-        _write(event, call, acl=acl)
+    def changed(self, event: str, call: Call, **what: str) -> None:
+        """Somebody has added or removed an access control list, or a user's password."""
+        _write(event, call, **what)
 
     def sum_up(self) -> None:
         """End the period, with a line if something was left out."""

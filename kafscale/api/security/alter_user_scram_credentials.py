@@ -4,7 +4,7 @@ v0  (flexible) of each user one change, which has a salted password or removes o
 
 `kafka-configs.sh --alter --add-config 'SCRAM-SHA-512=[password=…]' --entity-type users` sends it. Changes act at once:
 the next login sees them. Who is connected stays so until it has to authenticate anew (`--connections-max-reauth`), as
-in Kafka. What one request changes is written together.
+in Kafka. What one request changes is written together, and told to `kafscale.audit`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ async def handle(
         except KafkaError as exc:
             for name in changes:
                 results[name].error_code, results[name].error_message = exc.code, exc.message
+        else:
+            for key, verifier in changes.values():
+                event = "password_removed" if verifier is None else "password_set"
+                services.access.audit.changed(event, call, user=key.user, mechanism=key.mechanism.value)
     return AlterUserScramCredentialsResponse(results=list(results.values()))
 
 

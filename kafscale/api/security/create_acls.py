@@ -30,7 +30,7 @@ async def handle(services: Services, call: Call, request: CreateAclsRequest) -> 
     else:
         for binding, outcome in zip(bindings, outcomes, strict=True):
             if outcome is None:
-                services.access.audit.changed("acl_created", call, str(binding))
+                services.access.audit.changed("acl_created", call, acl=str(binding))
     return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
 
 

@@ -45,7 +45,7 @@ async def handle(services: Services, call: Call, request: DeleteAclsRequest) -> 
             results[index] = _failed(exc)
         return DeleteAclsResponse(filter_results=results)
     for binding in {each for bindings in found for each in bindings}:
-        services.access.audit.changed("acl_deleted", call, str(binding))
+        services.access.audit.changed("acl_deleted", call, acl=str(binding))
     for index, bindings in zip(filters, found, strict=True):
         results[index].matching_acls = [_match(each) for each in bindings]
     return DeleteAclsResponse(filter_results=results)

@@ -1,5 +1,8 @@
 """AlterUserScramCredentials and DescribeUserScramCredentials."""
 
+import json
+import logging
+
 import pytest
 
 from kafscale.api.security import alter_user_scram_credentials, describe_user_scram_credentials
@@ -64,6 +67,29 @@ async def test_a_password_that_a_client_has_salted_can_be_checked(services):
     assert users.verifier(SaslMechanism.SCRAM_SHA_512, "alice") == verifier_of(SaslMechanism.SCRAM_SHA_512, PASSWORD)
     assert users.verifier(SaslMechanism.SCRAM_SHA_256, "bob") == verifier_of(SaslMechanism.SCRAM_SHA_256, PASSWORD)
     assert users.verifier(SaslMechanism.SCRAM_SHA_256, "alice") is None
+
+
+async def test_who_has_set_and_removed_passwords_is_in_the_audit_log(services, caplog):
+    caplog.set_level(logging.INFO, "kafscale.audit")
+    refused = upsert("eve", iterations=1)
+    await alter(services, upsertions=[upsert("alice"), upsert("bob", SHA_256), refused])
+    await alter(services, deletions=[deletion("alice"), deletion("nobody")])
+    told = [json.loads(each.getMessage()) for each in caplog.records if each.name == "kafscale.audit"]
+    assert [(each["event"], each["user"], each["mechanism"]) for each in told] == [
+        ("password_set", "alice", "SCRAM-SHA-512"),
+        ("password_set", "bob", "SCRAM-SHA-256"),
+        ("password_removed", "alice", "SCRAM-SHA-512"),
+    ]
+    assert {each["principal"] for each in told} == {"User:ANONYMOUS"}
+    assert "salt" not in caplog.text
+
+
+async def test_what_can_not_be_written_is_not_in_the_audit_log(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "kafscale.audit")
+    users = ScramUsers(store=MemoryMetadataStore(), key_file=tmp_path / "no" / "key", may_make_key=True)
+    await users.load()
+    await alter(some_services(scram_users=users), upsertions=[upsert("a")])
+    assert "password_set" not in caplog.text
 
 
 async def test_users_are_described_without_what_a_password_could_be_guessed_from(services):

@@ -1,17 +1,20 @@
 """Connections to a listener with SASL: what they may do before they have authenticated, and after their session."""
 
 import struct
+import threading
 from contextlib import asynccontextmanager, suppress
 
 import attrs
 import pytest
 import trio
 
+from kafscale.api.handling import authentication
 from kafscale.api.handling.authentication import Authenticator
 from kafscale.cluster.scram_users import CredentialKey
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Limits, Listener, SaslMechanism, SaslSettings, SecurityProtocol
 from kafscale.errors import BrokerUnavailable
+from kafscale.security.verifiers import salt_password
 from kafscale.wire import codec
 from kafscale.wire.error_codes import (
     ILLEGAL_SASL_STATE,
@@ -125,6 +128,25 @@ async def test_a_wrong_password_is_answered_late_and_ends_the_connection(tmp_pat
         )
         assert trio.current_time() - since >= 5
         assert await is_closed(connection)
+
+
+async def test_keys_are_derived_in_a_thread(tmp_path, monkeypatch):
+    """`tests/hostile` has what that is good for."""
+    threads = []
+
+    def noting(*args):
+        threads.append(threading.current_thread())
+        return salt_password(*args)
+
+    monkeypatch.setattr(authentication, "salt_password", noting)
+    async with sasl_broker(tmp_path) as running:
+        for password in (PASSWORD, "wrong"):
+            connection = await connect(running)
+            await handshake(connection)
+            answer = await authenticate(connection, plain_message(password=password))
+            assert answer.error_code == (NONE if password == PASSWORD else SASL_AUTHENTICATION_FAILED)
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def test_requests_that_were_sent_together_with_a_wrong_password_are_not_answered(tmp_path, autojump_clock):

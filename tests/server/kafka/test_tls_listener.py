@@ -9,6 +9,7 @@ import datetime
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -318,6 +319,26 @@ async def test_many_handshakes_at_once_are_all_done(authority: Authority) -> Non
         assert listens.acceptor.handshakes.done_count.value == 40
         assert len(listens.acceptor.peers) == 40
         await until(lambda: listens.acceptor.handshakes.count == 0)
+
+
+@pytest.mark.usefixtures("broker_certificate")
+async def test_the_steps_of_a_handshake_are_done_in_threads(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the broker: the client's are done here."""
+    threads: list[threading.Thread] = []
+    do_handshake = ssl.SSLObject.do_handshake
+
+    def noting(self: ssl.SSLObject) -> None:
+        if self.server_side:
+            threads.append(threading.current_thread())
+        do_handshake(self)
+
+    monkeypatch.setattr(ssl.SSLObject, "do_handshake", noting)
+    async with listening(authority) as listens:
+        assert await greeting(listens.address, context_of(authority)) == b"welcome"
+    assert len(threads) >= 2
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.usefixtures("broker_certificate")
