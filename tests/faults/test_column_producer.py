@@ -19,6 +19,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.kafka import KafkaBroker, find_java
+from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.brokers.transactional import end
+from kafscale.spark.producing.enrolment import Enrolment
 from kafscale.spark.producing.producer import ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.wire.murmur2 import partition_of
@@ -30,6 +33,7 @@ KEY_COUNT = 500
 ROWS_EACH = 4000
 FAULT_COUNT = 6
 SETTINGS = {"batch.size": "8192", "request.timeout.ms": "10000"}
+TRANSACTION_TIMEOUT_MS = 600_000
 TOPIC = "t"
 
 
@@ -53,12 +57,19 @@ def faults(seed: int, fault: Callable[[], None]) -> Iterator[Callable[[], bool]]
         thread.join()
 
 
-def produce(bootstrap: str, has_more: Callable[[], bool]) -> int:
-    """Produce while there are more faults to come, and a little longer. How many records that were."""
+def produce(bootstrap: str, has_more: Callable[[], bool], *, in_transaction: bool = False) -> int:
+    """Produce while there are more faults to come, and a little longer. How many records that were.
+
+    In one transaction, if that is wanted, which is committed.
+    """
     settings = ProducerSettings.of({"bootstrap.servers": bootstrap, **SETTINGS})
     assert settings is not None
+    enrolment = None
+    if in_transaction:
+        cluster = Cluster(bootstrap=settings.bootstrap)
+        enrolment = Enrolment(cluster=cluster, transactional_id="mine", timeout_ms=TRANSACTION_TIMEOUT_MS)
     count = 0
-    with closing(ColumnProducer.of(settings)) as producer:
+    with closing(ColumnProducer.of(settings, enrolment)) as producer:
         more = True
         while more:
             more = has_more()
@@ -75,6 +86,11 @@ def produce(bootstrap: str, has_more: Callable[[], bool]) -> int:
             producer._produce_gathered()
             count += ROWS_EACH
         producer.finish()
+    if enrolment is not None:
+        with closing(enrolment):
+            assert sum(each.count for each in enrolment.written.values()) == count
+            assert all(each.last - each.first + 1 == each.count for each in enrolment.written.values())
+            end(enrolment.cluster, "mine", enrolment.producer, committed=True)
     return count
 
 
@@ -104,8 +120,11 @@ def check(bootstrap: str, count: int) -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("in_transaction", [False, True])
 @pytest.mark.parametrize("durability", ["wal", "s3-wal"])
-def test_a_broker_that_is_killed_loses_and_repeats_nothing(tmp_path: Path, durability: str) -> None:
+def test_a_broker_that_is_killed_loses_and_repeats_nothing(
+    tmp_path: Path, durability: str, in_transaction: bool
+) -> None:
     with BrokerProcess(directory=tmp_path, options=("--durability", durability)) as broker:
         create_topic(broker.bootstrap)
 
@@ -114,13 +133,14 @@ def test_a_broker_that_is_killed_loses_and_repeats_nothing(tmp_path: Path, durab
             broker.start()
 
         with faults(chosen_seed(), restart) as has_more:
-            count = produce(broker.bootstrap, has_more)
+            count = produce(broker.bootstrap, has_more, in_transaction=in_transaction)
         check(broker.bootstrap, count)
 
 
 @pytest.mark.java
 @pytest.mark.timeout(1200)  # it may wait for Maven
-def test_connections_to_kafka_that_are_cut_lose_and_repeat_nothing() -> None:
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_connections_to_kafka_that_are_cut_lose_and_repeat_nothing(in_transaction: bool) -> None:
     if (missing := find_java()) is not None:
         pytest.skip(missing)
     with Link.listening() as link:
@@ -130,7 +150,7 @@ def test_connections_to_kafka_that_are_cut_lose_and_repeat_nothing() -> None:
             bootstrap = f"127.0.0.1:{link.port}"
             create_topic(bootstrap)
             with faults(chosen_seed(), link.cut) as has_more:
-                count = produce(bootstrap, has_more)
+                count = produce(bootstrap, has_more, in_transaction=in_transaction)
             assert link.cut_count > 0
             check(bootstrap, count)
 

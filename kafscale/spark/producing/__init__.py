@@ -5,6 +5,7 @@
     records     columns to the bytes of records
     batches     records to batches, each in the sequence of its partition
     settings    which settings of a producer this one knows; with others, librdkafka produces (`source.deliveries`)
+    enrolment   the transaction that the records of a producer are in, if they are
     producer    an idempotent producer with several requests on their way
 
 Entered by `producer.ColumnProducer`. Nothing here imports pyspark, or confluent-kafka.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kafscale.spark.producing.records import RECORD_OVERHEAD_BYTES, encode_records
 from kafscale.spark.producing.rows import Rows
 from kafscale.wire import compression
-from kafscale.wire.batch_header import MAGIC, MAX_SEQUENCE, BatchHeader, encode_batch
+from kafscale.wire.batch_header import MAGIC, MAX_SEQUENCE, TRANSACTIONAL, BatchHeader, encode_batch
 
 Numbers = NDArray[np.int64]
 
@@ -79,7 +79,15 @@ def halves_of(batch: Batch) -> Iterator[Piece]:
         yield Piece(partition=batch.partition, records=encoded.records(0, len(order)), order=order)
 
 
-def encode(piece: Piece, identity: Identity, base_sequence: int, *, codec: int, timestamp_ms: int) -> bytearray:
+def encode(
+    piece: Piece,
+    identity: Identity,
+    base_sequence: int,
+    *,
+    codec: int,
+    timestamp_ms: int,
+    is_transactional: bool = False,
+) -> bytearray:
     """Return a batch, compressed by a codec of `kafscale.wire.compression`."""
     records = piece.records if codec == compression.NONE else compression.compress(codec, piece.records)
     header = BatchHeader(
@@ -88,7 +96,7 @@ def encode(piece: Piece, identity: Identity, base_sequence: int, *, codec: int, 
         leader_epoch=-1,
         magic=MAGIC,
         crc=0,
-        attributes=codec,
+        attributes=codec | TRANSACTIONAL if is_transactional else codec,
         last_offset_delta=len(piece.order) - 1,
         base_timestamp_ms=timestamp_ms,
         max_timestamp_ms=timestamp_ms,

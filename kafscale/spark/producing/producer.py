@@ -29,6 +29,7 @@ from kafscale.login.failures import check, failure
 from kafscale.spark.brokers.cluster import PAUSE_SECONDS, Cluster
 from kafscale.spark.brokers.connection import BrokerConnection
 from kafscale.spark.producing.batches import Batch, Identity, Piece, encode, halves_of, next_sequence, pieces_of
+from kafscale.spark.producing.enrolment import Enrolment
 from kafscale.spark.producing.murmur2 import partitions_of
 from kafscale.spark.producing.rows import Rows, by_topic, cut, together
 from kafscale.spark.producing.settings import ProducerSettings
@@ -71,13 +72,15 @@ class _Line:
 class ColumnProducer:
     """Writes rows with the columns of Spark's Kafka sink. To be closed; after an exception it is of no more use.
 
-    cluster: where topics and their leaders are. connect: opens a connection that is for records alone.
+    cluster: where topics and their leaders are. connect: opens a connection that is for records alone. enrolment: the
+    transaction that the records are in; to be closed by who has made it.
     """
 
     settings: ProducerSettings
     cluster: Cluster
     connect: Callable[[Address], BrokerConnection]
     pause_seconds: float = PAUSE_SECONDS
+    enrolment: Enrolment | None = None
     _identity: Identity | None = attrs.field(default=None, init=False)
     _lines: dict[Address, _Line] = attrs.field(factory=dict, init=False)
     _counts: dict[str, int] = attrs.field(factory=dict, init=False)  # of partitions
@@ -88,7 +91,7 @@ class ColumnProducer:
     _next_keyless: int = attrs.field(factory=lambda: random.randrange(1 << 16), init=False)
 
     @classmethod
-    def of(cls, settings: ProducerSettings) -> ColumnProducer:
+    def of(cls, settings: ProducerSettings, enrolment: Enrolment | None = None) -> ColumnProducer:
         """Make one, which connects when there are rows."""
         bootstrap, security = settings.bootstrap, settings.security
         seconds = settings.request_timeout_ms / 1000
@@ -98,6 +101,7 @@ class ColumnProducer:
                 bootstrap=bootstrap, security=security, retry_seconds=min(settings.timeout_seconds, TOPIC_SECONDS)
             ),
             connect=lambda address: BrokerConnection.open(address, seconds, security=security),
+            enrolment=enrolment,
         )
 
     def close(self) -> None:
@@ -131,6 +135,8 @@ class ColumnProducer:
     def _produce(self, topic: str, rows: Rows) -> None:
         partitions = self._choose(topic, rows)
         batches = [self._batch(topic, piece, rows) for piece in pieces_of(rows, partitions, self.settings.batch_bytes)]
+        if self.enrolment is not None:
+            self.enrolment.enrol(batch.at for batch in batches)
         self._or_recover(lambda: self._fly_all(batches))
 
     # ---- which partition, which place ----
@@ -179,7 +185,7 @@ class ColumnProducer:
 
     def _batch(self, topic: str, piece: Piece, rows: Rows, base_sequence: int | None = None) -> Batch:
         """Make a batch, with the next place in the sequence of its partition unless it has one."""
-        identity = self._identity = self._identity or self.cluster.patiently(self._identify)
+        identity = self._identity = self._identity or self._identify()
         at = topic, piece.partition
         if base_sequence is None:
             base_sequence = self._sequences.get(at, 0)
@@ -189,7 +195,14 @@ class ColumnProducer:
             topic=topic,
             partition=piece.partition,
             base_sequence=base_sequence,
-            data=encode(piece, identity, base_sequence, codec=self.settings.codec, timestamp_ms=now_ms),
+            data=encode(
+                piece,
+                identity,
+                base_sequence,
+                codec=self.settings.codec,
+                timestamp_ms=now_ms,
+                is_transactional=self.enrolment is not None,
+            ),
             rows=rows,
             order=piece.order,
             until=time.monotonic() + self.settings.timeout_seconds,
@@ -198,6 +211,9 @@ class ColumnProducer:
         return batch
 
     def _identify(self) -> Identity:
+        return self.cluster.patiently(self._ask_identity) if self.enrolment is None else self.enrolment.identify()
+
+    def _ask_identity(self) -> Identity:
         request = InitProducerIdRequest(transaction_timeout_ms=self.settings.request_timeout_ms)
         found = self.cluster.ask_any(request, InitProducerIdResponse)
         check(found.error_code, "the id of a producer")
@@ -243,7 +259,12 @@ class ColumnProducer:
             data = PartitionProduceData(index=each.partition, records=memoryview(each.data))
             topics.setdefault(each.topic, []).append(data)
         topic_data = [TopicProduceData(name=name, partition_data=data) for name, data in topics.items()]
-        return ProduceRequest(acks=ALL, timeout_ms=self.settings.request_timeout_ms, topic_data=topic_data)
+        return ProduceRequest(
+            transactional_id=None if self.enrolment is None else self.enrolment.transactional_id,
+            acks=ALL,
+            timeout_ms=self.settings.request_timeout_ms,
+            topic_data=topic_data,
+        )
 
     def _land(self, line: _Line) -> None:
         """Wait for the answer to the first request.
@@ -276,6 +297,8 @@ class ColumnProducer:
         assert queue[0] is batch, "what came before it was delivered, or all is sent again"
         if answer.error_code in _DELIVERED:
             queue.popleft()
+            if self.enrolment is not None:
+                self.enrolment.note(batch.at, answer.base_offset, batch.record_count)
             return None
         about = f"partition {batch.partition} of topic '{batch.topic}'"
         error = failure(answer.error_code, about, answer.error_message)

@@ -1,6 +1,6 @@
 """One attempt of a task: its rows go into a transaction that is left open for the driver to end.
 
-Nothing here imports pyspark.
+By columns, or by librdkafka where there are settings that it alone knows. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from typing import Protocol
 
 import attrs
 import pyarrow as pa
@@ -16,6 +17,9 @@ from confluent_kafka import KafkaException, Message, Producer
 
 from kafscale.errors import KafkaError
 from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.producing.enrolment import Enrolment
+from kafscale.spark.producing.producer import ColumnProducer
+from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.deliveries import Deliveries, Refusals
 from kafscale.spark.transactions.decision import Prepared, Span
 from kafscale.spark.transactions.logs import PartitionLog
@@ -25,73 +29,101 @@ INIT_STEP_SECONDS = 1.0  # librdkafka goes on with it when it is asked again
 ABORT_TIMEOUT_SECONDS = 10.0  # the driver aborts it, too
 
 
-@attrs.frozen(kw_only=True)
-class TaskTransaction:
-    """The transaction of one attempt. `open_producer` opens a producer with its transactional id."""
+class TransactionWriting(Protocol):
+    """Rows on their way in a transaction. To be closed."""
 
-    transactional_id: str
-    open_cluster: Callable[[], Cluster]
-    open_producer: Callable[[Refusals], Producer]
+    def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        """Write rows to this topic, or to that of each row. Raises ConfigError, KafkaError, BrokerUnavailable."""
+        ...
 
-    def prepare(self, batches: Iterable[pa.RecordBatch], topic: str | None) -> Prepared | None:
-        """Write rows to this topic, or to that of each row, and return what is open then.
+    def finish(self) -> Prepared:
+        """Wait until all are acknowledged, and return what is open.
 
-        None, and no transaction, if there are no rows.
-
-        Raises ConfigError, KafkaError, BrokerUnavailable; the transaction is aborted then.
+        Raises ConfigError, KafkaError, BrokerUnavailable.
         """
-        deliveries: TracedDeliveries | None = None
-        try:
-            for rows in batches:
-                if rows.num_rows:
-                    deliveries = deliveries or self._begin()
-                    deliveries.send(rows, topic)
-            if deliveries is None:
-                return None
-            deliveries.finish()
-            return self._prepared(deliveries.spans)
-        except BaseException:
-            if deliveries is not None:
-                with suppress(KafkaException):
-                    deliveries.producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
-            raise
+        ...
 
-    def _begin(self) -> TracedDeliveries:
-        refusals = Refusals()
-        producer = self.open_producer(refusals)
-        try:
-            self._initialise(producer, refusals)
-            producer.begin_transaction()
-        except KafkaException as exc:
-            error = exc.args[0]
-            raise KafkaError(error.code(), f"transactional id '{self.transactional_id}': {error.str()}") from exc
-        return TracedDeliveries(producer=producer, refusals=refusals)
+    def abort(self) -> None:
+        """Abort the transaction, if that can be done soon."""
+        ...
 
-    def _initialise(self, producer: Producer, refusals: Refusals) -> None:
-        """Wait for the coordinator, but for none that refuses the login. Raises KafkaError, KafkaException."""
-        until = time.monotonic() + INIT_TIMEOUT_SECONDS
-        while True:
-            try:
-                producer.init_transactions(INIT_STEP_SECONDS)
-            except KafkaException as exc:
-                producer.poll(0)  # which calls `refusals.note`
-                refusals.check()
-                if exc.args[0].code() != ClientError._TIMED_OUT or time.monotonic() > until:
-                    raise
-            else:
-                return
+    def close(self) -> None:
+        """Close connections."""
+        ...
 
-    def _prepared(self, spans: tuple[Span, ...]) -> Prepared:
-        """Look up the producer's id and epoch in a batch of its own: the coordinator may tell of a later producer's."""
-        with closing(self.open_cluster()) as cluster:
-            log = PartitionLog(cluster=cluster, topic=spans[0].topic, partition=spans[0].partition)
-            header = log.batch_at(spans[0].first).header
+
+def prepare(
+    batches: Iterable[pa.RecordBatch], topic: str | None, begin: Callable[[], TransactionWriting]
+) -> Prepared | None:
+    """Write rows, and return the transaction that is open then; None, and no transaction, if there are no rows.
+
+    Raises ConfigError, KafkaError, BrokerUnavailable; the transaction is aborted then.
+    """
+    writing: TransactionWriting | None = None
+    try:
+        for rows in batches:
+            if rows.num_rows:
+                writing = writing or begin()
+                writing.send(rows, topic)
+        return None if writing is None else writing.finish()
+    except BaseException:
+        if writing is not None:
+            writing.abort()
+        raise
+    finally:
+        if writing is not None:
+            writing.close()
+
+
+# ---- by columns -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ColumnWriting:
+    """Rows by columns. Made by `begin`."""
+
+    producer: ColumnProducer
+    enrolment: Enrolment
+
+    @classmethod
+    def begin(
+        cls, settings: ProducerSettings, cluster: Cluster, transactional_id: str, timeout_ms: int
+    ) -> ColumnWriting:
+        """Make one, which connects when there are rows enough."""
+        enrolment = Enrolment(cluster=cluster, transactional_id=transactional_id, timeout_ms=timeout_ms)
+        return cls(producer=ColumnProducer.of(settings, enrolment), enrolment=enrolment)
+
+    def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        """See `TransactionWriting`."""
+        self.producer.send(rows, topic)
+
+    def finish(self) -> Prepared:
+        """See `TransactionWriting`."""
+        self.producer.finish()
+        identity = self.enrolment.identity
+        assert identity is not None, "there were rows"
         return Prepared(
-            transactional_id=self.transactional_id,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            spans=spans,
+            transactional_id=self.enrolment.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            spans=tuple(
+                Span(topic=topic, partition=partition, first=each.first, last=each.last, count=each.count)
+                for (topic, partition), each in sorted(self.enrolment.written.items())
+            ),
         )
+
+    def abort(self) -> None:
+        """See `TransactionWriting`."""
+        self.producer.close()  # so that nothing is sent behind it
+        self.enrolment.abort()
+
+    def close(self) -> None:
+        """See `TransactionWriting`."""
+        self.producer.close()
+        self.enrolment.close()
+
+
+# ---- by librdkafka --------------------------------------------------------------------------------------------------
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -118,3 +150,75 @@ class TracedDeliveries(Deliveries):
         span[0] = min(span[0], offset)
         span[1] = max(span[1], offset)
         span[2] += 1
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LibrdkafkaWriting:
+    """Rows by librdkafka. Made by `begin`."""
+
+    transactional_id: str
+    open_cluster: Callable[[], Cluster]
+    deliveries: TracedDeliveries
+
+    @classmethod
+    def begin(
+        cls,
+        transactional_id: str,
+        open_cluster: Callable[[], Cluster],
+        open_producer: Callable[[Refusals], Producer],
+    ) -> LibrdkafkaWriting:
+        """Begin a transaction. `open_producer` opens a producer with its id. Raises KafkaError."""
+        refusals = Refusals()
+        producer = open_producer(refusals)
+        try:
+            _initialise(producer, refusals)
+            producer.begin_transaction()
+        except KafkaException as exc:
+            error = exc.args[0]
+            raise KafkaError(error.code(), f"transactional id '{transactional_id}': {error.str()}") from exc
+        deliveries = TracedDeliveries(producer=producer, refusals=refusals)
+        return cls(transactional_id=transactional_id, open_cluster=open_cluster, deliveries=deliveries)
+
+    def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        """See `TransactionWriting`."""
+        self.deliveries.send(rows, topic)
+
+    def finish(self) -> Prepared:
+        """Look up the producer's id and epoch in a batch of its own: the coordinator may tell of a later producer's.
+
+        See `TransactionWriting`.
+        """
+        self.deliveries.finish()
+        spans = self.deliveries.spans
+        with closing(self.open_cluster()) as cluster:
+            log = PartitionLog(cluster=cluster, topic=spans[0].topic, partition=spans[0].partition)
+            header = log.batch_at(spans[0].first).header
+        return Prepared(
+            transactional_id=self.transactional_id,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            spans=spans,
+        )
+
+    def abort(self) -> None:
+        """See `TransactionWriting`."""
+        with suppress(KafkaException):
+            self.deliveries.producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
+
+    def close(self) -> None:
+        """Do nothing: librdkafka closes what it has with the producer."""
+
+
+def _initialise(producer: Producer, refusals: Refusals) -> None:
+    """Wait for the coordinator, but for none that refuses the login. Raises KafkaError, KafkaException."""
+    until = time.monotonic() + INIT_TIMEOUT_SECONDS
+    while True:
+        try:
+            producer.init_transactions(INIT_STEP_SECONDS)
+        except KafkaException as exc:
+            producer.poll(0)  # which calls `refusals.note`
+            refusals.check()
+            if exc.args[0].code() != ClientError._TIMED_OUT or time.monotonic() > until:
+                raise
+        else:
+            return

@@ -21,9 +21,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from kafscale.config import Address
 from kafscale.errors import ConfigError
 from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
+from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.deliveries import Refusals
 from kafscale.spark.source.options import Given
-from kafscale.spark.source.task_transaction import TaskTransaction
+from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, TransactionWriting, prepare
 from kafscale.spark.source.writer import WriteOptions
 from kafscale.spark.transactions.commit import Committer, task_id
 from kafscale.spark.transactions.decision import Prepared
@@ -68,8 +69,12 @@ class TransactionOptions:
             transactional_id=None if transactional_id is None else transactional_id.strip(),
         )
 
+    def producer_settings(self, options: WriteOptions) -> ProducerSettings | None:
+        """Return what a producer by columns has to know; None if librdkafka has to produce."""
+        return ProducerSettings.of({name: each for name, each in options.producer.items() if name != _TIMEOUT})
+
     def settings(self, of_task: str) -> Mapping[str, str]:
-        """The producer's, of one task."""
+        """Return what librdkafka has to know besides, of one task."""
         return {"transactional.id": of_task, _TIMEOUT: str(self.timeout_ms)}
 
     @classmethod
@@ -107,12 +112,14 @@ class _TransactionalWriting(ABC):
         assert context is not None
         transactional_id, run = self._query(context)
         of_task = task_id(transactional_id, partition=context.partitionId(), attempt=context.attemptNumber())
-        task = TaskTransaction(
-            transactional_id=of_task,
-            open_cluster=self.cluster,
-            open_producer=partial(self._open_producer, of_task),
-        )
-        return TaskWritten(transactional_id, run, task.prepare(iterator, self.options.topic))
+        prepared = prepare(iterator, self.options.topic, partial(self._begin, of_task))
+        return TaskWritten(transactional_id, run, prepared)
+
+    def _begin(self, of_task: str) -> TransactionWriting:
+        settings = self.transactions.producer_settings(self.options)
+        if settings is not None:
+            return ColumnWriting.begin(settings, self.cluster(), of_task, self.transactions.timeout_ms)
+        return LibrdkafkaWriting.begin(of_task, self.cluster, partial(self._open_producer, of_task))
 
     def _open_producer(self, of_task: str, refusals: Refusals) -> Producer:
         return self.options.open({**self.transactions.settings(of_task), "error_cb": refusals.note})

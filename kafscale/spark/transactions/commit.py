@@ -26,9 +26,10 @@ import attrs
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.brokers.transactional import end, initialise
 from kafscale.spark.transactions.decision import Decision, Prepared, Span
 from kafscale.spark.transactions.journal import Journal
-from kafscale.spark.transactions.lead import Lead, end, initialise
+from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse

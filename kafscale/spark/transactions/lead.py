@@ -9,6 +9,7 @@ import attrs
 from kafscale.config import Address
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.brokers.transactional import end, enrol, initialise
 from kafscale.spark.transactions.logs import StoredBatch
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import (
@@ -20,52 +21,11 @@ from kafscale.wire.batch_header import (
     encode_batch,
 )
 from kafscale.wire.batch_records import ProducerStamp, Record, build_batch
-from kafscale.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 ALL: Final = -1
 PRODUCE_TIMEOUT_MS: Final = 30_000
 _WRITTEN = frozenset({error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER})
-
-
-def initialise(cluster: Cluster, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
-    """Fence whoever had the id, end what it had open, and return the producer's id and epoch.
-
-    Raises BrokerUnavailable, KafkaError.
-    """
-
-    def ask() -> tuple[int, int]:
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
-        response = cluster.ask(cluster.coordinator(transactional_id), request, InitProducerIdResponse)
-        check(response.error_code, f"transactional id '{transactional_id}'")
-        return response.producer_id, response.producer_epoch
-
-    return cluster.patiently(ask)
-
-
-def end(cluster: Cluster, transactional_id: str, producer: tuple[int, int], *, committed: bool) -> None:
-    """End a transaction, or find that it was ended so already.
-
-    Raises BrokerUnavailable, KafkaError: of an id or epoch that is fenced, or a transaction that ended otherwise.
-    """
-
-    def ask() -> None:
-        request = EndTxnRequest(
-            transactional_id=transactional_id,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            committed=committed,
-        )
-        response = cluster.ask(cluster.coordinator(transactional_id), request, EndTxnResponse)
-        check(response.error_code, f"transactional id '{transactional_id}'")
-
-    cluster.patiently(ask)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -113,8 +73,12 @@ class Lead:
 
     def _end(self, *, committed: bool) -> None:
         if self._enrolled:
-            end(self.cluster, self.transactional_id, (self.producer_id, self.producer_epoch), committed=committed)
+            end(self.cluster, self.transactional_id, self._producer, committed=committed)
             self._enrolled.clear()
+
+    @property
+    def _producer(self) -> tuple[int, int]:
+        return self.producer_id, self.producer_epoch
 
     def _sequence(self, topic: str, partition: int, count: int) -> int:
         sequence = self._sequences.get((topic, partition), 0)
@@ -123,21 +87,9 @@ class Lead:
 
     def _produce(self, topic: str, partition: int, batch: bytearray) -> None:
         if (topic, partition) not in self._enrolled:
-            self.cluster.patiently(lambda: self._enrol(topic, partition))
+            enrol(self.cluster, self.transactional_id, self._producer, [(topic, partition)])
             self._enrolled.add((topic, partition))
         self.cluster.patiently(lambda: self._send(self.cluster.leader(topic, partition), topic, partition, batch))
-
-    def _enrol(self, topic: str, partition: int) -> None:
-        request = AddPartitionsToTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            topics=[AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
-        )
-        coordinator = self.cluster.coordinator(self.transactional_id)
-        response = self.cluster.ask(coordinator, request, AddPartitionsToTxnResponse)
-        for each in response.results_by_topic[0].results_by_partition:
-            check(each.partition_error_code, f"transactional id '{self.transactional_id}' in '{topic}' {partition}")
 
     def _send(self, leader: Address, topic: str, partition: int, batch: bytearray) -> None:
         data = [PartitionProduceData(index=partition, records=memoryview(batch))]

@@ -13,8 +13,9 @@ from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.security import client_security
 from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.deliveries import Deliveries, Refusals
-from kafscale.spark.source.task_transaction import TaskTransaction
+from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, prepare
 from kafscale.spark.transactions.lead import Lead
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
@@ -106,9 +107,13 @@ def test_a_task_that_no_broker_would_serve_fails_at_once(what, broker, name, tmp
     def open_producer(refusals):
         return Producer({**settings, "transactional.id": name, "error_cb": refusals.note})
 
-    task = TaskTransaction(transactional_id=name, open_cluster=Cluster, open_producer=open_producer)
     with pytest.raises(KafkaError, match=r"no connection to the broker: .*(uthentication|verify) failed"):
-        task.prepare([rows], name)
+        prepare([rows], name, lambda: LibrdkafkaWriting.begin(name, Cluster, open_producer))
+    known = ProducerSettings.of({**properties, "bootstrap.servers": login.bootstrap})
+    assert known is not None
+    asked = Cluster(bootstrap=known.bootstrap, security=known.security)
+    with pytest.raises((KafkaError, ConfigError), match=r"SASL_AUTHENTICATION_FAILED|have its authority"):
+        prepare([rows], name, lambda: ColumnWriting.begin(known, asked, name, 60_000))
     refusals = Refusals()
     deliveries = Deliveries(producer=Producer({**settings, "error_cb": refusals.note}), refusals=refusals)
 

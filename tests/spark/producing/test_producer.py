@@ -15,16 +15,25 @@ from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.spark.brokers.cluster import FoundTopic
 from kafscale.spark.producing import producer as producer_module
+from kafscale.spark.producing.enrolment import Enrolment, Written
 from kafscale.spark.producing.producer import IN_FLIGHT_MAX, KEYLESS_BYTES, ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.wire import error_codes
-from kafscale.wire.messages.init_producer_id import InitProducerIdResponse
+from kafscale.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import iterate_records, parse_header, validate
 
 KNOWN_BATCHES = 5  # of a producer and a partition, by a broker
 TOPIC = "t"
+TRANSACTIONAL_ID = "mine"
 FINE, LOST_BEFORE, LOST_AFTER, MOVED, REFUSED = range(5)
 
 
@@ -35,6 +44,7 @@ class Brokers:
     partition_count: int = 3
     broker_count: int = 2
     batch_max_bytes: int = 1 << 20
+    retry_seconds: float = 0.0
     fates: deque[int] = attrs.field(factory=deque)
     refusal: int = error_codes.NOT_LEADER_OR_FOLLOWER
     logs: dict[int, list] = attrs.field(factory=lambda: defaultdict(list))
@@ -42,6 +52,8 @@ class Brokers:
     shift: int = 0
     asked: Counter = attrs.field(factory=Counter)
     greatest_in_flight: int = 0
+    enrolled: set[int] | None = None  # partitions of the transaction; None where there is none
+    ended: list[bool] = attrs.field(factory=list)
     connections: list = attrs.field(factory=list)
 
     # ---- what a cluster is asked ----
@@ -63,6 +75,27 @@ class Brokers:
         assert request.transactional_id is None
         return InitProducerIdResponse(producer_id=9, producer_epoch=0)
 
+    def coordinator(self, transactional_id):
+        assert transactional_id == TRANSACTIONAL_ID
+        return Address("coordinator", 1)
+
+    def ask(self, address, request, response_class):
+        assert (address.host, request.transactional_id) == ("coordinator", TRANSACTIONAL_ID)
+        self.asked[type(request)] += 1
+        if isinstance(request, InitProducerIdRequest):
+            self.enrolled = set()
+            return InitProducerIdResponse(producer_id=9, producer_epoch=3)
+        assert (request.producer_id, request.producer_epoch) == (9, 3)
+        if isinstance(request, EndTxnRequest):
+            self.ended.append(request.committed)
+            return EndTxnResponse()
+        (topic,) = request.topics
+        assert self.enrolled.isdisjoint(topic.partitions), "each is enrolled once"
+        self.enrolled.update(topic.partitions)
+        results = [AddPartitionsToTxnPartitionResult(partition_index=each) for each in topic.partitions]
+        of_topic = AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=results)
+        return AddPartitionsToTxnResponse(results_by_topic=[of_topic])
+
     def close(self):
         self.asked["close"] += 1
 
@@ -72,23 +105,27 @@ class Brokers:
         self.connections.append(Connection(self, address))
         return self.connections[-1]
 
-    def append(self, address, topic, data):
-        """The error code for one batch."""
+    def append(self, address, topic, data, transactional_id):
+        """The error code for one batch, and where it begins."""
         if self.leader(topic, data.index) != address:
-            return error_codes.NOT_LEADER_OR_FOLLOWER
+            return error_codes.NOT_LEADER_OR_FOLLOWER, -1
         view = memoryview(data.records)
         header = parse_header(view)
         validate(view)
+        assert header.is_transactional == (transactional_id == TRANSACTIONAL_ID) == (self.enrolled is not None)
+        assert self.enrolled is None or data.index in self.enrolled, "it is enrolled before it has records"
         if len(view) > self.batch_max_bytes:
-            return error_codes.MESSAGE_TOO_LARGE
+            return error_codes.MESSAGE_TOO_LARGE, -1
         known = self.known[data.index]
-        if any((header.base_sequence, header.last_sequence) == each for each in known):
-            return error_codes.NONE
+        for first, last, base_offset in known:
+            if (header.base_sequence, header.last_sequence) == (first, last):
+                return error_codes.NONE, base_offset
         if header.base_sequence != (known[-1][1] + 1 if known else 0):
-            return error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
-        known.append((header.base_sequence, header.last_sequence))
+            return error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        base_offset = len(self.logs[data.index])
+        known.append((header.base_sequence, header.last_sequence, base_offset))
         self.logs[data.index] += list(iterate_records(view))
-        return error_codes.NONE
+        return error_codes.NONE, base_offset
 
     def values(self, partition):
         return [int(record.value) for record in self.logs[partition]]
@@ -116,9 +153,11 @@ class Connection:
         if fate == MOVED:
             self.brokers.shift += 1
         topics = [
-            TopicProduceResponse(name=topic.name, partition_responses=[self.one(topic, each, fate) for each in data])
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[self.one(request, topic, each, fate) for each in topic.partition_data],
+            )
             for topic in request.topic_data
-            for data in [topic.partition_data]
         ]
         assert all(len({each.index for each in topic.partition_data}) == len(topic.partition_data)
                    for topic in request.topic_data)  # fmt: skip
@@ -126,26 +165,36 @@ class Connection:
             raise BrokerUnavailable("lost after")
         return ProduceResponse(responses=topics)
 
-    def one(self, topic, data, fate):
-        code = self.brokers.refusal if fate == REFUSED else self.brokers.append(self.address, topic.name, data)
-        return PartitionProduceResponse(index=data.index, error_code=code)
+    def one(self, request, topic, data, fate):
+        code, base_offset = self.brokers.refusal, -1
+        if fate != REFUSED:
+            code, base_offset = self.brokers.append(self.address, topic.name, data, request.transactional_id)
+        return PartitionProduceResponse(index=data.index, error_code=code, base_offset=base_offset)
 
     def close(self):
         """What is on its way may arrive all the same, before anything else does or after."""
         if self.is_open and self.brokers.fates and self.brokers.fates[0] % 2:
             while self.requests:
-                for topic in self.requests[0].topic_data:
+                request = self.requests.popleft()
+                for topic in request.topic_data:
                     for each in topic.partition_data:
-                        self.brokers.append(self.address, topic.name, each)
-                self.requests.popleft()
+                        self.brokers.append(self.address, topic.name, each, request.transactional_id)
         self.is_open = False
 
 
-def producer_of(brokers: Brokers, **more: str) -> ColumnProducer:
+def producer_of(brokers: Brokers, enrolment: Enrolment | None = None, **more: str) -> ColumnProducer:
     given = {"bootstrap.servers": "127.0.0.1:1", "batch.size": "400", **more}
     return ColumnProducer(
-        settings=ProducerSettings.of(given), cluster=brokers, connect=brokers.connect, pause_seconds=0.0
+        settings=ProducerSettings.of(given),
+        cluster=brokers,
+        connect=brokers.connect,
+        pause_seconds=0.0,
+        enrolment=enrolment,
     )
+
+
+def enrolment_of(brokers: Brokers) -> Enrolment:
+    return Enrolment(cluster=brokers, transactional_id=TRANSACTIONAL_ID, timeout_ms=1000)
 
 
 def rows_of(start: int, end: int, **columns: list) -> pa.RecordBatch:
@@ -162,9 +211,11 @@ fates = st.lists(st.sampled_from([FINE, FINE, LOST_BEFORE, LOST_AFTER, MOVED, RE
 
 
 @settings(max_examples=150, deadline=None)
-@given(fates, st.integers(1, 5), st.integers(1, 3), st.sampled_from([1 << 20, 350, 200]), st.integers(1, 4))
+@given(
+    fates, st.integers(1, 5), st.integers(1, 3), st.sampled_from([1 << 20, 350, 200]), st.integers(1, 4), st.booleans()
+)
 def test_whatever_is_lost_each_record_is_there_once_and_in_order(
-    found, partition_count, broker_count, batch_max_bytes, sends
+    found, partition_count, broker_count, batch_max_bytes, sends, is_transactional
 ):
     brokers = Brokers(
         partition_count=partition_count,
@@ -172,7 +223,8 @@ def test_whatever_is_lost_each_record_is_there_once_and_in_order(
         batch_max_bytes=batch_max_bytes,
         fates=deque(found),
     )
-    producer = producer_of(brokers)
+    enrolment = enrolment_of(brokers) if is_transactional else None
+    producer = producer_of(brokers, enrolment)
     each = 600 // sends
     for number in range(sends):
         producer.send(rows_of(number * each, (number + 1) * each), TOPIC)
@@ -183,6 +235,10 @@ def test_whatever_is_lost_each_record_is_there_once_and_in_order(
         assert brokers.values(partition) == expected(sends * each, partition, partition_count)
     assert brokers.greatest_in_flight <= IN_FLIGHT_MAX
     assert not any(connection.is_open for connection in brokers.connections)
+    if enrolment is not None:
+        counts = {(TOPIC, index): len(log) for index, log in brokers.logs.items() if log}
+        assert enrolment.written == {place: Written(0, count - 1, count) for place, count in counts.items()}
+        assert not brokers.ended
 
 
 def test_several_requests_are_on_their_way():
@@ -312,3 +368,31 @@ def test_a_topic_that_there_is_not_is_told():
         producer.finish()
     with pytest.raises(ConfigError, match="a row has null as its topic"):
         producer.send(rows_of(0, 1, topic=pa.nulls(1, pa.string())), None)
+
+
+def test_what_was_written_of_a_transaction_is_told_by_offsets_and_it_is_aborted_by_who_has_it_open():
+    brokers = Brokers(partition_count=2, broker_count=1)
+    enrolment = enrolment_of(brokers)
+    enrolment.abort()
+    assert not brokers.ended, "it had not begun"
+    producer = producer_of(brokers, enrolment)
+    producer.send(rows_of(0, 9, partition=pa.array([0] * 9, pa.int32())), TOPIC)
+    producer._produce_gathered()
+    assert brokers.enrolled == {0}
+    producer.send(rows_of(9, 12, partition=pa.array([1, 0, 1], pa.int32())), TOPIC)
+    producer.finish()
+    assert brokers.enrolled == {0, 1}
+    assert enrolment.written == {(TOPIC, 0): Written(0, 9, 10), (TOPIC, 1): Written(0, 1, 2)}
+    assert brokers.asked[InitProducerIdRequest] == 1
+    assert brokers.asked[AddPartitionsToTxnRequest] == 2
+    enrolment.abort()
+    assert brokers.ended == [False]
+
+
+def test_a_batch_of_a_transaction_whose_place_a_broker_does_not_tell_fails_the_task():
+    """As the driver could not copy it, if the transaction is aborted behind its decision."""
+    brokers = Brokers(fates=deque([REFUSED]), refusal=error_codes.DUPLICATE_SEQUENCE_NUMBER, broker_count=1)
+    producer = producer_of(brokers, enrolment_of(brokers))
+    producer.send(rows_of(0, 10), TOPIC)
+    with pytest.raises(KafkaError, match=r"does not tell where a batch is in partition . of 't'"):
+        producer.finish()
