@@ -36,6 +36,7 @@ from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import (
     NAMESPACE_DEFAULT,
     OFFSET_MAX,
+    NumberedKey,
     SegmentKey,
     namespace_prefix,
     parse_segment_key,
@@ -196,6 +197,11 @@ class Catalog:
     def log_read_count(self) -> int:
         """Return how many objects of the write-ahead log were got so far."""
         return self._reader.log.read_count
+
+    @property
+    def log_contents(self) -> Mapping[NumberedKey, memoryview]:
+        """Return the bytes of objects of the write-ahead log that were read last."""
+        return self._reader.log.contents
 
     def look_again(self) -> None:
         """Ask for the newest metadata and log the next time."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
+from threading import Lock
 
 import attrs
 
@@ -28,6 +29,7 @@ from kafscale.spark.bucket.parallel import get_many
 from kafscale.store.paths import NumberedKey
 
 READS_AT_ONCE_COUNT = 16  # whole objects, of 8 MiB as a rule at most
+KEPT_BYTES = 16 << 20  # of the objects that were read last, as tasks that are planned soon need them
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,29 @@ NO_LOG = LogView()
 
 
 @attrs.define(eq=False, repr=False)
+class NewestContents:
+    """The bytes of what was added last, KEPT_BYTES at most; from any thread."""
+
+    found: dict[NumberedKey, memoryview] = attrs.field(factory=dict, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
+    _lock: Lock = attrs.field(factory=Lock, init=False)
+
+    def add(self, key: NumberedKey, data: memoryview) -> None:
+        """Add an object, in place of those that were added before others."""
+        with self._lock:
+            self._size_bytes += len(data) - len(self.found.pop(key, b""))
+            self.found[key] = data
+            while self._size_bytes > KEPT_BYTES:
+                self._size_bytes -= len(self.found.pop(next(iter(self.found))))
+
+    def leave_out_others(self, keys: Container[NumberedKey]) -> None:
+        """Keep these alone."""
+        with self._lock:
+            self.found = {key: data for key, data in self.found.items() if key in keys}
+            self._size_bytes = sum(map(len, self.found.values()))
+
+
+@attrs.define(eq=False, repr=False)
 class LogReader:
     """Looks at the log of one bucket, again and again; keeps what it knows of the objects that are there."""
 
@@ -61,6 +86,12 @@ class LogReader:
     read_count: int = attrs.field(default=0, init=False)  # objects that were got
     _known: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)
     _unchecked: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)  # since the last good look
+    _newest: NewestContents = attrs.field(factory=NewestContents, init=False)
+
+    @property
+    def contents(self) -> Mapping[NumberedKey, memoryview]:
+        """Return the bytes of objects that were read last, as long as they are there, KEPT_BYTES at most."""
+        return self._newest.found
 
     def look(self, kept_until: WalPosition, *, is_shared: bool = False) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
@@ -79,6 +110,7 @@ class LogReader:
             raise LogMoved
         _check_order(objects, self._unchecked)
         self._known, self._unchecked = objects, {}
+        self._newest.leave_out_others(objects)
         changing = [(key, each) for key, each in objects.items() if each.transactions and not is_shared]
         behind = [each.transactions for key, each in changing if position_of(key) > kept_until]
         return LogView(list(objects.values()), list(chain.from_iterable(behind)))
@@ -97,10 +129,12 @@ class LogReader:
 
         def read(key: NumberedKey) -> LoggedObject | None:
             try:
-                return LoggedObject.decode(key, memoryview(self.bucket.get(key.key).data))
+                data = memoryview(self.bucket.get(key.key).data)
             except NotFound:
                 logger.debug("%s has been deleted since it was listed", key.key)
                 return None
+            self._newest.add(key, data)
+            return LoggedObject.decode(key, data)
 
         self.read_count += len(keys)
         found = [each.result() for each in get_many(read, keys, at_once_count=READS_AT_ONCE_COUNT)]

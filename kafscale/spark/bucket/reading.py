@@ -14,7 +14,7 @@ object of the write-ahead log goes when all in it is in segments, which may be a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -29,7 +29,7 @@ from kafscale.spark.bucket.bucket import Bucket, get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
 from kafscale.spark.bucket.fetched import aborted_in
-from kafscale.spark.bucket.logged_ranges import LoggedRanges
+from kafscale.spark.bucket.logged_ranges import NOTHING_GIVEN, LoggedRanges
 from kafscale.spark.bucket.splits import AnyRange, BrokerRange, Extent, LogRange, Range, Split, holes, outcomes, plan
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.store.paths import NumberedKey, SegmentKey
@@ -69,8 +69,8 @@ class _Elsewhere:
 class SplitReader:
     """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on.
 
-    committed_only, with_log, brokers: as the catalog that the splits were planned with. A look-up by time takes
-    `everything`: what was aborted, and control batches.
+    committed_only, with_log, brokers: as the catalog that the splits were planned with. given: what `given_of` has made
+    of them. A look-up by time takes `everything`: what was aborted, and control batches.
     """
 
     bucket: Bucket
@@ -81,6 +81,7 @@ class SplitReader:
     with_log: bool = False
     brokers: NewestReader | None = None
     everything: bool = False
+    given: Mapping[NumberedKey, bytes] = NOTHING_GIVEN
     _logged: LoggedRanges = attrs.field(init=False)
     _elsewhere: dict[TopicPartition, _Elsewhere] = attrs.field(factory=dict, init=False)
 
@@ -90,7 +91,7 @@ class SplitReader:
 
     def read_all(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """All records of some splits, one after the other. Raises as `read` does."""
-        self._logged.expect(splits)
+        self._logged.expect(splits, self.given)
         for split in splits:
             yield from self.read(split)
 
@@ -259,11 +260,11 @@ class SplitReader:
         report_loss(message, fail=self.fail_on_data_loss)
 
 
-def get_count(task: Sequence[Split]) -> int:
-    """Return about how many GETs a task will make that reads these splits, as they were planned."""
+def get_count(task: Sequence[Split], given: Collection[NumberedKey] = ()) -> int:
+    """Return about how many GETs a task will make that reads these splits, as they were planned, and is given some."""
     ranges = [each for split in task for each in split.ranges]
     of_segments = sum(-(-each.size_bytes // GET_BYTES) for each in ranges if isinstance(each, Range))
-    return of_segments + len({each.key for each in ranges if isinstance(each, LogRange)})
+    return of_segments + len({each.key for each in ranges if isinstance(each, LogRange)}.difference(given))
 
 
 def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:

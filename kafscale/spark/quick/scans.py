@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
+from kafscale.spark.bucket.log_objects import KEPT_BYTES
+from kafscale.spark.bucket.logged_ranges import given_of
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.quick.bounds import Condition
 from kafscale.spark.quick.errors import TooMuch
@@ -24,6 +26,7 @@ from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.records import read_records, topic_of_subject
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
+from kafscale.store.paths import NumberedKey
 
 CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", "key", "value", "headers", DECODED)
 
@@ -66,6 +69,14 @@ class Reading:
             raise
 
 
+@attrs.frozen(eq=False, repr=False)
+class Planned:
+    """What a scan reads, and of the write-ahead log the bytes of what was read to plan it."""
+
+    splits: Sequence[Split]
+    contents: Mapping[NumberedKey, memoryview]
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class TopicRead:
     """One reference to a topic, by the options of Spark's reader."""
@@ -93,20 +104,22 @@ class TopicRead:
         """Return the columns in another order: where DuckDB needs none, and takes the first, that is to cost little."""
         return pa.schema([(name, self.types[name]) for name in CHEAPEST_FIRST if name in self.types])
 
-    def splits(self, condition: Condition | None) -> Sequence[Split]:
-        """Return what a scan reads. Raises ConfigError, DataLoss, StoreError."""
+    def plan(self, condition: Condition | None) -> Planned:
+        """Plan what a scan reads. Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
-            if condition is None:
-                return planner.batch(self.limits, Bounds())
-            partitions = [partition for _, partition in planner.logs()] if condition.names("partition") else []
-            return planner.batch(self.limits, condition.bounds(partitions))
+            bounds = Bounds()
+            if condition is not None:
+                partitions = [partition for _, partition in planner.logs()] if condition.names("partition") else []
+                bounds = condition.bounds(partitions)
+            return Planned(planner.batch(self.limits, bounds), planner.catalog.log_contents)
 
-    def records(self, splits: Sequence[Split], columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
-        """Read splits. Raises DataLoss, StoreError, RegistryError."""
+    def records(self, planned: Planned, columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
+        """Read what was planned. Raises DataLoss, StoreError, RegistryError."""
         decoding = self.decoding if DECODED in columns else None
         with closing(Planner.of(self.options)) as planner:
-            for split in splits:
-                yield from read_records(planner, [split], columns, decoding)
+            for split in planned.splits:
+                given = given_of([split], planned.contents, max_bytes=KEPT_BYTES)
+                yield from read_records(planner, [split], columns, decoding, given)
                 reading.note(split.size_bytes)
 
 
@@ -127,14 +140,14 @@ class TopicDataset(ds.Dataset):
         try:
             condition = None if filter is None else Condition(expression=filter, schema=self.schema)
             names = [name for name in self.schema.names if columns is None or name in columns or _has(condition, name)]
-            splits = self._read.splits(condition)
-            self._reading.plan(sum(split.size_bytes for split in splits))
+            planned = self._read.plan(condition)
+            self._reading.plan(sum(split.size_bytes for split in planned.splits))
         except BaseException as exc:
             self._reading.failure = exc
             raise
         schema = pa.schema([self.schema.field(name) for name in names])
         batches = pa.RecordBatchReader.from_batches(
-            schema, self._reading.guarded(self._read.records(splits, names, self._reading))
+            schema, self._reading.guarded(self._read.records(planned, names, self._reading))
         )
         return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
 

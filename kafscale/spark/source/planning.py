@@ -13,12 +13,14 @@ import attrs
 from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.counted import CountedBucket
+from kafscale.spark.bucket.logged_ranges import NOTHING_GIVEN, given_of
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
 from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
 from kafscale.spark.source.options import BatchOptions, Freshness, ReadOptions
+from kafscale.store.paths import NumberedKey
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -108,8 +110,12 @@ class Planner:
             return [[split] for split in splits]
         return together(splits)
 
-    def reader(self, columns: Sequence[str]) -> SplitReader:
-        """Return what a task reads its splits with."""
+    def given(self, task: Sequence[Split]) -> Mapping[NumberedKey, bytes]:
+        """Return what a task need not get, as it was read to plan it."""
+        return given_of(task, self.catalog.log_contents)
+
+    def reader(self, columns: Sequence[str], given: Mapping[NumberedKey, bytes] = NOTHING_GIVEN) -> SplitReader:
+        """Return what a task reads its splits with, of which it is given some."""
         return SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -118,6 +124,7 @@ class Planner:
             committed_only=self.options.committed_only,
             with_log=self.catalog.with_log,
             brokers=self.catalog.brokers,
+            given=given,
         )
 
     def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:

@@ -5,6 +5,7 @@ import pytest
 from kafscale.errors import AccessDenied
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import wal_key
+from kafscale.spark.bucket import log_objects
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan
 from tests.devtools.logged_bucket import TOPIC, TOPIC_ID, LoggedBucket, batch, change, marker, topic_of
@@ -245,3 +246,20 @@ def test_a_reader_that_may_not_read_the_log_reads_segments(bucket, caplog):
         assert bucket.read(catalog) == [(0, b"a")]
         catalog.look_again()
     assert caplog.text.count("only what was flushed") == 1
+
+
+def test_the_bytes_of_the_newest_objects_are_kept_and_no_more_than_allowed(bucket, monkeypatch):
+    keys = [bucket.log([batch(offset, b"x" * 1000)]) for offset in range(6)]
+    monkeypatch.setattr(log_objects, "KEPT_BYTES", 3500 + 3 * 200)
+    monkeypatch.setattr(log_objects, "READS_AT_ONCE_COUNT", 1)  # in order
+    catalog = bucket.catalog()
+    assert len(bucket.read(catalog)) == 6
+    assert list(catalog.log_contents) == keys[3:]
+    assert all(data == (bucket.directory / key.key).read_bytes() for key, data in catalog.log_contents.items())
+    bucket.flush(0, *[b"x" * 1000] * 5)
+    bucket.checkpoint(WalPosition(0, 6))
+    for key in [wal_key("default", 0, 1), *keys[:5]]:
+        bucket.delete(key)
+    catalog.look_again()
+    assert len(bucket.read(catalog)) == 6
+    assert list(catalog.log_contents) == keys[5:]

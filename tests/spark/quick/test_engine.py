@@ -3,6 +3,7 @@
 import pytest
 
 from kafscale.errors import QueryError
+from kafscale.spark.bucket.bucket import DirectoryBucket
 from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.quick import scans
 from kafscale.spark.quick.engine import QuickEngine
@@ -10,6 +11,7 @@ from kafscale.spark.quick.errors import NoTable, NotAlike, TooMuch
 from kafscale.spark.quick.scans import Reading, TopicRead
 from kafscale.spark.sql.bucket_topics import BucketTopics
 from kafscale.store.paths import SegmentKey
+from tests.devtools.logged_bucket import LoggedBucket, batch
 from tests.devtools.segment_objects import make_batches, version_2_objects
 from tests.devtools.sql_topics import NOW_SECONDS, write_topics
 
@@ -37,9 +39,9 @@ def planned(monkeypatch):
     found = []
     read = TopicRead.records
 
-    def noting(self, splits, columns, reading):
-        found.append((len({each.key for split in splits for each in split.ranges}), set(columns)))
-        return read(self, splits, columns, reading)
+    def noting(self, planned, columns, reading):
+        found.append((len({each.key for split in planned.splits for each in split.ranges}), set(columns)))
+        return read(self, planned, columns, reading)
 
     monkeypatch.setattr(TopicRead, "records", noting)
     return found
@@ -165,6 +167,22 @@ def test_rows_come_before_all_is_read(tmp_path, monkeypatch):
     assert len(list(answer.csv_lines())) == 6001
     assert reading.read_bytes == reading.planned_bytes
     answer.close()
+
+
+def test_objects_of_the_log_are_got_once_for_all_partitions(tmp_path, monkeypatch):
+    made, got = LoggedBucket(tmp_path), []
+    made.create_topic(partition_count=2)
+    made.flush(0, b"a")  # so that the topic is listed
+    for offset in range(3):
+        made.log([batch(offset, b"a"), batch(offset, b"b", partition=1)])
+    for name in ("get", "get_range"):
+        read = getattr(DirectoryBucket, name)
+        monkeypatch.setattr(DirectoryBucket, name, lambda *asked, read=read: got.append(asked[1]) or read(*asked))
+    engine = QuickEngine(topics=BucketTopics(options={"store": f"file:{tmp_path}"}))
+    assert rows(engine, "select sum(offset), min(value), max(value) from t") == [("6", "a", "b")]
+    read_objects = [key for key in got if key.endswith(".wal")]
+    assert sorted(read_objects) == sorted(set(read_objects))
+    assert len(read_objects) == 4
 
 
 def test_an_answer_that_is_given_up_leaves_the_next_one_alone(engine):

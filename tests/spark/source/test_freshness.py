@@ -1,5 +1,7 @@
 """The option `freshness`: a stream from the log to segments, limits, timestamps, and what is damaged."""
 
+import pickle
+
 import attrs
 import pytest
 
@@ -7,8 +9,9 @@ from kafscale.errors import ConfigError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.logged_ranges import given_of, keys_given
 from kafscale.spark.bucket.position import Position
-from kafscale.spark.bucket.reading import DataLoss
+from kafscale.spark.bucket.reading import DataLoss, get_count
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
@@ -152,3 +155,38 @@ def test_a_log_that_is_damaged_fails_a_query_unless_loss_is_accepted(bucket):
     with pytest.raises(DataLoss, match="it had been acknowledged"):
         values(bucket)
     assert values(bucket, failOnDataLoss="false") == [b"a", b"b"]
+
+
+def test_a_task_is_given_what_was_read_to_plan_it_and_gets_the_rest(tmp_path):
+    made = LoggedBucket(tmp_path)
+    made.create_topic(partition_count=2)
+    made.flush(0, b"a")
+    large = made.log([batch(1, b"b" * 700), batch(0, b"x", partition=1)])
+    small = made.log([batch(2, b"c"), batch(1, b"y", partition=1)])
+    given, planned = planner(made)
+    (task,) = planned.tasks(planned.batch(BatchOptions.of(given), Bounds()))
+    contents = planned.catalog.log_contents
+    assert planned.given(task).keys() == {small, large}
+    found = given_of(task, contents, max_bytes=500)
+    assert found.keys() == {small} == keys_given(task, contents, max_bytes=500)
+    for each in (found, pickle.loads(pickle.dumps(found))):
+        counted = CountingBucket(planned.catalog.bucket)
+        reader = attrs.evolve(planned.reader(["value"], each), bucket=counted)
+        assert [row["value"] for rows in reader.read_all(task) for row in rows.to_pylist()] == [
+            *(b"a", b"b" * 700, b"c"),
+            *(b"x", b"y"),
+        ]
+        assert [request for request in counted.requests if ".wal" in request] == [f"get {large.key}"]
+    assert (get_count(task), get_count(task, found)) == (3, 2)
+
+
+def test_a_stream_gets_no_object_twice_that_it_has_read_to_plan(bucket):
+    stream = Stream(bucket)
+    stream.batch()
+    logged = bucket.log([batch(5, b"f")])
+    end = stream.progress.latest()
+    (task,) = stream.progress.tasks(stream.position, end)
+    (bucket.directory / logged.key).unlink()  # so nobody could
+    reader = stream.planner.reader(["value"], stream.planner.given(task))
+    assert [row["value"] for rows in reader.read_all(task) for row in rows.to_pylist()] == [b"f"]
+    assert stream.progress.task_get_count == 0
