@@ -17,8 +17,9 @@ from kafscale.spark.catalogs import CatalogOptions, quoted
 FORMATS = ("bytes", "string", "json", "avro", "protobuf", "json-schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json-schema")
 MODES = ("append", "upsert")
-ENVELOPES = ("debezium", "payload")
-DEBEZIUM, PAYLOAD = ENVELOPES
+ENVELOPES = ("debezium", "payload", "unwrapped")
+DEBEZIUM, PAYLOAD, UNWRAPPED = ENVELOPES
+TELLING = (DEBEZIUM, UNWRAPPED)  # changes of rows
 DELETES = ("delete", "mark", "keep")
 _, MARK, KEEP = DELETES
 OTHERS = ("table", "dead_letter")
@@ -45,6 +46,14 @@ OF_CHANGES = (  # besides, of a change that Debezium tells
     "transaction_order",
     "transaction_collection_order",
 )
+DELETED = "__deleted"
+FLAGS = {  # members of rows that Debezium has unwrapped, which are no columns, by what they are as metadata
+    "op": "__op",
+    "change_ms": "__ts_ms",
+    "transaction_id": "__transaction_id",
+    "transaction_order": "__transaction_total_order",
+    "transaction_collection_order": "__transaction_data_collection_order",
+}
 TRANSFORMS = ("years", "months", "days", "hours", "bucket", "truncate")
 
 DAY_MICROSECONDS = 86_400_000_000
@@ -178,7 +187,9 @@ class Encoding:
     validate: bool = setting("Of `json-schema`: hold each value to its schema.", False)
     envelope: str | None = setting(
         "`debezium`: a value tells a change of a row (op, before, after), and the columns are the row's. `payload`, of "
-        "`json`: the object may be in the member `payload` of another one, beside its schema.",
+        "`json`: the object may be in the member `payload` of another one, beside its schema. `unwrapped`: a value is "
+        "the row alone, as Debezium's ExtractNewRecordState makes it, and `__deleted` or `__op` in it tells that it is "
+        "deleted.",
         None,
         validator=_one_of(ENVELOPES),
     )
@@ -188,8 +199,11 @@ class Encoding:
             raise ValueError("the envelope payload is for the format json")
         if self.envelope is not None and PAYLOAD in [each.name for each in self.columns]:
             raise ValueError(f"with an envelope no column is called {PAYLOAD}")
-        if self.envelope == DEBEZIUM and self.format not in ("json", *REGISTRY_FORMATS):
+        if self.envelope in TELLING and self.format not in ("json", *REGISTRY_FORMATS):
             raise ValueError(f"the format {self.format} has no changes of Debezium in it")
+        flags = [each.name for each in self.columns if each.name in (DELETED, *FLAGS.values())]
+        if self.envelope == UNWRAPPED and flags:
+            raise ValueError(f"with the envelope unwrapped {flags[0]} is no column: metadata may have it")
         if self.format == "json" and not self.columns:
             raise ValueError("the format json needs columns; for the schema of a registry it is json-schema")
         if self.columns and self.format != "json":
@@ -273,8 +287,8 @@ class TableMapping:
         "Of `upsert`: the columns that tell rows apart; without it those of the key.", ()
     )
     metadata: Mapping[str, str] | Sequence[str] = setting(
-        f"Columns of the record: names, or `column: name`. Names: {', '.join(METADATA)}; with the envelope `debezium` "
-        f"{', '.join(OF_CHANGES)}, too.",
+        f"Columns of the record: names, or `column: name`. Names: {', '.join(METADATA)}; with the envelopes `debezium` "
+        f"and `unwrapped` {', '.join(OF_CHANGES)}, too.",
         (),
         validator=_checked(_check_metadata),
     )
@@ -331,13 +345,17 @@ class TableMapping:
             raise ValueError("upsert_by is for the mode upsert")
         if self.mode == "append" and self.deletes != "delete":
             raise ValueError(f"deletes: {self.deletes} is for the mode upsert")
-        if self.key is not None and self.key.envelope == DEBEZIUM:
-            raise ValueError("the envelope debezium is of values; keys are rows without one (or in a payload)")
+        if self.key is not None and self.key.envelope in TELLING:
+            raise ValueError(
+                f"the envelope {self.key.envelope} is of values; keys are rows without one (or in a payload)"
+            )
         if self.fan_out is not None and self.fan_out.create and not self.create:
             raise ValueError("fan_out creates tables, and create is off")
         of_changes = [name for name in self.metadata_columns.values() if name in OF_CHANGES]
-        if of_changes and self.value.envelope != DEBEZIUM:
-            raise ValueError(f"the metadata {of_changes[0]} is there with value: {{envelope: debezium}} alone")
+        if of_changes and self.value.envelope not in TELLING:
+            raise ValueError(
+                f"the metadata {of_changes[0]} is there with value: {{envelope: debezium}} (or unwrapped) alone"
+            )
         for side, encoding in (("value", self.value), ("key", self.key)):
             if encoding and encoding.by_registry and encoding.subject is None and self.topic is None:
                 raise ValueError(f"{side} needs a subject, since the mapping has not one topic")

@@ -22,6 +22,8 @@ from kafscale.spark.pipeline.config import (
     MARK,
     PAYLOAD,
     SEEN,
+    TELLING,
+    UNWRAPPED,
     Encoding,
     FanOut,
     Pipeline,
@@ -29,7 +31,8 @@ from kafscale.spark.pipeline.config import (
     TableMapping,
 )
 from kafscale.spark.pipeline.decimals import exact_type, has_decimal, is_inexact
-from kafscale.spark.pipeline.schema import relaxed
+from kafscale.spark.pipeline.schema import member, relaxed
+from kafscale.spark.pipeline.unwrapped import flag_fields, is_deleted, without_flags
 from kafscale.spark.source.source import HEADERS, SCHEMA
 from kafscale.spark.values.registry_column import Reading, from_registry
 from kafscale.spark.values.registry_credentials import Credentials
@@ -76,7 +79,7 @@ METADATA: Mapping[str, str] = {
 class Rows:
     """frame: columns of the table, then RECORD, TOMBSTONE and ERROR, with a fan-out TABLE, and of changes TRUNCATE.
 
-    A tombstone is what deletes a row: a record without a value, or with Debezium's envelope a change that says so.
+    A tombstone is what deletes a row: a record without a value, or, of Debezium, a change or a row that says so.
 
     columns: those of the table. upsert_by: of them those that tell rows apart; none of an append.
     can_fail: whether a record can be a bad one.
@@ -123,6 +126,8 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     )
     if has_changes:
         decoded = _unwrapped(decoded, mapping)
+    elif mapping.value.envelope == UNWRAPPED:
+        decoded = without_flags(decoded, mapping, _SIDES["value"])
     columns = [(name, functions.col(name)) for name in mapping.metadata_columns]
     if mapping.deletes == MARK:
         columns.append((mapping.deleted_column, functions.lit(False)))
@@ -134,7 +139,7 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     rows = decoded.select(
         *(column.alias(name) for name, column in columns),
         functions.col(RECORD),
-        (_is_op(DELETE) if has_changes else functions.col(f"{RECORD}.value").isNull()).alias(TOMBSTONE),
+        _is_tombstone(mapping).alias(TOMBSTONE),
         _error(sides, is_upsert=bool(by)).alias(ERROR),
         *([_is_op(EMPTY).alias(TRUNCATE)] if has_changes else []),
     )
@@ -175,6 +180,13 @@ def _is_op(op: str) -> Column:
     return functions.coalesce(functions.col(f"{_SIDES['value']}.op") == op, functions.lit(False))
 
 
+def _is_tombstone(mapping: TableMapping) -> Column:
+    has_no_value = functions.col(f"{RECORD}.value").isNull()
+    if mapping.value.envelope not in TELLING:
+        return has_no_value
+    return _is_op(DELETE) if mapping.value.envelope == DEBEZIUM else has_no_value | _is_op(DELETE)
+
+
 def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
     """Put the rows that changes are of in place of the changes, with `op` beside them, and add metadata of changes.
 
@@ -199,7 +211,7 @@ def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
         functions.lit("it has nothing in after, what its row is"),
     )
     metadata = [
-        _member(change, members, *CHANGES[source]).alias(column)
+        member(change, members, *CHANGES[source]).alias(column)
         for column, source in mapping.metadata_columns.items()
         if source in CHANGES
     ]
@@ -214,15 +226,6 @@ def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
 def _row_of(change: Column) -> Column:
     is_delete = change.getField("op") == DELETE
     return functions.when(is_delete, change.getField("before")).otherwise(change.getField("after"))
-
-
-def _member(struct: Column, type_: Any, path: str, sql: str) -> Column:
-    """Return a member of a struct by its path; null if it has none."""
-    for each in path.split("."):
-        if each not in getattr(type_, "names", ()):
-            return functions.lit(None).cast(sql)
-        struct, type_ = struct.getField(each), type_[each].dataType
-    return struct.cast(sql)
 
 
 def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> Rows:
@@ -267,8 +270,9 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
 
 def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
     """A column of the mapping's columns. Spark's parser stops behind the first value of a text: see `_is_whole`."""
-    fields = [StructField(each.name, _json_type(each.type)) for each in encoding.columns]
     envelope = encoding.envelope
+    fields = [StructField(each.name, _json_type(each.type)) for each in encoding.columns]
+    fields += flag_fields() if envelope == UNWRAPPED else []
     framed = functions.concat(functions.lit(f'{{"{_VALUE}":'), text, functions.lit(f',"{_END}":1}}'))
 
     def parsed_by(schema: StructType) -> Column:
@@ -283,6 +287,8 @@ def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
     has_row = functions.lit(True)
     if envelope == DEBEZIUM:
         has_row = (value.getField("op") != DELETE) & row.isNotNull()
+    elif envelope == UNWRAPPED:
+        has_row = ~is_deleted(value, StructType(fields))
     is_corrupt = parsed.getField(_CORRUPT).isNotNull()
     error = functions.when(invalid, functions.lit("it is not valid UTF-8"))
     error = error.when(text.isNotNull() & value.isNull() & ~is_corrupt, functions.lit("it is no JSON object"))
@@ -364,7 +370,7 @@ def _columns(decoded: DataFrame, side: str, encoding: Encoding) -> list[tuple[st
 
 def _required(sides: Mapping[str, Encoding]) -> set[str]:
     """Return the columns that are never null. Rows of changes may be: of a deleted one some have its key alone."""
-    there = [each for each in sides.values() if each.envelope != DEBEZIUM]
+    there = [each for each in sides.values() if each.envelope not in TELLING]
     return {each.name for encoding in there for each in encoding.columns if each.required}
 
 

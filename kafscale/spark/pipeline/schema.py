@@ -7,6 +7,7 @@ Iceberg allows, in structs, arrays and maps too. Anything else is a SchemaConfli
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 from pyspark.sql import Column, functions
@@ -141,3 +142,12 @@ def _fit(column: Column, rows: DataType | None, table: DataType) -> Column:
         value_rows, value_table = rows.valueType, table.valueType
         return functions.transform_values(column, lambda _, each: _fit(each, value_rows, value_table))
     return column if rows == table else column.cast(table)
+
+
+def member(struct: Column, type_: Any, path: str, sql: str) -> Column:
+    """Return a member of a struct by its path; null if it has none."""
+    for each in path.split("."):
+        if each not in getattr(type_, "names", ()):
+            return functions.lit(None).cast(sql)
+        struct, type_ = struct.getField(each), type_[each].dataType
+    return struct.cast(sql)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -268,3 +269,60 @@ def test_changes_in_avro_are_unwrapped(lake, topic, produce, values):
     plain = "value: {format: avro, envelope: debezium, subject: plain-value}"
     seen = lake.run(f"- {{topic: {topic}, table: db.{topic}_plain, {plain}}}", registry, may_fail=True)
     assert "has values without op" in str(seen.failures[f"db.{topic}_plain"])
+
+
+def flat(id: int, name: str | None, *, in_payload: bool = False, **flags: Any) -> bytes:
+    """As ExtractNewRecordState makes it."""
+    told = {**row(1, id, name), **{f"__{flag}": value for flag, value in flags.items()}}
+    return json.dumps({"schema": {"type": "struct"}, "payload": told} if in_payload else told).encode()
+
+
+FLAT = [
+    (0, key(1, 1), flat(1, "a", deleted="false", op="r", ts_ms=5)),
+    (0, key(1, 2), flat(2, "b", deleted="false", op="c")),
+    (0, key(1, 3), flat(3, "c", op="c")),
+    (0, key(1, 1), flat(1, "a2", in_payload=True, deleted=False, op="u", ts_ms=7, transaction_id="tx")),
+    (0, key(1, 2), flat(2, None, deleted="true", ts_ms=8)),
+    (0, key(1, 3), flat(3, None, op="d")),
+]
+
+
+def test_rows_that_debezium_has_unwrapped_are_deleted_where_they_say_so(lake, topic, produce):
+    produce(topic, FLAT)
+    made = mapping(topic, "mode: upsert, upsert_by: [shop, id], metadata: [op, change_ms, transaction_id]")
+    made = made.replace("envelope: debezium", "envelope: unwrapped")
+    lake.run(made)
+    assert lake.rows(f"db.{topic}") == [("u", 7, "tx", 1, 1, "a2", Decimal("1.50"))]
+    assert lake.rows(f"db.{topic}_dead") == []
+    produce(topic, [(0, None, flat(4, None, op="c")), (0, None, flat(5, "e"))])
+    lake.run(made)
+    assert lake.rows(f"db.{topic}", "id, name") == [(1, "a2"), (5, "e")]
+    assert "no name" in lake.rows(f"db.{topic}_dead", "error")[0][0]
+    from kafscale.spark.pipeline.proof import prove
+
+    (proof,) = prove(lake.spark, lake.pipeline(made))
+    assert (proof.found, proof.rows) == ("proven", 2)
+
+
+def test_rows_that_debezium_has_unwrapped_are_deleted_by_tombstones_too_and_marked(lake, topic, produce):
+    keys = "{format: json, envelope: payload, columns: [{name: id_key, type: long}]}"
+    found = [(0, b'{"id_key": 1}', flat(1, "a")), (0, b'{"id_key": 2}', flat(2, "b")), (0, b'{"id_key": 1}', None)]
+    produce(topic, [*found, (0, b'{"id_key": 3}', flat(3, "c")), (0, b'{"id_key": 3}', flat(3, None, deleted="true"))])
+    made = mapping(topic, f"mode: upsert, key: {keys}, deletes: mark")
+    lake.run(made.replace("envelope: debezium", "envelope: unwrapped"))
+    assert lake.rows(f"db.{topic}", "id_key, name, deleted") == [(1, "a", True), (2, "b", False), (3, "c", True)]
+
+
+def test_what_tells_of_a_change_is_no_column_of_unwrapped_avro(lake, topic, produce, values):
+    told = {**ROW, "fields": [*ROW["fields"], {"name": "__deleted", "type": ["null", "string"], "default": None}]}
+    found = [{"id": 1, "name": "a", "__deleted": "false"}, {"id": 2, "name": "b", "__deleted": None}]
+    found.append({"id": 1, "name": None, "__deleted": "true"})
+    produce(topic, [(0, None, values.avro(told, each, topic=topic)) for each in found])
+    registry = f"registry: {{url: {values.registry.url}}}"
+    made = f"- {{topic: {topic}, table: db.{topic}, value: {{format: avro, envelope: unwrapped}}, mode: upsert"
+    lake.run(f"{made}, upsert_by: [id]}}", registry)
+    assert lake.rows(f"db.{topic}") == [(2, "b")]
+    assert values.avro(ROW, {"id": 1, "name": "a"}, topic="flat")  # so that the registry has its schema
+    plain = "value: {format: avro, envelope: unwrapped, subject: flat-value}"
+    seen = lake.run(f"- {{topic: {topic}, table: db.{topic}_plain, {plain}}}", registry, may_fail=True)
+    assert "neither __deleted nor __op" in str(seen.failures[f"db.{topic}_plain"])

@@ -141,7 +141,16 @@ spark: {spark.hadoop.fs.s3a.secret.key: hidden2}
             "key: {format: json, envelope: debezium, columns: [{name: a, type: int}]}",
             "the envelope debezium is of values",
         ),
-        ("metadata: [op]", "the metadata op is there with value: {envelope: debezium} alone"),
+        (
+            "key: {format: json, envelope: unwrapped, columns: [{name: a, type: int}]}",
+            "the envelope unwrapped is of values",
+        ),
+        ("value: {format: string, envelope: unwrapped}", "the format string has no changes of Debezium"),
+        (
+            "value: {format: json, envelope: unwrapped, columns: [{name: __op, type: string}]}",
+            "with the envelope unwrapped __op is no column",
+        ),
+        ("metadata: [op]", "the metadata op is there with value: {envelope: debezium} (or unwrapped) alone"),
         ("deletes: mark", "deletes: mark is for the mode upsert"),
         ("mode: upsert, upsert_by: [a], deletes: drop", "'drop' is not one of delete, mark, keep"),
     ],
