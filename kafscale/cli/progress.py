@@ -49,7 +49,10 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
             for show in bar:
                 show(done_bytes, total_bytes)
 
-        yield report
+        try:
+            yield report
+        finally:
+            bar[:] = [lambda _done, _total: None]  # for who reports later
 
 
 @contextmanager

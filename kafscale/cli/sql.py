@@ -215,29 +215,34 @@ class Results:
         from kafscale.spark.quick.scans import Reading
 
         with ExitStack() as bar:
-            answer = self.engines.answer(statement, Reading(report=bar.enter_context(reading("reading"))))
-            if self.file.isatty():
-                bar.close()  # before there are rows beside it
+            report = bar.enter_context(reading("reading")) if sys.stderr.isatty() else None
+            answer = self.engines.answer(statement, Reading(report=report))
             try:
-                self._show(answer)
+                self._show(answer, bar)
             finally:
                 answer.close()
 
-    def _show(self, answer: Answer) -> None:
-        """A command has no rows."""
+    def _show(self, answer: Answer, bar: ExitStack) -> None:
+        """Show rows, which a command has none of, and no bar beside them."""
         if not answer.columns:
             return
         if self.options.format == "parquet":
             answer.write_parquet(str(self.options.output))
         elif self.options.format == "table":
-            self._show_table(answer)
+            self._show_table(answer, bar)
         else:
             lines = answer.csv_lines() if self.options.format == "csv" else answer.json_lines()
+            self._end(bar)
             self.file.writelines(fit(lines, self.file))
         self.file.flush()
 
-    def _show_table(self, answer: Answer) -> None:
+    def _end(self, bar: ExitStack) -> None:
+        if self.file.isatty():
+            bar.close()
+
+    def _show_table(self, answer: Answer, bar: ExitStack) -> None:
         cells = answer.first_cells(self.options.max_rows)
+        self._end(bar)
         if list(cells.columns) == ["plan"]:
             plan = (row[0] or "" for row in cells.rows)  # of EXPLAIN: lines to be read as they are
             self.file.writelines(fit(plan, self.file))

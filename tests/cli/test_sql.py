@@ -180,3 +180,8 @@ def test_a_bar_is_there_where_much_is_read_on_a_terminal(monkeypatch):
         assert shown.getvalue() == ""
         report(READING_MIN_BYTES, 2 * READING_MIN_BYTES)
     assert "reading" in shown.getvalue()
+    shown.truncate(0)
+    with reading("reading") as report:
+        pass
+    report(0, READING_MIN_BYTES)
+    assert shown.getvalue() == "", "rows may be there by now"

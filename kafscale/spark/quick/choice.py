@@ -53,15 +53,16 @@ class Engines:
     _spark: Engine | None = attrs.field(default=None, init=False)
 
     def answer(self, statement: str, reading: Reading | None = None) -> Answer:
-        """Rows of a query; a command has been executed. `reading` tells how far DuckDB is.
+        """Rows of a query; a command has been executed. `reading` tells how far it is.
 
         Raises ConfigError, QueryError, StartupError, StoreError.
         """
+        reading = reading or Reading()
         if self.name is EngineName.DUCKDB:
-            return self._by_duckdb(statement, reading or Reading())
+            return self._by_duckdb(statement, reading)
         if self.name is EngineName.SPARK:
-            return self._by_spark(statement)
-        return self._by_either(statement, reading or Reading())
+            return self._by_spark(statement, reading)
+        return self._by_either(statement, reading)
 
     def cancel(self) -> None:
         """End what runs, from another thread."""
@@ -75,10 +76,10 @@ class Engines:
         if self._quick is not None:
             self._quick.close()
 
-    def _by_spark(self, statement: str) -> Answer:
+    def _by_spark(self, statement: str, reading: Reading) -> Answer:
         if self._spark is None:
             self._spark = self.start_spark()
-        return SparkAnswer(self._spark.frame(statement))
+        return SparkAnswer(self._spark.frame(statement), reading.report)
 
     def _by_duckdb(self, statement: str, reading: Reading) -> Answer:
         try:
@@ -111,7 +112,7 @@ class Engines:
                     )
                 return answer
         self.say(f"Spark answers, because {why}")
-        return self._by_spark(statement)
+        return self._by_spark(statement, reading)
 
     def _quick_engine(self, max_bytes: int | None) -> QuickEngine:
         if self._quick is None:

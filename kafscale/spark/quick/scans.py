@@ -6,7 +6,7 @@ is planned. Records are decoded as DuckDB takes them; what is read ahead is a fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -24,6 +24,7 @@ from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.records import read_records, topic_of_subject
+from kafscale.spark.sql.progress import Report
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.store.paths import NumberedKey
@@ -35,11 +36,12 @@ CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", 
 class Reading:
     """How much a statement reads of the bucket, and what went wrong: DuckDB tells of an error its text alone.
 
-    max_bytes: None for no bound. report: told how many bytes of how many are read. is_planned: there was a scan.
+    max_bytes: None for no bound. report: told how many bytes of how many are read, if somebody wants to know, by Spark
+    too. is_planned: there was a scan.
     """
 
     max_bytes: int | None = None
-    report: Callable[[int, int], None] = lambda _done, _total: None
+    report: Report | None = None
     is_planned: bool = False
     planned_bytes: int = 0
     read_bytes: int = 0
@@ -49,7 +51,7 @@ class Reading:
         """Count what one more scan will read. Raises TooMuch."""
         self.is_planned = True
         self.planned_bytes += size_bytes
-        self.report(self.read_bytes, self.planned_bytes)
+        self._tell()
         if self.max_bytes is not None and self.planned_bytes > self.max_bytes:
             raise TooMuch(
                 f"it would read {self.planned_bytes:,} bytes or more, and --duckdb-max-bytes is {self.max_bytes:,}"
@@ -58,7 +60,11 @@ class Reading:
     def note(self, size_bytes: int) -> None:
         """Count what has been read."""
         self.read_bytes += size_bytes
-        self.report(self.read_bytes, self.planned_bytes)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.report is not None:
+            self.report(self.read_bytes, self.planned_bytes)
 
     def guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass batches on, and keep the error if there is one."""

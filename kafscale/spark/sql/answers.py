@@ -9,6 +9,7 @@ import attrs
 
 from kafscale.spark.sql.failures import spark_errors
 from kafscale.spark.sql.formats import Cells, csv_lines, first_cells, json_lines, write_parquet
+from kafscale.spark.sql.progress import Report, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,9 +46,10 @@ class Answer(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class SparkAnswer:
-    """A DataFrame's rows; each method runs its query. See `Answer`."""
+    """A DataFrame's rows; each method runs its query, and reports how much of it is read. See `Answer`."""
 
     frame: DataFrame
+    report: Report | None = None
 
     @property
     def columns(self) -> Sequence[str]:
@@ -57,22 +59,22 @@ class SparkAnswer:
 
     def first_cells(self, max_rows: int) -> Cells:
         """See `Answer`."""
-        with spark_errors():
+        with told(self.frame, self.report), spark_errors():
             return first_cells(self.frame, max_rows)
 
     def csv_lines(self) -> Iterator[str]:
         """See `Answer`."""
-        with spark_errors():
+        with told(self.frame, self.report), spark_errors():
             yield from csv_lines(self.frame)
 
     def json_lines(self) -> Iterator[str]:
         """See `Answer`."""
-        with spark_errors():
+        with told(self.frame, self.report), spark_errors():
             yield from json_lines(self.frame)
 
     def write_parquet(self, path: str) -> None:
         """See `Answer`."""
-        with spark_errors():
+        with told(self.frame, self.report), spark_errors():
             write_parquet(self.frame, path)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a query would read of the bucket, as its source has planned it: EXPLAIN says so below Spark's plan."""
+"""What a query reads of the bucket, as its source has planned it: EXPLAIN says so below Spark's plan."""
 
 from __future__ import annotations
 
@@ -34,14 +34,25 @@ def reads_of(plan: Any) -> Iterator[Sequence[Split]]:
 
     Has the source plan, if it did not yet.
     """
+    for tasks in _scans(plan):
+        yield [split for splits in tasks for split in splits]
+
+
+def tasks_of(plan: Any) -> Iterator[Sequence[int]]:
+    """Iterate over the scans likewise: of each the bytes that its tasks read, one by one."""
+    for tasks in _scans(plan):
+        yield [sum(split.size_bytes for split in splits) for splits in tasks]
+
+
+def _scans(plan: Any) -> Iterator[Sequence[Sequence[Split]]]:
     from kafscale.spark.source.source import SplitPartition
 
     if plan.getClass().getSimpleName() == "DataSourceV2ScanRelation":
         planned = [_unpickled(each) for each in plan.scan().toBatch().planInputPartitions()]
-        yield [split for each in planned if isinstance(each, SplitPartition) for split in each.splits]
+        yield [each.splits for each in planned if isinstance(each, SplitPartition)]
     for further in (plan.children(), plan.subqueries()):
         for index in range(further.size()):
-            yield from reads_of(further.apply(index))
+            yield from _scans(further.apply(index))
 
 
 def _unpickled(partition: Any) -> Any:

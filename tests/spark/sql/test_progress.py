@@ -1,0 +1,48 @@
+"""How much of a statement's bytes Spark has read, by what its stages and its plan tell."""
+
+import time
+
+import pytest
+
+from kafscale.spark.sql import progress
+from kafscale.spark.sql.progress import Reads, told
+
+
+def test_bytes_are_told_by_the_tasks_of_stages_that_have_as_many_as_a_scan():
+    reads = Reads([[100, 300], [10, 20, 30]])
+    assert reads.total_bytes == 460
+    assert reads.note({}) == 0
+    assert reads.note({1: (2, 0), 2: (7, 5)}) == 0
+    assert reads.note({1: (2, 1), 3: (3, 1)}) == 220
+    assert reads.note({3: (3, 2)}) == 440
+    assert reads.note({4: (16, 3)}) == 460
+    assert reads.note({5: (2, 2)}) == 460, "a stage of as many tasks behind a scan is not more than all"
+
+
+def test_nothing_is_watched_where_nobody_wants_to_know():
+    with told(None, None):
+        pass
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves sockets open
+def test_a_statement_that_takes_long_tells_how_far_it_is(spark, store, monkeypatch):
+    from kafscale.spark.sql.answers import SparkAnswer
+    from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.topics import Topics
+    from tests.devtools.spark_plans import splits_of
+
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    spark.udf.register("slowly", lambda value: time.sleep(0.01) or len(value), "int")
+    engine = Engine(topics=Topics(spark=spark, options={"store": store}))
+    frame = engine.frame("SELECT sum(slowly(value)) AS total FROM orders WITH (minPartitions = '8')")
+    reports: list[tuple[int, int]] = []
+    answer = SparkAnswer(frame, lambda done, total: reports.append((done, total)))
+    assert answer.first_cells(1).has_more is False
+    planned = sum(split.size_bytes for split in splits_of(frame))
+    assert {total for _, total in reports} == {planned}
+    done = [each for each, _ in reports]
+    assert done == sorted(done)
+    assert any(0 < each < planned for each in done)
