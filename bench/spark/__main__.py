@@ -19,6 +19,7 @@ from bench.brokers import OwnBroker
 from bench.peers.kafka import DEFAULT, KafkaBroker, find_java
 from bench.places import LOCAL_RESULTS
 from bench.report import console
+from bench.spark.avro import measure_avro
 from bench.spark.costs import measure_costs, measure_plan
 from bench.spark.data import Shape, fill
 from bench.spark.decoder import measure_decoder
@@ -129,7 +130,12 @@ class _Run:
         """Measure what is no read of a whole topic; SQL is of a shape that was measured."""
         sides = Sides(spark=self.spark, kafka=self.kafka.broker, ours=self.bucket.broker, store=self.bucket.store)
         found = []
-        for each in (measure_writer(sides), measure_streams(sides, stream_seconds), measure_sql(sides, shape.topic)):
+        for each in (
+            measure_writer(sides),
+            measure_avro(sides),
+            measure_streams(sides, stream_seconds),
+            measure_sql(sides, shape.topic),
+        ):
             for one in each:
                 click.echo(one, err=True)
                 found.append(one)

@@ -78,7 +78,7 @@ def measure_writer(sides: Sides) -> Iterator[Further]:
     for number in range(WRITE_ROUNDS + 1):
         for name, format, broker in sides.each():
             topic = f"bench-write-{format}-{number}"
-            _create_topic(broker, topic)
+            create_topic(broker, topic)
             rows = sides.spark.session.range(0, WRITTEN_ROWS, numPartitions=2).selectExpr(
                 "CAST(CAST(id AS STRING) AS BINARY) AS key", "CAST(lpad(id, 100, 'v') AS BINARY) AS value"
             )
@@ -94,7 +94,7 @@ def measure_writer(sides: Sides) -> Iterator[Further]:
 def measure_streams(sides: Sides, seconds: float) -> Iterator[Further]:
     """Measure how late the rows of streams are, one source after the other, and how long micro-batches take."""
     for each in (sides.kafka, sides.ours):
-        _create_topic(each, TOPIC, STREAM_PARTITIONS)
+        create_topic(each, TOPIC, STREAM_PARTITIONS)
     for trigger, what in TRIGGERS.items():
         for name, format, broker in sides.each():
             late, batch_seconds = _lateness(sides, format, broker, trigger, seconds)
@@ -204,7 +204,8 @@ def _run_seconds(arguments: Sequence[str]) -> float:
     return time.perf_counter() - began
 
 
-def _create_topic(broker: RunningBroker, topic: str, partitions: int = 4) -> None:
+def create_topic(broker: RunningBroker, topic: str, partitions: int = 4) -> None:
+    """Create a topic, and wait until it is there."""
     admin = AdminClient({"bootstrap.servers": str(broker.address)})
     for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         made.result()

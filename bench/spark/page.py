@@ -48,8 +48,8 @@ brokers, ours with idempotence. Streams of {STREAM_PER_SECOND} records/s have a 
 waits half a second on average with any source, or begin each micro-batch when the one before has ended; ours reads with
 `freshness=broker`, as the broker's durability is `wal`.
 A process of SQL begins with Python: Spark's, and `kafscale sql` with the engine that `auto` takes. Its second statement
-is what a process with two takes longer than the shortest with one. Values in Avro are not measured here: `from_avro`
-needs another jar.
+is what a process with two takes longer than the shortest with one. Values in Avro are
+decoded by `valueFormat=avro`, and behind the Kafka source by Spark's `from_avro`, of one schema that is given.
 """
 
 _TIMES = """CPU microseconds per row, of one core, all columns. GET and decode are measured without Spark; the rest of

@@ -3,7 +3,7 @@
 from collections import Counter
 from types import SimpleNamespace
 
-from bench.spark import rounds
+from bench.spark import avro, rounds
 from bench.spark.costs import Costs, Planned
 from bench.spark.data import DAY_MS, HOUR_MS, Shape, batches_of, rows_between
 from bench.spark.decoder import Decoded
@@ -13,6 +13,7 @@ from bench.spark.session import Used
 from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES, READY, Query
 from bench.spark.tables import Outcome
 from kafscale.wire.records import iterate_records
+from tests.devtools.registry_values import running_values
 
 SHAPE = Shape(value_bytes=1024, partitions=2, rows=200, first_ms=1_700_006_400_000)
 OPTIONS = {"spark": "4.1.4", "rounds": 2, "seconds": 9.0, "bucket": "is a directory"}
@@ -124,3 +125,12 @@ def test_short_queries_are_repeated_until_chance_weighs_little(monkeypatch):
     counts = Counter((each.query, each.source) for each in contest.rounds(SHAPE, 3))
     expected = {"long": 3, "short": 5, "tiny": MAX_ROUNDS}
     assert counts == {(name, source): count for name, count in expected.items() for source in (KAFKA, BUCKET)}
+
+
+def test_the_values_in_avro_are_of_their_schema_behind_a_prefix():
+    with running_values() as registry:
+        values = [registry.avro(avro.SCHEMA, avro.order(number), topic=avro.TOPIC) for number in range(9)]
+        decoded = registry.reader_of(f"{avro.TOPIC}-value").decode(values)
+    assert decoded.errors == [None] * 9
+    assert decoded.values.field("customer").to_pylist() == [f"customer {number}" for number in range(9)]
+    assert {len(each) > avro.PREFIX_BYTES and each[0] for each in values} == {0}
