@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import trio
+import trio.testing
 
 from kafscale.cluster.coordination import Transactions
 from kafscale.cluster.coordination.state_records import decode_state
@@ -33,7 +34,7 @@ NEWEST = 2
 
 @asynccontextmanager
 async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: Any) -> AsyncIterator[Transactions]:
-    """Coordinate what the log has for the block."""
+    """Coordinate what the log has for the block; what was decided, and not completed, is completed before."""
     ids = count(1000 * log.partition(name=STATE).leader_epoch)
 
     async def allocate() -> int:
@@ -58,6 +59,7 @@ async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: An
         await nursery.start(leadership.run)
         if is_loaded:
             await leadership.wait_loaded()
+            await trio.testing.wait_all_tasks_blocked()
         yield transactions
         nursery.cancel_scope.cancel()
 

@@ -194,6 +194,11 @@ class World:
             for outcome in self.coordinator.due(now_ms=self.now_ms):
                 self.write(outcome)
 
+    def complete(self) -> None:
+        """Write what is owed to the log."""
+        for outcome in self.coordinator.completions(self.coordinator.owed()):
+            self.write(outcome)
+
     # -- Partitions --------------------------------------------------------------------------------------------------
 
     def log(self, partition: TopicPartition, count: int | None = None) -> list[Data | Marker]:
@@ -264,8 +269,12 @@ class World:
         for held in self.coordinator.held():
             restored = loaded.get(held.transaction.transactional_id)
             assert restored is not None, f"{held} is in no record"
-            last = held.transaction.last_producer_epoch
-            assert attrs.evolve(restored.transaction, last_producer_epoch=last) == held.transaction
+            now, said = held.transaction, restored.transaction
+            if held.is_owed:
+                said = said.completed(now_ms=now.last_update_timestamp_ms)
+            assert attrs.evolve(said, last_producer_epoch=now.last_producer_epoch) == now
+        owed = {id(held) for held in self.coordinator.held() if held.is_owed}
+        assert owed == {id(held) for held in self.coordinator.owed()}
         assert len(loaded) == len(self.coordinator) == self.places.count
 
     def _check_order(self) -> None:
@@ -297,6 +306,7 @@ class World:
         self.sync()
         self.now_ms += self.settings.transaction_max_timeout_ms + 1
         self.run_due()
+        self.complete()
         self.resume()
         self.sync()
         while self.sending:

@@ -5,9 +5,10 @@ into the log as one group, in the same synchronous step, and the reply is given 
 the log in the order in which they were decided, whoever is cancelled in between: `run` sees to what becomes of a
 decision whose client has gone.
 
-Where the journal is one log for all partitions, a group has the markers too, so that one sync ends a transaction. Under
-`segment` the decision becomes durable first, then the markers, and then the end; the reply waits for that as well, and
-no client meets CONCURRENT_TRANSACTIONS.
+Where the journal is one log for all partitions, a group has the markers too, so that one sync ends a transaction. That
+it is complete is written a moment later, unless its id has gone on by then. Under `segment` the decision becomes
+durable first, then the markers, and then the end; the reply waits for that as well, and no client meets
+CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -42,14 +43,11 @@ from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, DecodeError, Fenced, KafkaError, StorageFailed, StoreError
-from kafscale.log.partition.marking import is_wanted
 from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Counter, Metrics
-from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_NOT_AVAILABLE,
-    INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_TXN_STATE,
     NONE,
@@ -64,6 +62,9 @@ logger = logging.getLogger(__name__)
 
 COMPLETION_SECONDS = 10.0  # for which a reply waits for markers that are written after the decision
 DECISIONS_PER_TURN = 64
+# For which COMPLETE is put off: a producer that goes on by then has its next record say it. What a crash leaves without
+# it has its markers written again. Kafka Streams' commit.interval.ms is 100 with exactly_once_v2.
+OWED_SECONDS = 0.1
 # What ends a producer, or its transaction.
 FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED, TRANSACTION_ABORTABLE})
 R = TypeVar("R")
@@ -128,6 +129,7 @@ class Transactions:
     _written: deque[_Written] = attrs.field(factory=deque, init=False)
     _latest: dict[TransactionCoordinator, Appended] = attrs.field(factory=dict, init=False)
     _work: Signal = attrs.field(factory=Signal, init=False)
+    _owing: Signal = attrs.field(factory=Signal, init=False)  # something may be owed to the log
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
@@ -330,6 +332,7 @@ class Transactions:
         self._latest[coordinator] = appended
         self._written.append(_Written(coordinator, outcome, appended))
         self._work.set()
+        self._owing.set()
         self._count(outcome)
         return appended
 
@@ -344,7 +347,7 @@ class Transactions:
     def _entries(
         self, coordinator: TransactionCoordinator, decided: Sequence[StateRecord | Marker], time_ms: int
     ) -> Sequence[Entry]:
-        """Return what is to be appended: no markers for what exists no more, and none for epochs that are over."""
+        """Return what is to be appended: no markers for what exists no more."""
         own = self.internal.partition(self.topic, coordinator.partition)
         if own is None:
             raise KafkaError(NOT_COORDINATOR)
@@ -354,9 +357,8 @@ class Transactions:
                 entries.append(RecordsEntry(own, [encode_state(each, time_ms)]))
                 continue
             partition = self.internal.partition(each.partition.topic, each.partition.partition)
-            marker = end_marker(each)
-            if partition is not None and _may_be_marked(partition, marker):
-                entries.append(EndEntry(partition, marker))
+            if partition is not None:
+                entries.append(EndEntry(partition, end_marker(each), may_be_late=True))
         return entries
 
     def _leads(self, partition: TopicPartition) -> bool:
@@ -431,6 +433,7 @@ class Transactions:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._settle)
+            nursery.start_soon(self._complete)
             nursery.start_soon(self._watch_time)
             task_status.started()
             try:
@@ -459,6 +462,16 @@ class Transactions:
                     self._done(first.coordinator, first.outcome)
                 self._written.popleft()
             await self._work.wait()
+
+    async def _complete(self) -> None:
+        """Write that transactions are complete, of which no record of a next one has come meanwhile."""
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            owed = [(each, held) for each in self.coordinators if (held := each.owed())]
+            await trio.sleep(OWED_SECONDS)
+            for coordinator, held in owed:
+                await self._write_all(coordinator, partial(coordinator.completions, held))
 
     async def _watch_time(self) -> None:
         while True:
@@ -518,17 +531,6 @@ def _enrolment(
         request = AddPartitions(identity=identity, partitions=partitions, transaction_version=transaction_version)
         return coordinator.add_partitions(request, now_ms=now_ms())
     return coordinator.verify_partitions(VerifyPartitions(identity=identity, partitions=partitions))
-
-
-def _may_be_marked(partition: Partition, marker: EndMarker) -> bool:
-    """Tell whether a marker is still of use: a later epoch of its producer has nothing of its transaction open."""
-    try:
-        is_wanted(partition, marker)
-    except KafkaError as exc:
-        if exc.code != INVALID_PRODUCER_EPOCH:
-            raise
-        return False
-    return True
 
 
 async def _until_durable(appended: Appended) -> None:

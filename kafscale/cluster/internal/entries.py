@@ -23,6 +23,7 @@ from kafscale.log.partition.marking import is_wanted
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.control_records import MARKER_MAX_BYTES, EndMarker, encode_marker
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, parse_header
 
 RECORD_OVERHEAD_BYTES = 100  # lengths and deltas, and the header of the batch
@@ -40,10 +41,15 @@ class RecordsEntry:
 
 @attrs.frozen(eq=False, repr=False)
 class EndEntry:
-    """The end of a producer's transaction in a partition that is led here; left out where it is there already."""
+    """The end of a producer's transaction in a partition that is led here; left out where it is there already.
+
+    `may_be_late`: left out as well where the partition knows a later epoch of the producer, and so has nothing of the
+    transaction open.
+    """
 
     partition: Partition
     marker: EndMarker
+    may_be_late: bool = False
 
 
 Entry = RecordsEntry | EndEntry
@@ -164,14 +170,23 @@ class InternalLog:
 
 
 def _encode(entry: Entry, now_ms: int) -> bytearray | None:
-    """The batch; None if it is there already. Raises KafkaError."""
+    """The batch; None if it is to be left out. Raises KafkaError."""
     if isinstance(entry, EndEntry):
-        return encode_marker(entry.marker, now_ms) if is_wanted(entry.partition, entry.marker) else None
+        return encode_marker(entry.marker, now_ms) if _is_wanted(entry) else None
     if entry.partition.closed:
         raise KafkaError(entry.partition.closed_error)
     if entry.producer is None:
         return build_batch(entry.records)
     return build_batch(entry.records, attributes=TRANSACTIONAL, producer=entry.producer)
+
+
+def _is_wanted(entry: EndEntry) -> bool:
+    try:
+        return is_wanted(entry.partition, entry.marker)
+    except KafkaError as exc:
+        if entry.may_be_late and exc.code == INVALID_PRODUCER_EPOCH:
+            return False
+        raise
 
 
 def _size_bytes(entry: Entry) -> int:

@@ -1,9 +1,15 @@
 """The coordinator of one partition of `__transaction_state`: every transactional id that hashes to it.
 
 A call decides at once and by what was decided before, durable or not, so that nobody waits for a disk to be told that a
-transaction is ended. Where every partition of it is led here, PREPARE, the markers and COMPLETE are entries of one
-group, and the next request finds the transaction complete. CONCURRENT_TRANSACTIONS is answered only while markers are
-outstanding, that is, while they have to be written by other brokers or a partition is being handed over.
+transaction is ended. Where every partition of it is led here, PREPARE and the markers are entries of one group, and the
+next request finds the transaction complete. CONCURRENT_TRANSACTIONS is answered only while markers are outstanding,
+that is, while they have to be written by other brokers or a partition is being handed over.
+
+That such a transaction is complete is owed to the log: it is in no record before `completions` is asked for, and never
+if the id has gone on by then, as most do. The record of the next transaction, or of the next InitProducerId, is behind
+the markers, and says the same of the former one. What a crash leaves is then what it leaves of any group that was cut
+off behind its markers: a decision whose markers are written again, and ignored where they are. A transaction of one
+record writes four batches so, not five.
 
 What is told is durable first: a reply waits for its own group, and one about what an earlier group has decided waits
 for that (`Outcome.group`). Markers for other brokers leave the coordinator (`done`) when the decision is durable.
@@ -21,7 +27,7 @@ Nothing here waits, reads a clock or raises for what a client sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -76,6 +82,7 @@ class _Ended:
     transaction: Transaction
     entries: tuple[StateRecord | Marker, ...]
     outstanding: tuple[Marker, ...] = ()
+    is_owed: bool = False
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -112,6 +119,10 @@ class TransactionCoordinator:
     def is_settled(self) -> bool:
         """Tell whether all that was decided is durable, so that a question about all ids may be answered at once."""
         return self._ledger.is_settled
+
+    def owed(self) -> Sequence[Held]:
+        """Return what is complete without a record that says so, for `completions` later on."""
+        return self._ledger.owed()
 
     def __len__(self) -> int:
         return len(self._ledger)
@@ -336,12 +347,17 @@ class TransactionCoordinator:
     def _ended(self, prepared: Transaction, now_ms: int, reply: Reply) -> Outcome[Reply]:
         ended = self._end(prepared, now_ms)
         return self._ledger.decide(
-            prepared.transactional_id, ended.transaction, ended.entries, reply, outstanding=ended.outstanding
+            prepared.transactional_id,
+            ended.transaction,
+            ended.entries,
+            reply,
+            outstanding=ended.outstanding,
+            is_owed=ended.is_owed,
         )
 
     def _end(self, prepared: Transaction, now_ms: int) -> _Ended:
-        """Write PREPARE and what markers can be written here, and COMPLETE if those are all."""
-        return self._finish(prepared, prepared.partitions, now_ms, before=(prepared.record(),))
+        """Write PREPARE and what markers can be written here; if those are all, it is complete, and COMPLETE owed."""
+        return self._finish(prepared, prepared.partitions, now_ms, decision=(prepared.record(),))
 
     def _finish(
         self,
@@ -349,15 +365,18 @@ class TransactionCoordinator:
         missing: frozenset[TopicPartition],
         now_ms: int,
         *,
-        before: tuple[StateRecord, ...] = (),
+        decision: tuple[StateRecord, ...] = (),
     ) -> _Ended:
+        """Write what markers can be written here, behind the decision unless that is written already."""
         here = frozenset(filter(self.leads, missing))
         markers = self._markers(prepared, here)
         if here != missing:
             elsewhere = self._markers(prepared, missing - here)
-            return _Ended(transaction=prepared, entries=(*before, *markers), outstanding=elsewhere)
+            return _Ended(transaction=prepared, entries=(*decision, *markers), outstanding=elsewhere)
         completed = prepared.completed(now_ms=now_ms)
-        return _Ended(transaction=completed, entries=(*before, *markers, completed.record()))
+        if decision:
+            return _Ended(transaction=completed, entries=(*decision, *markers), is_owed=True)
+        return _Ended(transaction=completed, entries=(*markers, completed.record()))
 
     def _markers(self, prepared: Transaction, partitions: frozenset[TopicPartition]) -> tuple[Marker, ...]:
         return tuple(
@@ -400,6 +419,15 @@ class TransactionCoordinator:
             )
         self._ledger.withhold(held, ended.outstanding)
         return self._ledger.answer(transactional_id, None)
+
+    def completions(self, owed: Iterable[Held]) -> Iterator[Outcome[None]]:
+        """Write that transactions are complete which were `owed`, of those whose ids have not gone on since.
+
+        Each outcome is to be written before the next one is asked for.
+        """
+        for held in owed:
+            if self._ledger.get(held.transaction.transactional_id) is held:
+                yield self._ledger.complete(held)
 
     def begin_by(self, now_ms: int) -> None:
         """Have no transaction stay open for longer than its timeout from now on, where a clock was ahead and is not."""

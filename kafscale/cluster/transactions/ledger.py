@@ -39,6 +39,7 @@ class Ledger:
     places: Places
     _held: dict[str, Held] = attrs.field(factory=dict, init=False)
     _unfinished: dict[str, None] = attrs.field(factory=dict, init=False)  # the ids whose markers are outstanding
+    _owed: dict[str, Held] = attrs.field(factory=dict, init=False)  # what is complete, and no record says so yet
     _timers: Timers = attrs.field(factory=Timers, init=False)
     _latest_start_ms: int = attrs.field(default=0, init=False)  # of what is, or was, ongoing
     _decided: int = attrs.field(default=0, init=False)
@@ -57,6 +58,10 @@ class Ledger:
     def unfinished(self) -> tuple[str, ...]:
         """Return the ids of which it is decided how their transaction ends, and which is not complete."""
         return tuple(self._unfinished)
+
+    def owed(self) -> tuple[Held, ...]:
+        """Return what is complete and in no record that says so."""
+        return tuple(self._owed.values())
 
     @property
     def is_settled(self) -> bool:
@@ -81,6 +86,7 @@ class Ledger:
         self.places.count -= len(self._held)
         self._held.clear()
         self._unfinished.clear()
+        self._owed.clear()
         self._withheld.clear()
         self._timers = Timers()
 
@@ -92,19 +98,31 @@ class Ledger:
         reply: Reply,
         *,
         outstanding: tuple[Marker, ...] = (),
+        is_owed: bool = False,
     ) -> Outcome[Reply]:
-        """Have the id be this from now on, once these entries are written; without a transaction it is forgotten."""
+        """Have the id be this from now on, once these entries are written; without a transaction it is forgotten.
+
+        `is_owed` says that it is complete and that the entries do not tell.
+        """
         assert entries
         former = Former(transactional_id=transactional_id, held=self._held.get(transactional_id))
         self._decided += 1
         held = None
         if transaction is not None:
             missing = frozenset(each.partition for each in outstanding)
-            held = Held(transaction=transaction, group=self._decided, outstanding=missing)
+            held = Held(transaction=transaction, group=self._decided, outstanding=missing, is_owed=is_owed)
             if outstanding:
                 self.withhold(held, outstanding)
         self._put(transactional_id, held)
         return Outcome(reply=reply, entries=entries, group=self._decided, former=former)
+
+    def complete(self, held: Held) -> Outcome[None]:
+        """Have a record say that what is owed is complete; what is told of the id was true before it."""
+        transaction = held.transaction
+        former = Former(transactional_id=transaction.transactional_id, held=held)
+        self._decided += 1
+        self._put(transaction.transactional_id, attrs.evolve(held, is_owed=False))
+        return Outcome(reply=None, entries=(transaction.record(),), group=self._decided, former=former)
 
     def answer(self, transactional_id: str, reply: Reply) -> Outcome[Reply]:
         """Reply without a decision; true as soon as the id's last one is durable, which may have been to forget it."""
@@ -171,6 +189,7 @@ class Ledger:
 
     def _put(self, transactional_id: str, held: Held | None) -> None:
         self.places.count += (held is not None) - (transactional_id in self._held)
+        self._owed.pop(transactional_id, None)
         if held is None:
             self._held.pop(transactional_id, None)
             self._unfinished.pop(transactional_id, None)
@@ -182,6 +201,8 @@ class Ledger:
             self._unfinished[transactional_id] = None
         else:
             self._unfinished.pop(transactional_id, None)
+            if held.is_owed:
+                self._owed[transactional_id] = held
         if state is TransactionState.ONGOING:
             self._latest_start_ms = max(self._latest_start_ms, held.transaction.start_timestamp_ms)
         self._timers.set(transactional_id, self._due_ms(held.transaction))

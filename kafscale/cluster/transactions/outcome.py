@@ -85,6 +85,7 @@ class Held:
     transaction: Transaction
     group: int = 0  # of the last decision about it; 0: read from the log, so durable
     outstanding: frozenset[TopicPartition] = frozenset()  # whose markers are not known to be written
+    is_owed: bool = False  # it is complete, and no record says so yet
 
 
 @attrs.frozen(kw_only=True)

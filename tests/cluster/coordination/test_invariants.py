@@ -189,6 +189,7 @@ async def test_an_end_that_is_repeated_is_recognised(autojump_clock, durability)
         assert await end(transactions, who) == told
         wrong = EndTransaction(identity=who, committed=False, transaction_version=NEWEST)
         assert (await transactions.end(wrong)).error_code == e.INVALID_TXN_STATE
+        await trio.sleep(1.0)  # that it is complete is written by then, and no marker again
     async with memory_log(store, disk, **settings, leader_epoch=2) as log, coordinating(log) as transactions:
         assert await end(transactions, who) == told
         assert (await transactions.end(wrong)).error_code == e.INVALID_TXN_STATE

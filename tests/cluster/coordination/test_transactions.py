@@ -27,6 +27,7 @@ from tests.devtools.transactions import read_committed, send
 
 S = TransactionState
 EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))
+ONE_LOG = pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
 VERSIONS = pytest.mark.parametrize("version", [0, NEWEST])
 NEVER_SECONDS = 1e9
 
@@ -45,6 +46,7 @@ async def test_commit_and_abort_and_a_restart_that_goes_on(autojump_clock, durab
             for index in (0, 1):
                 await write(transactions, log, who, index, b"%d" % committed)
             who = await end(transactions, who, committed=committed, version=version)
+            await trio.sleep(1.0)  # that it is complete is written later
         assert who.producer_epoch == (2 if version else 0)
         assert [await read_committed(log, log.partition(index, name=DATA)) for index in (0, 1)] == [[b"1"], [b"1"]]
         disk = disk.crash()
@@ -53,12 +55,46 @@ async def test_commit_and_abort_and_a_restart_that_goes_on(autojump_clock, durab
         await write(transactions, log, who, 2, b"again")
         await end(transactions, who, version=version)
         assert await read_committed(log, log.partition(2, name=DATA)) == [b"again"]
+        await trio.sleep(1.0)
         kinds = [S.PREPARE_COMMIT, S.COMPLETE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_ABORT]
         found = [each for each in await states(log) if each is not S.ONGOING]
         assert found == [S.EMPTY, *kinds, *kinds[:2]]
 
 
-@pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
+@ONE_LOG
+async def test_a_producer_that_goes_on_at_once_has_no_record_say_that_it_was_complete(autojump_clock, durability):
+    settings = {"topics": TOPICS, "durability": durability}
+    async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log, coordinating(log) as transactions:
+        who = await init(transactions)
+        for _ in range(3):
+            await write(transactions, log, who, 0, b"v")
+            who = await end(transactions, who)
+        begun_and_decided = [S.ONGOING, S.PREPARE_COMMIT]
+        assert await states(log) == [S.EMPTY, *begun_and_decided * 3]
+        await trio.sleep(1.0)
+        assert await states(log) == [S.EMPTY, *begun_and_decided * 3, S.COMPLETE_COMMIT]
+
+
+@ONE_LOG
+@VERSIONS
+async def test_what_no_record_says_to_be_complete_is_completed_by_the_next_coordinator(
+    autojump_clock, durability, version
+):
+    disk, store = MemoryDisk(), MemoryStore()
+    settings = {"topics": TOPICS, "durability": durability}
+    async with memory_log(store, disk, **settings) as log, coordinating(log) as transactions:
+        who = await init(transactions)
+        await write(transactions, log, who, 0, b"v")
+        who = await end(transactions, who, version=version)
+        disk = disk.crash()
+    async with memory_log(store, disk, **settings, leader_epoch=2) as log, coordinating(log) as transactions:
+        assert await states(log) == [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.COMPLETE_COMMIT]
+        await write(transactions, log, who, 0, b"w")
+        await end(transactions, who, version=version)
+        assert await read_committed(log, log.partition(0, name=DATA)) == [b"v", b"w"]
+
+
+@ONE_LOG
 async def test_the_end_of_a_transaction_takes_one_round(autojump_clock, durability):
     disk, store = MemoryDisk(), FaultyStore(MemoryStore())
     async with memory_log(store, disk, topics=TOPICS, durability=durability) as log, coordinating(log) as transactions:
@@ -310,6 +346,8 @@ async def test_without_memory_a_decision_waits_and_nothing_of_it_is_in_the_log(a
                 assert nowait == {TopicPartition(DATA, 1): e.NOT_ENOUGH_REPLICAS}
                 assert await states(log) == [S.EMPTY, S.ONGOING]
                 lease.release()
+            assert await states(log) == [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT]
+            await trio.sleep(1.0)
             assert await states(log) == [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.COMPLETE_COMMIT]
 
 

@@ -11,7 +11,7 @@ from kafscale.errors import KafkaError
 from kafscale.log.hand_over import release_partition
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, TRANSACTION_COORDINATOR_FENCED
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, TRANSACTION_COORDINATOR_FENCED
 from kafscale.wire.records import ProducerStamp, Record
 from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
 from tests.devtools.transactions import NOW_MS, marker_of, read_committed, send
@@ -130,6 +130,19 @@ async def test_a_fenced_marker_keeps_all_of_its_group_out(autojump_clock):
             internal.append_group([state(log, b"prepared"), end(log, 0, coordinator_epoch=4)], NOW_MS)
         assert (log.log.pool.used_bytes, log.partition(0, name=DATA).next_offset) == (used_bytes, next_offset)
         assert await states(log) == []
+
+
+async def test_a_marker_behind_a_later_epoch_is_left_out_where_it_may_be_late(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log:
+        partition = log.partition(0, name=DATA)
+        await send(partition, b"of the next transaction", epoch=5)
+        internal, marker = InternalLog(log.log), marker_of(True, epoch=4)
+        late = EndEntry(partition, marker, may_be_late=True)
+        await (await internal.append([state(log, b"prepared"), late, state(log, b"complete")], NOW_MS)).wait()
+        assert await states(log) == [b"prepared", b"complete"]
+        assert partition.next_offset == 1
+        with pytest.raises(KafkaError, check=lambda exc: exc.code == INVALID_PRODUCER_EPOCH):
+            internal.append_group([EndEntry(partition, marker)], NOW_MS)
 
 
 async def test_a_marker_that_is_there_is_left_out_and_waited_for(autojump_clock):

@@ -138,7 +138,7 @@ def test_a_known_id_gets_the_next_epoch(state: S) -> None:
 def test_an_ongoing_transaction_is_aborted_and_its_producer_fenced_in_the_group_that_gives_the_next_epoch() -> None:
     on = coordinator(transaction(S.ONGOING, partitions=frozenset({P1, P0})))
     outcome = init(on)
-    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5", "abort t-1 5", "CompleteAbort 7:5", "Empty 7:6"]
+    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5", "abort t-1 5", "Empty 7:6"]
     assert answer(outcome) == (e.NONE, PID, 6)
     assert add(on).reply.error_code == e.PRODUCER_FENCED
 
@@ -323,8 +323,9 @@ def test_a_transaction_has_no_more_partitions_than_the_setting_says(version: int
 
 def test_the_partitions_of_a_former_transaction_are_forgotten_and_do_not_count() -> None:
     on = coordinator(transaction(S.ONGOING, partitions=frozenset({P0, P1})))
-    completed = value_of(end(on, committed=True).entries[-1])
-    assert completed.transaction_partitions == ()
+    end(on, committed=True)
+    (completed,) = on.completions(on.owed())
+    assert value_of(*completed.entries).transaction_partitions == ()
     assert value_of(add(on, P0, epoch=4).entries[0]).transaction_partitions == (PartitionsOfTopic("t", (0,)),)
     assert add(on, P0, P1, epoch=4).reply.error_code == e.NONE
 
@@ -339,14 +340,14 @@ def test_the_epoch_that_is_left_for_fencing_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize(("committed", "way", "state"), [(True, "commit", "Commit"), (False, "abort", "Abort")])
-def test_the_end_is_one_group_of_decision_markers_and_completion(committed: bool, way: str, state: str) -> None:
+def test_the_end_is_one_group_of_decision_and_markers(committed: bool, way: str, state: str) -> None:
     partitions = frozenset({P0, P1})
     plain = end(coordinator(transaction(S.ONGOING, partitions=partitions)), committed=committed, version=0)
-    assert shape(plain) == [f"Prepare{state} 7:3", f"{way} t-0 3", f"{way} t-1 3", f"Complete{state} 7:3"]
+    assert shape(plain) == [f"Prepare{state} 7:3", f"{way} t-0 3", f"{way} t-1 3"]
     assert answer(plain) == (e.NONE, -1, -1)
 
     bumping = end(coordinator(transaction(S.ONGOING, partitions=partitions)), committed=committed)
-    assert shape(bumping) == [f"Prepare{state} 7:4", f"{way} t-0 4", f"{way} t-1 4", f"Complete{state} 7:4"]
+    assert shape(bumping) == [f"Prepare{state} 7:4", f"{way} t-0 4", f"{way} t-1 4"]
     assert answer(bumping) == (e.NONE, PID, 4)
 
 
@@ -376,6 +377,52 @@ def test_no_marker_leaves_before_its_decision_is_durable() -> None:
     assert on.done(earlier) == ()
     assert len(on.done(outcome)) == 1
     assert on.done(outcome) == ()
+
+
+def test_that_a_transaction_is_complete_is_written_once_and_later() -> None:
+    on = coordinator(transaction(S.ONGOING))
+    assert not on.owed()
+    ended = end(on, committed=True)
+    owed = on.owed()
+    (completed,) = on.completions(owed)
+    assert shape(completed) == ["CompleteCommit 7:4"]
+    assert not on.owed()
+    assert list(on.completions(owed)) == []
+    again = end(on, committed=True)
+    assert answer(again) == (e.NONE, PID, 4)
+    assert on.is_durable(again) is False
+    on.done(ended)
+    assert on.is_durable(again), "what it says was true before"
+
+
+def test_an_id_that_has_gone_on_owes_nothing_for_its_former_transaction() -> None:
+    for goes_on in (lambda on: add(on, epoch=4), init):
+        on = coordinator(transaction(S.ONGOING))
+        end(on, committed=True)
+        owed = on.owed()
+        assert goes_on(on).entries
+        assert not on.owed()
+        assert list(on.completions(owed)) == []
+
+
+def test_an_id_that_goes_on_while_others_are_completed_is_left_out() -> None:
+    ids = ("x", "y")
+    on = coordinator(*(transaction(S.ONGOING, transactional_id=each) for each in ids))
+    for each in ids:
+        on.abort(each, now_ms=NOW)
+    completions = on.completions(on.owed())
+    assert shape(next(completions)) == ["CompleteAbort 7:5"]
+    init(on, transactional_id="y")
+    assert list(completions) == []
+
+
+def test_what_the_log_refuses_leaves_owed_what_was() -> None:
+    on = coordinator(transaction(S.ONGOING))
+    end(on, committed=True)
+    for decide in (lambda: add(on, epoch=4), lambda: next(on.completions(on.owed()))):
+        on.undo(decide())
+        assert on.owed()
+    assert [shape(each) for each in on.completions(on.owed())] == [["CompleteCommit 7:4"]]
 
 
 V2 = [
@@ -442,8 +489,8 @@ def test_the_end_of_somebody_elses_transaction_is_refused(version: int) -> None:
 
 def test_version_2_aborts_where_nothing_was_enrolled_and_bumps_the_epoch() -> None:
     outcome = end(coordinator(transaction(S.EMPTY)), committed=False)
-    assert shape(outcome) == ["PrepareAbort 7:4", "CompleteAbort 7:4"]
-    assert [value_of(each).transaction_start_timestamp_ms for each in outcome.entries] == [NOW, NOW]
+    assert shape(outcome) == ["PrepareAbort 7:4"]
+    assert [value_of(each).transaction_start_timestamp_ms for each in outcome.entries] == [NOW]
 
 
 def test_a_used_up_producer_id_is_replaced_at_the_end_and_a_repeated_request_learns_the_new_one() -> None:
@@ -451,11 +498,13 @@ def test_a_used_up_producer_id_is_replaced_at_the_end_and_a_repeated_request_lea
     request = EndTransaction(identity=Identity("x", PID, 32_766), committed=True, transaction_version=2)
     assert on.end_transaction(request, now_ms=NOW).needs_producer_id
     outcome = end(on, committed=True, epoch=32_766)
-    assert shape(outcome) == ["PrepareCommit 7:32767", "commit t-0 32767", "CompleteCommit 99:0"]
+    assert shape(outcome) == ["PrepareCommit 7:32767", "commit t-0 32767"]
     assert answer(outcome) == (e.NONE, 99, 0)
-    prepared, _, completed = outcome.entries
-    assert value_of(prepared).next_producer_id == 99
-    assert (value_of(completed).previous_producer_id, value_of(completed).next_producer_id) == (PID, -1)
+    assert value_of(outcome.entries[0]).next_producer_id == 99
+    (completed,) = on.completions(on.owed())
+    assert shape(completed) == ["CompleteCommit 99:0"]
+    value = value_of(*completed.entries)
+    assert (value.previous_producer_id, value.next_producer_id) == (PID, -1)
     assert answer(end(on, committed=True, epoch=32_766)) == (e.NONE, 99, 0)
     assert answer(end(on, committed=False, epoch=32_766)) == (e.INVALID_TXN_STATE, -1, -1)
     assert add(on, pid=99, epoch=0).reply.error_code == e.NONE
@@ -463,7 +512,7 @@ def test_a_used_up_producer_id_is_replaced_at_the_end_and_a_repeated_request_lea
 
 def test_version_1_never_needs_a_new_producer_id_at_the_end() -> None:
     outcome = end(coordinator(transaction(S.ONGOING, 32_766)), committed=True, epoch=32_766, version=0)
-    assert shape(outcome)[-1] == "CompleteCommit 7:32766"
+    assert shape(outcome) == ["PrepareCommit 7:32766", "commit t-0 32766"]
 
 
 # -- Markers of other brokers ----------------------------------------------------------------------------------------
@@ -495,7 +544,7 @@ def test_a_transaction_past_its_timeout_is_aborted_with_a_bump_and_not_before() 
     assert on.next_due_ms() == 50_001
     assert list(on.due(now_ms=50_000)) == []
     (outcome,) = on.due(now_ms=50_001)
-    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5", "CompleteAbort 7:5"]
+    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5"]
     assert end(on, committed=True).reply.error_code == e.PRODUCER_FENCED
     assert end(on, committed=False, epoch=3).reply.error_code == e.PRODUCER_FENCED
 
@@ -505,7 +554,7 @@ def test_a_transaction_that_another_broker_s_clock_had_begin_in_the_future_times
     assert list(on.resume(now_ms=5_000)) == []
     assert on.next_due_ms() == 15_001
     (outcome,) = on.due(now_ms=15_001)
-    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5", "CompleteAbort 7:5"]
+    assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5"]
 
 
 def test_an_id_that_nobody_uses_is_forgotten_and_one_with_a_transaction_is_not() -> None:
@@ -549,7 +598,7 @@ def test_a_clock_that_is_set_back_does_not_set_records_back() -> None:
 def test_only_an_ongoing_transaction_is_aborted_by_force(state: S, error: int) -> None:
     on = coordinator(transaction(state))
     outcome = on.abort("x", now_ms=NOW)
-    aborted = ["PrepareAbort 7:5", "abort t-0 5", "CompleteAbort 7:5"]
+    aborted = ["PrepareAbort 7:5", "abort t-0 5"]
     assert (outcome.reply.error_code, shape(outcome)) == (error, aborted if error == e.NONE else [])
 
 

@@ -352,6 +352,10 @@ class Coordination(RuleBasedStateMachine):
     def abort_by_force(self, transactional_id: str) -> None:
         self.world.write(self.world.coordinator.abort(transactional_id, now_ms=self.world.now_ms))
 
+    @rule()
+    def complete(self) -> None:
+        self.world.complete()
+
     # -- The world ---------------------------------------------------------------------------------------------------
 
     @rule(pace=paces)

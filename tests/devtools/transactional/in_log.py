@@ -4,7 +4,7 @@
                                 transaction of this epoch takes part
     decision before markers     a marker says what the coordinator has written: PREPARE, with that outcome and that
                                 epoch, and this partition in it
-    markers before the end      what the coordinator has written to be complete is open nowhere
+    markers before the end      what the coordinator has written to be complete, or gone on from, is open nowhere
     epochs never go back        of a producer, and of its coordinator, in any partition
     nothing beyond the LSO      no compaction has taken in, no retention has deleted, and nobody was told to be
                                 stable what lay behind the beginning of a transaction whose marker was not there
@@ -86,6 +86,12 @@ class _State:
     def status(self) -> TransactionState:
         return TransactionState(self.value.transaction_status)
 
+    def ends(self, former: _State | None) -> bool:
+        """Tell whether it says that a transaction is over: it is complete, or its id has gone on from a decision."""
+        if self.status in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+            return True
+        return former is not None and former.status.is_prepared and not self.status.is_prepared
+
     def has(self, place: TopicPartition) -> bool:
         return any(
             each.topic == place.topic and place.partition in each.partition_ids
@@ -148,10 +154,12 @@ class LogRules:
             found = decode_state(record)
             if found is None or found.value is None:
                 continue
+            former = self._states.get(found.transactional_id)
             state = self._states[found.transactional_id] = _State(found.value, header.leader_epoch)
             self._ids[found.value.producer_id] = found.transactional_id
-            if state.status in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
-                for place, spell in self._open[found.value.producer_id].items():
+            if state.ends(former):
+                ended = state if former is None else former  # the next one may have another producer id
+                for place, spell in self._open[ended.value.producer_id].items():
                     self._fault(place, spell.first_offset, f"{found.transactional_id} is complete, and this is open")
 
     def _take_data(self, each: DurableBatch, header: BatchHeader) -> None:

@@ -93,8 +93,8 @@ async def test_a_decision_that_is_written_behind_its_markers_is_found(
 
     def turned(coordinator: TransactionCoordinator, *args: Any, **kwargs: Any) -> Any:
         ended = finish(coordinator, *args, **kwargs)
-        decision, *markers, end = ended.entries
-        return attrs.evolve(ended, entries=(*markers, decision, end))
+        decision, *markers = ended.entries
+        return attrs.evolve(ended, entries=(*markers, decision))
 
     monkeypatch.setattr(TransactionCoordinator, "_finish", turned)
     faults = (await rules_after(durability)).faults

@@ -159,6 +159,16 @@ def complete_too_early(log: WrittenLog) -> None:
     log.marker(Y, 4)
 
 
+def gone_on_too_early(log: WrittenLog) -> None:
+    log.state(S.ONGOING, 3, X, Y)
+    log.data(X, 3)
+    log.data(Y, 3)
+    log.state(S.PREPARE_COMMIT, 4, X, Y)
+    log.marker(X, 4)
+    log.state(S.ONGOING, 4, X)
+    log.marker(Y, 4)
+
+
 def older_producer(log: WrittenLog) -> None:
     log.state(S.ONGOING, 3, X)
     log.data(X, 3)
@@ -183,6 +193,7 @@ def older_coordinator(log: WrittenLog) -> None:
         (not_enrolled, "payments-1 2: producer 7 with epoch 3 is not enrolled"),
         (enrolled_afterwards, "payments-0 6: producer 7 with epoch 3 is not enrolled"),
         (complete_too_early, "payments-1 2: tx is complete, and this is open"),
+        (gone_on_too_early, "payments-1 2: tx is complete, and this is open"),
         (older_producer, "payments-0 7: producer 7 has epoch 2, and 3 was there"),
         (older_coordinator, "and 3 was there"),
     ],
@@ -203,6 +214,17 @@ def test_what_a_crash_has_undone_is_not_looked_at() -> None:
     log.state(S.PREPARE_ABORT, 2, X, leader_epoch=2)
     log.marker(X, 2, is_commit=False, coordinator_epoch=2, leader_epoch=2)
     assert log.rules(EpochStart(1, 0), EpochStart(2, 1)).faults == []
+
+
+def test_an_id_may_go_on_without_saying_that_its_transaction_was_complete() -> None:
+    log = WrittenLog()
+    log.state(S.ONGOING, 0, X)
+    log.data(X, 0)
+    log.state(S.PREPARE_COMMIT, 1, X)
+    log.marker(X, 1)
+    log.state(S.ONGOING, 1, X)
+    log.data(X, 1)
+    assert log.rules().faults == []
 
 
 def test_a_write_that_was_tried_again_is_one() -> None:
