@@ -25,6 +25,7 @@ from typing import ClassVar, Protocol
 import attrs
 import trio
 
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import WalEntry, WalFile
 
@@ -39,20 +40,34 @@ class Round:
     done: bool = attrs.field(default=False, init=False)
     failed: StorageFailed | None = attrs.field(default=None, init=False)
     _finished: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _signals: dict[Signal, None] = attrs.field(factory=dict, init=False)
 
     def succeed(self) -> None:
         """It is durable: wake who waits."""
         self.done = True
-        self._finished.set()
+        self._finish()
 
     def fail(self, failure: StorageFailed) -> None:
         """It will never be durable: tell who waits."""
         self.failed = failure
-        self._finished.set()
+        self._finish()
 
     def put_off(self) -> None:
         """It will be durable, but nobody knows when: tell who waits."""
+        self._finish()
+
+    def _finish(self) -> None:
         self._finished.set()
+        for signal in self._signals:
+            signal.set()
+        self._signals.clear()
+
+    def tell(self, signal: Signal) -> None:
+        """Set a signal as soon as `wait` returns, or raises: for who has other things to wait for as well."""
+        if self._finished.is_set():
+            signal.set()
+        else:
+            self._signals[signal] = None
 
     async def wait(self) -> None:
         """Wait until the round is durable.

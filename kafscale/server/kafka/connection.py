@@ -242,12 +242,20 @@ class Connection:
                 self.arrival.note(self._frames.begun_bytes)
                 if self._frames.announced_bytes > LARGE_FRAME_BYTES and not await self._receive_large():
                     break
-            self._work.set()
+            self._wake_writer()
             if self._over_limits() or self.pauses.reasons:
                 await self._wait_until_resumed()
             if self.arrivals.must_wait(self.arrival):
                 with self.pauses.because(PauseReason.BUFFER):
                     await self.arrivals.wait_for_room(self.arrival)
+
+    def _wake_writer(self) -> None:
+        """Have the writer look at the queue, but not before the first in it is durable if that is a group."""
+        first = self._queue[0].pending if self._queue else None
+        if isinstance(first, ProduceGroup):
+            first.round.tell(self._work)
+        else:
+            self._work.set()
 
     def _note_whole(self) -> None:
         """Frames have become whole: only that counts as a sign of life."""
