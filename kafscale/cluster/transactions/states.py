@@ -17,6 +17,8 @@ class TransactionState(enum.IntEnum):
     DEAD = 6  # the id has expired; never written, a tombstone is
     PREPARE_EPOCH_FENCE = 7  # the producer is being fenced, which ends in PREPARE_ABORT; never written by Kafka either
 
+    __hash__ = int.__hash__  # that of an enumeration is of its name, and not built in
+
     @property
     def kafka_name(self) -> str:
         """The name that DescribeTransactions and ListTransactions use."""

@@ -360,9 +360,11 @@ class Partition:
             waiter.became_readable(size_bytes)
 
     def _move_stable_offset(self, end_offset: int, size_bytes: int) -> None:
-        before = self.last_stable_offset
+        before = self.last_stable_offset if self.waiters else 0
         self.high_watermark = end_offset
         self.transactions.became_durable(end_offset)
+        if not self.waiters:
+            return
         has_moved = self.last_stable_offset > before
         for waiter in self.waiters:
             if not waiter.committed_only:

@@ -437,8 +437,8 @@ class Wal(LogJournal):
         start = end = file.end
         for entry in group:
             entry.file = file
-            entry.position = end + ENTRY_HEADER_BYTES
-            end = entry.end
+            entry.position = position = end + ENTRY_HEADER_BYTES
+            end = position + len(entry.data)
         file.end = end
         file.pending_count += len(group)
         file.entry_count += len(group)
