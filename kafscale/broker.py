@@ -234,7 +234,10 @@ class Broker:
             log.open_topic(topic_spec(services, topic))
         await lead.end_earlier(log.partitions.keys())
         await log.restore(*([] if lead.several is None else [lead.several.begun]))
-        await log.replay(*([] if lead.several is None else [lead.several.is_lost]))
+        if lead.several is None:
+            await log.replay()
+        else:
+            await log.replay(lead.several.is_lost, lead.several.is_deleted)
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
         await self._decide(lead, log)
         await services.producer_ids.begin(log.producer_ids())

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import attrs
 import trio
 
-from kafscale.errors import StoreError
+from kafscale.errors import DamagedObject, StoreError
 from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
@@ -60,6 +60,11 @@ OPENING_SECONDS = 1.0  # longer than what clients had under way to a partition t
 
 def _nothing_begun(_partition_id: PartitionId) -> Sequence[EpochStart]:
     return ()
+
+
+async def _is_never_deleted(_partition_id: PartitionId) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
 
 
 async def _restore_nothing(_partition_id: PartitionId, _begun: EpochStart) -> None:
@@ -353,11 +358,16 @@ class Log:
             self.restored.footer_read_count,
         )
 
-    async def replay(self, is_lost: Callable[[WalEntry], bool] = is_never_lost) -> None:
+    async def replay(
+        self,
+        is_lost: Callable[[WalEntry], bool] = is_never_lost,
+        is_deleted: Callable[[PartitionId], Awaitable[bool]] = _is_never_deleted,
+    ) -> None:
         """Bring back what the journal has and no segment has.
 
-        Of partitions that are not led here, `is_lost` tells what no segment has: that is kept for the user. Raises
-        DamagedObject, StorageFailed, StoreError.
+        Of partitions that are not led here, `is_lost` tells what no segment has: that is kept for the user. Where
+        segments are missing, `is_deleted` looks whether another broker has deleted them with their topic. Raises
+        DamagedObject, StorageFailed, StoreError, Fenced.
         """
         replay = Replay(
             journal=self.journal,
@@ -368,7 +378,20 @@ class Log:
             is_lost=is_lost,
         )
         progress = _Progress("replaying the write-ahead log: %d entries")
-        await self.journal.replay(replay.handle, on_progress=lambda done: progress.report(done.entry_count))
+        damaged: dict[PartitionId, DamagedObject] = {}
+
+        def handle(entry: WalEntry) -> bool:
+            partition_id = entry.topic_id, entry.partition
+            try:
+                return partition_id not in damaged and replay.handle(entry)
+            except DamagedObject as exc:
+                damaged[partition_id] = exc
+                return False
+
+        await self.journal.replay(handle, on_progress=lambda done: progress.report(done.entry_count))
+        for partition_id, damage in damaged.items():
+            if not await is_deleted(partition_id):
+                raise damage
         await replay.finish()
         self._restore_before = _restore_nothing
         await self.journal.keep_superseded(self.superseded)

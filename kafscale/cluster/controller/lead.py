@@ -77,6 +77,11 @@ class Several:
             and placement.decided_offset <= entry.base_offset
         )
 
+    async def is_deleted(self, partition_id: PartitionId) -> bool:
+        """Look whether the topic of a partition that was there is deleted by now. Raises StoreError, DamagedObject."""
+        await self.controller.metadata.refresh()
+        return self.state.placement(*partition_id) is None
+
     async def end_streams(self, partitions: Collection[PartitionId]) -> Earlier:
         """End the streams that these partitions are to be recovered from. Raises DamagedObject, StoreError."""
         return await self.streams.end({each: self.state.recover(each) for each in partitions})

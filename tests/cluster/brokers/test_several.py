@@ -620,6 +620,45 @@ async def test_a_topic_that_others_delete_while_a_broker_starts_does_not_end_tha
             await has_started.wait()
 
 
+async def test_a_topic_whose_objects_go_while_a_broker_starts_is_no_damage(autojump_clock: MockClock) -> None:
+    """Its log goes on behind segments that have been deleted with the topic since it has read the metadata."""
+    bucket = FaultyStore(MemoryStore())
+    one, two = (Machine(bucket, broker_id) for broker_id in (1, 2))
+
+    async def die(running: RunningBroker) -> None:
+        running.kill()
+        await running.ended.wait()
+        two.disk.crash()
+
+    async with one.run() as a, trio.open_nursery() as nursery:
+        async with two.run(flush_interval_seconds=0.05) as b:
+            topic = await create(a.broker, 2)
+            await until(lambda: len(led_by(b.broker)) == 1)
+            (index,) = led_by(b.broker)
+            assert await produce(b, index, b"flushed") == error_codes.NONE
+            await until(lambda: b.broker.services.log.partitions[topic.topic_id, index].flushed_offset == 1)
+            await die(b)
+        async with two.run(flush_interval_seconds=3600.0) as b:
+            assert await produce(b, index, b"logged") == error_codes.NONE
+            await die(b)
+        objects = [key for key in await keys_of(bucket) if TOPIC in key]
+        gate = bucket.hold(On("list", "default/*"))
+        has_started = trio.Event()
+
+        async def start() -> None:
+            async with two.run() as b:
+                await until(lambda: not b.broker.services.log.partitions)
+                has_started.set()
+
+        nursery.start_soon(start)
+        await gate.wait_arrived()
+        await a.broker.services.topics.delete([TOPIC])
+        await bucket.delete(objects)
+        gate.open()
+        with trio.fail_after(SOON_SECONDS):
+            await has_started.wait()
+
+
 async def test_topics_are_deleted_where_no_broker_may_lead_new_ones(autojump_clock: MockClock) -> None:
     (one,) = machines(1)
     async with one.run() as a:
