@@ -25,6 +25,7 @@ from kafscale.wire.messages.offset_fetch import OffsetFetchResponseGroup
 from tests.devtools.history import History
 from tests.devtools.workload import Knows, Reader, Topic, knows_all
 
+POLLS_MAX_COUNT = 8  # one after the other: a fetch may bring no more than a segment
 POLL_MAX_SECONDS = 1.0  # then its heartbeats come first, as in a client whose fetches don't delay them
 
 
@@ -89,10 +90,9 @@ class MemberReads:
             del self._positions[partition]
 
     async def poll(self, connection: Connection) -> None:
-        """Fetch once from each, and pass over what comes. Raises BrokerUnavailable, KafkaError."""
+        """Fetch from each, some times while there is more, and pass over what comes. Raises as a Reader does."""
         if not self._positions:
             return
-        before = dict(self._positions)
         reader = Reader(
             name=self._name,
             topic=self._reads.topic,
@@ -103,10 +103,19 @@ class MemberReads:
             knows=self._reads.knows,
         )
         with trio.move_on_after(POLL_MAX_SECONDS):
+            for _ in range(POLLS_MAX_COUNT):
+                if not await self._poll_once(reader, connection):
+                    return
+
+    async def _poll_once(self, reader: Reader, connection: Connection) -> bool:
+        before = dict(self._positions)
+        try:
             await reader.poll(connection)
-        for partition, start in before.items():
-            if (end := self._positions[partition]) > start:
-                self._reads.passed(partition, start, end)
+        finally:  # it may have read some when it fails
+            for partition, start in before.items():
+                if (end := self._positions[partition]) > start:
+                    self._reads.passed(partition, start, end)
+        return before != self._positions
 
 
 async def _never() -> Connection:

@@ -60,6 +60,7 @@ class MemoryConnection(trio.abc.Stream):
     network: MemoryNetwork
     is_silent: bool = attrs.field(default=False, init=False)
     _was_cut: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _arriving: bytes | bytearray = attrs.field(default=b"", init=False)  # for whoever asks next, if one was cancelled
 
     def cut(self) -> None:
         """Reset it; the broker's end is told."""
@@ -85,11 +86,13 @@ class MemoryConnection(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         self._check()
-        data = await self.inner.receive_some(max_bytes)
-        await self.network.carry(len(data), to_broker=False)
+        if not self._arriving:
+            self._arriving = await self.inner.receive_some(max_bytes)
+        await self.network.carry(len(self._arriving), to_broker=False)
         if self.is_silent:
             await self._was_cut.wait()
         self._check()
+        data, self._arriving = self._arriving, b""
         return data
 
     async def aclose(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -140,6 +141,11 @@ class SimulatedBroker:
     def will_die_at(self, point: str, passes_count: int) -> None:
         """Have the broker die at a point; to be called before `run`."""
         self._point = CrashPoint(point, passes_count, die=self._die, die_soon=self._die_soon)
+
+    def spare(self) -> None:
+        """Have it die at no point any more."""
+        if self._point is not None:
+            self._point.passes_left_count = sys.maxsize
 
     async def run(self) -> None:
         """One life, to its end. Raises what no injected fault explains."""

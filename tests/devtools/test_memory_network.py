@@ -69,3 +69,13 @@ async def test_a_silent_connection_loses_everything_until_it_is_reset(autojump_c
     with pytest.raises(trio.BrokenResourceError):
         await client.receive_some()
     assert await broker.receive_some() == b""
+
+
+async def test_a_wait_that_is_cancelled_loses_nothing(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork(delay_seconds=0.5)
+    ends, broker = memory_stream_pair()
+    client = network.connect(ends)
+    await broker.send_all(b"late")
+    with trio.move_on_after(0.1):
+        await client.receive_some()
+    assert await client.receive_some() == b"late"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import aclosing
 from random import Random
 
@@ -95,9 +95,12 @@ class Recreator:
         """Read the one that is there. Raises KafkaError, BrokerUnavailable."""
         await Reader(name=name, topic=self.topics[-1], connect=self.connect, history=self.history).read_to_end()
 
-    def left_behind(self, keys: Iterable[str]) -> list[str]:
-        """Say which of these objects are of deleted topics: nobody will ever need them, or delete them."""
-        deleted = {each.topic_id: each.label for each in self.topics[:-1]}
+    def left_behind(self, keys: Iterable[str], *, kept: Container[bytes] = ()) -> list[str]:
+        """Say which of these objects are of deleted topics: nobody will ever need them, or delete them.
+
+        Those of the topics with the ids in `kept` may stay for now.
+        """
+        deleted = {each.topic_id: each.label for each in self.topics[:-1] if each.topic_id not in kept}
         found = filter(None, map(parse_segment_key, keys))
         return [f"{key.key} of {deleted[key.topic_id]} is left" for key in found if key.topic_id in deleted]
 

@@ -82,6 +82,7 @@ class Machine:
         for _ in range(turn_count):
             await self._turn()
         self._heal(self.newest)
+        self.newest.spare()
 
     async def keep_up(self) -> None:
         """Have a broker that ends by itself start again, as one that the others have declared dead does."""

@@ -15,6 +15,7 @@ The seed's remainder by the number of modes is the durability. `simulate --clust
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context, copy_context
@@ -69,7 +70,7 @@ OFFSETS_TOPIC = Topic(CONSUMER_OFFSETS_NAME, bytes(16), INTERNAL_PARTITION_COUNT
 JOIN_MAX_SECONDS = 5.0
 CALM_MAX_SECONDS = 2.0  # of load, before the trouble and behind it
 QUIET_SECONDS = 60.0  # simulated: partitions are balanced, and what is not needed is merged or deleted
-QUIET_MAX_COUNT = 5  # of these, until nothing of deleted topics is left
+QUIET_MAX_COUNT = 10  # of these, until nothing of deleted topics is left
 AGREE_SECONDS = 60.0
 CREATE_SECONDS = 60.0
 
@@ -260,7 +261,7 @@ class ClusterSimulation:
         await self._all(machine.wait_superseded_ended() for machine in self.machines)
         for _ in range(QUIET_MAX_COUNT):
             await trio.sleep(QUIET_SECONDS)
-            if not self._recreator.left_behind(self._bucket._keys):
+            if not self._left_behind():
                 break
         await self._agree()
         await self._read_back("after everything was tidied up", topic, committer)
@@ -317,7 +318,7 @@ class ClusterSimulation:
         if not all(each.newest.has_flushed_all for each in self.machines):
             self.faults.append("a broker that was stopped in order has not flushed all")
             return
-        self.faults += self._recreator.left_behind(self._bucket._keys)
+        self.faults += self._left_behind()
         labels = {topic.topic_id: topic.label for topic in (*self._topics, *self._recreator.topics[-1:])}
         found = await read_bucket(self._bucket, self.settings.namespace, labels=labels, begun=self.head.begun)
         for partition, content in found.items():
@@ -325,6 +326,12 @@ class ClusterSimulation:
             self.history.marked(partition, marker_offsets(content.batches))
             self.history.polled("bucket", partition, content.reads)
             self.faults += content.faults
+
+    def _left_behind(self) -> list[str]:
+        """Say what is left of deleted topics, but of those that have to stay by the clock of whoever deleted them."""
+        deleted, now_ms = self.machines[0].newest.broker.services.topics.deleted, time.time_ns() // 1_000_000
+        kept = {topic_id for topic_id, each in deleted.items() if each.objects_until_ms > now_ms}
+        return self._recreator.left_behind(self._bucket._keys, kept=kept)
 
     def _leads(self, life: SimulatedBroker, topic: Topic, index: int) -> bool:
         return self._is_leader(life, (topic.topic_id, index))
