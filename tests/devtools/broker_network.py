@@ -27,6 +27,7 @@ from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, Fenced
 from kafscale.store.base import ObjectStore
 from kafscale.testing.faulty_store import FaultyStore
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from tests.devtools.cut_stream import CutStream
 from tests.devtools.memory_broker import MemoryBroker
 
@@ -59,7 +60,10 @@ class _Stranger:
 
     async def request(self, message: object, response_class: type[R]) -> R:
         await trio.lowlevel.checkpoint()
-        return response_class()
+        answer = response_class()
+        if isinstance(answer, BrokerHeartbeatResponse):
+            answer.is_fenced = False
+        return answer
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

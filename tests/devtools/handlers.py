@@ -21,7 +21,7 @@ from kafscale.security.principals import ANONYMOUS, USER, Principal
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.codec import decode, encode
 
-LOCAL_LOG = SimpleNamespace(is_local=True)  # `internal`, where nobody looks whether another broker has taken over
+LOCAL_LOG = SimpleNamespace(is_last_word=True)  # `internal`, where nobody looks whether another broker has taken over
 
 
 def some_services(**components: object) -> Any:

@@ -15,8 +15,8 @@ from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Brok
 def handle(services: Services, call: Call, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     if services.heard_of is None:
         return BrokerHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
-    services.heard_of(request.broker_id, request.broker_epoch, request.current_metadata_offset)
-    return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
+    is_current = services.heard_of(request.broker_id, request.broker_epoch, request.current_metadata_offset)
+    return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
 
 
 API = Api(63, "BrokerHeartbeat", 0, 0, BrokerHeartbeatRequest, BrokerHeartbeatResponse, handle)

@@ -66,9 +66,9 @@ async def lead_error(services: Services) -> int:
     """Look at the claim, and return the error code of what is told next from memory: NOT_COORDINATOR if another leads.
 
     What that one has acknowledged is not known here. A log on a local disk takes commits from a superseded broker, too:
-    there what has been committed is told without a look at the bucket.
+    there what has been committed is told without a look at the bucket, beside others as long as it may acknowledge.
     """
-    return NONE if services.internal.is_local else await _lead_error(services)
+    return NONE if services.internal.is_last_word else await _lead_error(services)
 
 
 async def _lead_error(services: Services) -> int:

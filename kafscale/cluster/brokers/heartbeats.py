@@ -9,11 +9,14 @@ tells that the process is gone. Nothing is decided here (`kafscale.cluster.broke
 
 A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that has brokers or
 placements changed: so who is to lead something looks at the head then, and not up to half a second later.
+An answer tells whether the sender may be what it says: not where it was declared dead, or another incarnation of it is
+known of, by the metadata or by a heartbeat.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Protocol, TypeVar
 
@@ -67,6 +70,8 @@ class Heartbeats:
     revision: Callable[[], int]
     look_soon: Callable[[int], None]
     _changed: Signal = attrs.field(factory=Signal, init=False)
+    disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
+    _latest: dict[int, int] = attrs.field(factory=dict, init=False)  # incarnations that are known of
     _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
     _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
 
@@ -82,11 +87,20 @@ class Heartbeats:
             and (watches_all or broker_id == controller)
         }
 
-    def heard(self, broker_id: int, incarnation: int, revision: int) -> None:
-        """A heartbeat has come, which says that its sender knows the metadata up to this revision."""
+    def heard(self, broker_id: int, incarnation: int, revision: int) -> bool:
+        """A heartbeat has come, which says that its sender knows the metadata up to this revision.
+
+        Returns whether that incarnation may be the one that acts as its broker.
+        """
         self.liveness.heard(broker_id, incarnation)
         if revision > self.revision():
             self.look_soon(revision)
+        record = self.state.brokers.get(broker_id)
+        if record is None:
+            return True  # it may have begun a moment ago
+        latest = self._latest[broker_id] = max(incarnation, record.incarnation, self._latest.get(broker_id, 0))
+        is_fenced = record.incarnation == incarnation and record.state is BrokerState.FENCED
+        return incarnation == latest and not is_fenced
 
     async def run(self) -> None:
         """Send them until cancelled."""
@@ -157,6 +171,9 @@ class Heartbeats:
 
     async def _ask(self, broker_id: int, line: Line, revision: int) -> None:
         response = await line.request(heartbeat(self.broker_id, self.incarnation, revision), BrokerHeartbeatResponse)
+        if response.error_code == error_codes.NONE and response.is_fenced:
+            self.disowned_at = trio.current_time()
+            self.look_soon(revision + 1)  # which ends this incarnation, if it is true and the bucket can be reached
         is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         if is_refused and broker_id not in self._refusing:
             logger.warning("broker %d refuses heartbeats: this one needs ClusterAction on the cluster there", broker_id)

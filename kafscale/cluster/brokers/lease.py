@@ -6,8 +6,10 @@ up (`kafscale.cluster.brokers.failing_over.give_up`), as while it is suspended, 
     within LEASE_SECONDS of a look at the head that found it to be the one it was
     or while it hears of at least half of those that it watches, as when the bucket is away: nobody is fenced then
 
-and otherwise waits for the next look. Others lead GIVEN_UP_WAIT_SECONDS after the fence at the earliest. Who knows of
-no other broker has the looks alone: one that has joined since, which only the bucket tells of, may give it up.
+and otherwise waits for the next look. Where it is cut off from the bucket alone, and was replaced by an incarnation on
+another data directory, those that it hears of tell it so: then they count no more until it has looked. Others lead
+GIVEN_UP_WAIT_SECONDS after the fence at the earliest. Who knows of no other broker has the looks alone: one that has
+joined since, which only the bucket tells of, may give it up.
 """
 
 from __future__ import annotations
@@ -27,15 +29,22 @@ RETRY_SECONDS = 0.25
 
 @attrs.frozen(eq=False, repr=False)
 class Lease:
-    """That of one incarnation. `looked_at` tells when a look began that found it current; `look` looks again."""
+    """That of one incarnation. `looked_at` tells when a look began that found it current; `look` looks again.
+
+    `disowned_at` tells when another broker said last that this incarnation is over.
+    """
 
     liveness: Liveness
     looked_at: Callable[[], float]
     look: Callable[[], Awaitable[None]]
+    disowned_at: Callable[[], float]
 
     def is_good(self) -> bool:
         """Tell whether it may acknowledge now."""
-        return trio.current_time() - self.looked_at() <= LEASE_SECONDS or self.liveness.hears_half()
+        looked_at = self.looked_at()
+        if trio.current_time() - looked_at <= LEASE_SECONDS:
+            return True
+        return self.disowned_at() < looked_at and self.liveness.hears_half()
 
     async def wait(self) -> None:
         """Wait until it may. Raises Fenced."""

@@ -158,7 +158,7 @@ async def join(
             heartbeats=heartbeats,
             calls=calls,
             telling=telling,
-            lease=Lease(liveness, lambda: check.led_at, check.confirm),
+            lease=Lease(liveness, lambda: check.led_at, check.confirm, lambda: heartbeats.disowned_at),
         ),
         watch_seconds=LOOK_SECONDS,
     )
@@ -240,11 +240,13 @@ class _Newcomer:
                 break
         if previous is not None and await self._may_acknowledge_still(previous):
             logger.warning(
+            # In that time it looks, or hears from others that it was replaced (`kafscale.cluster.brokers.lease`).
+            wait_seconds = max(TAKEOVER_WAIT_SECONDS, self.settings.broker_session_timeout_seconds)
                 "broker %d may be running with another data directory and --durability wal: waiting %g s for it",
                 self.settings.broker_id,
-                TAKEOVER_WAIT_SECONDS,
+                wait_seconds,
             )
-            await trio.sleep(TAKEOVER_WAIT_SECONDS)
+            await trio.sleep(wait_seconds)
         return incarnation
 
     async def _may_acknowledge_still(self, previous: BrokerRecord) -> bool:

@@ -191,12 +191,13 @@ class Transactions:
         """Tell whether a broker that another one has taken over from may say this, by what it knew before.
 
         Where a reply has entries, they have become durable, which they do only here. A log on a local disk takes them
-        from a superseded broker, too: there what is done already is told without a look at the bucket.
+        from a superseded broker, too: there what is done already is told without a look, beside others as long as it
+        may acknowledge.
         """
         if outcome.entries:
             return False
         error_code = outcome.reply.error_code
-        return error_code in FATAL_TO_PRODUCERS or (error_code == NONE and not self.internal.is_local)
+        return error_code in FATAL_TO_PRODUCERS or (error_code == NONE and not self.internal.is_last_word)
 
     async def confirm_lead(self) -> None:
         """Look whether another broker has taken over, which may know better than what is answered here.

@@ -99,9 +99,9 @@ class InternalLog:
         return self.log.journal.keeps_entries
 
     @property
-    def is_local(self) -> bool:
-        """Tell whether entries become durable on a disk that only this broker has."""
-        return self.log.journal.is_local
+    def is_last_word(self) -> bool:
+        """Tell whether nobody else can have acknowledged more by now: what is known here may be told without a look."""
+        return self.log.journal.is_last_word
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """Return a partition that is led here, internal or any other."""

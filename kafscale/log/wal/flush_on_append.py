@@ -31,6 +31,7 @@ class FlushOnAppend:
 
     keeps_entries: ClassVar[bool] = False
     is_local: ClassVar[bool] = False
+    is_last_word: ClassVar[bool] = False
     is_full: ClassVar[bool] = False
     is_crowded: ClassVar[bool] = False
     pending_count: ClassVar[int] = 0

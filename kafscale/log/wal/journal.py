@@ -136,6 +136,10 @@ class Journal(EntryJournal, Protocol):
     def is_local(self) -> bool:
         """Tell whether what it keeps is read back at little cost, from the local disk, and need not stay in memory."""
 
+    @property
+    def is_last_word(self) -> bool:
+        """Tell whether nobody else can have acknowledged more by now than what has become durable here."""
+
     # What holds back producers, or hurries flushes.
 
     @property

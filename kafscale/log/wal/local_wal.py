@@ -146,6 +146,11 @@ class Wal(LogJournal):
     # What the partitions use.
 
     @property
+    def is_last_word(self) -> bool:
+        """Tell whether nobody else can have acknowledged more by now: not while there is no good `lease`."""
+        return self.lease is None or self.lease.is_good()
+
+    @property
     def is_full(self) -> bool:
         """Tell whether what is appended now has to wait until files have been deleted."""
         return self._room.out_of_space and self._room.stalled_since is not None

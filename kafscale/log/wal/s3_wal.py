@@ -128,6 +128,7 @@ class S3Wal(LogJournal):
     earlier: Earlier = attrs.field(default=attrs.Factory(lambda self: EarlierLog(self.store, ()), takes_self=True))
     is_stream: bool = False
     is_local: ClassVar[bool] = False
+    is_last_word: ClassVar[bool] = False
     is_full: ClassVar[bool] = False
     tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
     on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)

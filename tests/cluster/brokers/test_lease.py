@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import attrs
+import pytest
 import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers.failing_over import give_up
+from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS
 from kafscale.cluster.brokers.records import BrokerState
 from kafscale.config import Durability
 from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
+from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from tests.cluster.brokers.test_fail_over import Cluster, cluster, topic_of
+from tests.cluster.brokers.test_group_fail_over import commit_offset, committed_offset, coordinator_of
 from tests.cluster.brokers.test_several import Machine, led_by, produce, until, values
+from tests.devtools.transactional_producer import NEW, Producer
 
 WAL = Durability.WAL
 
@@ -71,11 +77,14 @@ async def test_a_broker_that_reaches_neither_the_bucket_nor_the_others_waits(aut
         assert await produce(running.brokers[3], index, b"after") == error_codes.NONE
 
 
-async def test_who_was_given_up_acknowledges_nothing_when_others_lead(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("is_heard", [False, True], ids=["hears nobody", "hears the others"])
+async def test_who_was_given_up_acknowledges_nothing_when_others_lead(
+    autojump_clock: MockClock, is_heard: bool
+) -> None:
     async with three_with_logs() as (running, buckets):
         (index,) = led_by(running.brokers[3].broker)
         buckets[2].fail(On())
-        running.network.cut(3, 1, 2)
+        running.network.cut(3, 1, 2, one_way=is_heard)
         await give_up(running.state(2), 3)
         acknowledged_at: list[float] = []
 
@@ -101,6 +110,36 @@ async def test_who_was_given_up_acknowledges_nothing_when_others_lead(autojump_c
         assert back.broker.services.log.superseded.total() >= 1 + len(acknowledged_at)  # kept for the operator
 
 
+async def test_who_was_replaced_and_alone_is_cut_off_from_the_bucket_acknowledges_nothing_more(
+    autojump_clock: MockClock,
+) -> None:
+    """It hears of the others, who go on as ever."""
+    async with three_with_logs() as (running, buckets):
+        replaced = running.brokers[3]
+        (index,) = led_by(replaced.broker)
+        buckets[2].fail(On())
+        await trio.sleep(10.0)
+        acknowledged_at: list[float] = []
+
+        async def produce_all_the_time() -> None:
+            with suppress(KafScaleError):
+                while await produce(replaced, index, b"late") == error_codes.NONE:
+                    acknowledged_at.append(trio.current_time())
+                    await trio.sleep(0.1)
+
+        replaced.nursery.start_soon(produce_all_the_time)
+        await trio.sleep(1.0)
+        assert len(acknowledged_at) > 5
+        running.machines[3] = Machine(running.bucket, 3)  # an empty data directory
+        replacing = await running.start(3, WAL)
+        led_at = trio.current_time()
+        assert led_by(replacing.broker) == [index]
+        await trio.sleep(10.0)
+        assert max(acknowledged_at) < led_at
+        buckets[2].heal()
+        await replaced.ended.wait()
+
+
 async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(autojump_clock: MockClock) -> None:
     """One that has joined meanwhile may have it given up, and nothing but the bucket would tell of that."""
     async with cluster(0) as running:
@@ -121,3 +160,62 @@ async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(
         bucket.heal()
         await running.brokers[3].ended.wait()
         assert not late.is_acknowledged
+
+
+async def test_a_lone_broker_waits_for_the_bucket_and_goes_on_when_it_is_back(autojump_clock: MockClock) -> None:
+    async with lone() as (running, bucket):
+        bucket.fail(On())
+        await trio.sleep(LEASE_SECONDS + RETRY_SECONDS)
+        late = Producing(running, 0, b"late")
+        await trio.sleep(60.0)
+        assert not late.is_acknowledged
+        assert await values(running.brokers[3], 0) == [b"before"]
+        bucket.heal()
+        with trio.fail_after(2 * RETRY_SECONDS):
+            assert await produce(running.brokers[3], 0, b"after") == error_codes.NONE
+        assert await values(running.brokers[3], 0) == [b"before", b"late", b"after"]
+
+
+async def test_who_may_not_acknowledge_tells_no_offsets_and_no_outcome(autojump_clock: MockClock) -> None:
+    """Whoever leads in its place may have acknowledged later ones."""
+    async with lone() as (running, bucket):
+        assert await commit_offset(running, "group", 1) == error_codes.NONE
+        assert await committed_offset(running, "group") == 1
+        client = await coordinator_of(running, "group")
+        producer = Producer(await running.brokers[3].connect(), "producer", NEW, coordinator_id=3)
+        assert await producer.init() == error_codes.NONE
+        await producer.write(0, b"x")
+        before = attrs.evolve(producer)
+        assert await producer.end(committed=True) == error_codes.NONE
+        bucket.fail(On())
+        await trio.sleep(LEASE_SECONDS + RETRY_SECONDS)
+        wanted = OffsetFetchRequestGroup(group_id="group", topics=None)
+        for is_stable in (False, True):
+            asked = OffsetFetchRequest(groups=[wanted], require_stable=is_stable)
+            (answer,) = (await client.request(asked, OffsetFetchResponse)).groups
+            assert answer.error_code == error_codes.NOT_COORDINATOR
+        assert await before.end(committed=True) == error_codes.NOT_COORDINATOR
+        bucket.heal()
+        assert await committed_offset(running, "group") == 1
+        assert await before.end(committed=True) == error_codes.NONE
+
+
+async def test_who_hears_of_the_others_tells_offsets_while_the_bucket_is_away(autojump_clock: MockClock) -> None:
+    async with three_with_logs() as (running, buckets):
+        assert await commit_offset(running, "group", 1) == error_codes.NONE
+        for bucket in buckets:
+            bucket.fail(On())
+        await trio.sleep(60.0)
+        assert await committed_offset(running, "group") == 1
+
+
+@asynccontextmanager
+async def lone() -> AsyncIterator[tuple[Cluster, FaultyStore]]:
+    """Run broker 3 as the only one, with a topic of one partition."""
+    async with cluster(0) as running:
+        bucket = FaultyStore(running.bucket)
+        running.machines[3] = Machine(bucket, 3)
+        await running.start(3, WAL, flush_interval_seconds=3600.0)
+        await until(lambda: running.controller() == 3)
+        await topic_of(running, 1)
+        yield running, bucket
