@@ -35,6 +35,7 @@ from kafscale.api.table import APIS
 from kafscale.broker_components import (
     advertised_endpoints,
     build_services,
+    open_hanging_search,
     open_leading,
     open_orphan_collector,
     open_retention,
@@ -340,11 +341,13 @@ class Broker:
             await self._run_flusher(lead, log, leading, task_status)
             storage.cancel_scope.cancel()
 
-    async def _abort_hanging(self, log: Log) -> None:
+    async def _abort_hanging(self, lead: Lead, log: Log) -> None:
         await self.services.leadership.wait_loaded()
-        if not self.services.assignment.is_alone:
-            return  # what is unknown here may be known to another coordinator
-        await self.services.transactions.abort_hanging(list(log.partitions.values()))
+        search = open_hanging_search(self.services, lead)
+        if search is None:
+            await self.services.transactions.abort_hanging(list(log.partitions.values()))
+        else:  # what is unknown here may be known to another coordinator
+            await search.run()
 
     async def _run_flusher(
         self, lead: Lead, log: Log, leading: Leading | None, task_status: trio.TaskStatus[Broker]
@@ -360,7 +363,7 @@ class Broker:
                 await flusher.start(leading.run)
             if self.services.following is not None:
                 await flusher.start(self.services.following.run)
-            flusher.start_soon(self._abort_hanging, log)
+            flusher.start_soon(self._abort_hanging, lead, log)
             await self._wait_loaded()
             if lead.several is not None:
                 lead.several.controller.serving.set()

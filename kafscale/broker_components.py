@@ -6,7 +6,7 @@ A part of `broker`, which owns the nurseries that they run in.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -30,6 +30,8 @@ from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
+from kafscale.cluster.coordination.hanging import Knowledge
+from kafscale.cluster.coordination.searching import CoordinatedBy, HangingSearch
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog
@@ -239,6 +241,32 @@ def open_orphan_collector(services: Services, lead: Lead) -> OrphanCollector:
     )
     collector.register(services.metrics)
     return collector
+
+
+def open_hanging_search(services: Services, lead: Lead) -> HangingSearch | None:
+    """Make what ends transactions that no coordinator knows of; None for a broker alone, which knows all of them."""
+    transactions = services.transactions
+    elsewhere = transactions.elsewhere
+    if elsewhere is None:
+        return None
+
+    def leaders() -> Sequence[CoordinatedBy | None]:
+        topic = services.topics.get(TRANSACTION_STATE_NAME)
+        found = () if topic is None else services.assignment.leaders(topic)
+        return [None if each is None else CoordinatedBy(each.node_id, each.epoch) for each in found]
+
+    async def ask(broker_id: int, producer_ids: Collection[int]) -> Knowledge:
+        if broker_id == services.node.node_id:
+            return await transactions.known(producer_ids)
+        return await elsewhere.known(broker_id, producer_ids)
+
+    return HangingSearch(
+        partitions=services.log.partitions.values,
+        leaders=leaders,
+        ask=ask,
+        look=lead.check.confirm,
+        abort=transactions.abort,
+    )
 
 
 def open_leading(services: Services, lead: Lead) -> Leading | None:

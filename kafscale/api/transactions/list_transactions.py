@@ -2,10 +2,14 @@
 
 v1  only what has been open for longer than so many milliseconds (KIP-994)
 v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
+
+Another broker that wants to know whether a transaction hangs (`kafscale.cluster.coordination.searching`) is told, with
+ClusterAction, which partitions its producers have enrolled, and of which partitions of `__transaction_state` that is.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from kafscale.api.handling.calls import Api, Call
@@ -14,18 +18,24 @@ from kafscale.cluster.coordination.state_records import now_ms
 from kafscale.cluster.groups.consumer.events import Refused
 from kafscale.cluster.groups.consumer.regexes import compile_regex
 from kafscale.cluster.transactions.questions import TransactionFilter
+from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.rights import DESCRIBE_TRANSACTION
+from kafscale.security.rights import CLUSTER_ACTION, DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import INVALID_REGULAR_EXPRESSION
-from kafscale.wire.messages.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TransactionState,
+from kafscale.wire.messages.list_transactions import TransactionState
+from kafscale.wire.messages.own.enrolled import (
+    CoordinatedPartition,
+    EnrolledProducer,
+    EnrolledRequest,
+    EnrolledResponse,
+    EnrolledTopic,
 )
 
 
-async def handle(services: Services, call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
+async def handle(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
+    if request.wants_enrolled:
+        return await _enrolled(services, call, request)
     try:
         wanted = TransactionFilter(
             producer_ids=frozenset(request.producer_id_filters),
@@ -35,9 +45,9 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
         )
         await services.transactions.wait_settled()
     except KafkaError as exc:
-        return ListTransactionsResponse(error_code=exc.code)
+        return EnrolledResponse(error_code=exc.code)
     found = services.transactions.coordinators.list(wanted, now_ms=now_ms())
-    return ListTransactionsResponse(
+    return EnrolledResponse(
         error_code=found.error_code,
         unknown_state_filters=sorted(found.unknown_state_names),
         transaction_states=[
@@ -46,6 +56,33 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
             )
             async for each in in_turns(found.transactions)
             if services.access.allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
+        ],
+    )
+
+
+async def _enrolled(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
+    try:
+        services.access.check(call, CLUSTER_ACTION)
+        known = await services.transactions.known(frozenset(request.producer_id_filters))
+    except KafkaError as exc:
+        return EnrolledResponse(error_code=exc.code)
+    producers: defaultdict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
+    for (producer_id, at), epoch in known.enrolled.items():
+        producers[producer_id, epoch].append(at)
+    return EnrolledResponse(
+        coordinated=[
+            CoordinatedPartition(partition_index=index, leader_epoch=epoch) for index, epoch in known.epochs.items()
+        ],
+        enrolled=[
+            EnrolledProducer(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                topics=[
+                    EnrolledTopic(name=each.topic, partitions=list(each.partition_ids))
+                    for each in partitions_by_topic(frozenset(partitions))
+                ],
+            )
+            for (producer_id, epoch), partitions in producers.items()
         ],
     )
 
@@ -61,4 +98,4 @@ def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
     return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
 
 
-API = Api(66, "ListTransactions", 0, 2, ListTransactionsRequest, ListTransactionsResponse, handle)
+API = Api(66, "ListTransactions", 0, 2, EnrolledRequest, EnrolledResponse, handle)

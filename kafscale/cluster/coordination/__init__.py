@@ -4,6 +4,7 @@
     offset_commits  offsets that a transaction commits, in `__consumer_offsets`
     sending         markers that could not be written together with the decision, until each is
     hanging         transactions in partitions that no coordinator knows of
+    searching       looks for those beside other brokers, whose coordinators it asks
     state_records   the records of `__transaction_state` as the coordinator's values, and back
 
 Entered by `Transactions` and `TransactionalOffsets`, which the handlers ask. What is decided, and nothing else, is in

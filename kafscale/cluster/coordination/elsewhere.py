@@ -2,6 +2,7 @@
 
 AddPartitionsToTxn 4 and 5    the leader of a partition, at the first batch of a transaction (KIP-890)
 WriteTxnMarkers 2             the coordinator, when a transaction has been decided (KIP-98, KIP-1228)
+ListTransactions 2            the leader of a partition, of what nobody seems to end, with tagged fields of our own
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from kafscale.cluster.coordination.hanging import Knowledge
 from kafscale.cluster.coordination.state_records import end_marker
 from kafscale.cluster.transactions.requests import Identity
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
@@ -31,6 +33,7 @@ from kafscale.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
 from kafscale.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -147,6 +150,25 @@ class Elsewhere:
             }
             for answer in answers
         ]
+
+    async def known(self, broker_id: int, producer_ids: Collection[int]) -> Knowledge:
+        """Return what is coordinated at another broker of these producers.
+
+        Raises BrokerUnavailable, ProtocolError, KafkaError.
+        """
+        request = EnrolledRequest(producer_id_filters=sorted(producer_ids), wants_enrolled=True)
+        response = await self.ask(broker_id, request, EnrolledResponse)
+        if response.error_code:
+            raise KafkaError(response.error_code)
+        return Knowledge(
+            epochs={each.partition_index: each.leader_epoch for each in response.coordinated},
+            enrolled={
+                (producer.producer_id, TopicPartition(topic.name, index)): producer.producer_epoch
+                for producer in response.enrolled
+                for topic in producer.topics
+                for index in topic.partitions
+            },
+        )
 
     def _note_in_vain(self, broker_id: int, exc: KafScaleError) -> None:
         """Log it the first time: it is tried again all the time, for as long as the broker is away."""

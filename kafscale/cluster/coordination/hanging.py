@@ -2,7 +2,8 @@
 
 Whoever reads committed records would wait for them for ever. Enrolment is durable before the first batch, so none comes
 of a crash; but where a data directory was lost (`wal`), the bucket may have the one and not the other, and so may one
-that was adopted. They are aborted after a start, when all coordinators have read what there is.
+that was adopted. A broker alone aborts them after a start, when its coordinators have read what there is; of several,
+who leads the partition asks all coordinators (`kafscale.cluster.coordination.searching`).
 
 Nor does a coordinator end one that has only an older epoch of its producer: the partition would refuse its marker.
 """
@@ -10,7 +11,7 @@ Nor does a coordinator end one that has only an older epoch of its producer: the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -25,12 +26,14 @@ from kafscale.wire.control_records import EndMarker
 
 logger = logging.getLogger(__name__)
 
+Enrolled = Mapping[tuple[int, TopicPartition], int]  # a producer id, and a partition: the epoch of the producer
 
-@attrs.frozen(eq=False, repr=False)
-class Hanging:
-    """A transaction that nobody will end."""
 
-    partition: Partition
+@attrs.frozen(repr=False)
+class Suspect:
+    """A transaction that is open in a partition that is led here, and that perhaps nobody will end."""
+
+    partition: Partition = attrs.field(eq=id)
     transaction: OpenTransaction
 
     @property
@@ -49,24 +52,40 @@ class Hanging:
             is_commit=False,
         )
 
+    def is_known(self, enrolled: Enrolled) -> bool:
+        """Tell whether a coordinator ends it, of whom all are asked."""
+        at = TopicPartition(self.partition.topic, self.partition.index)
+        return enrolled.get((self.transaction.producer_id, at), -1) >= self.transaction.epoch
 
-def find_hanging(partitions: Iterable[Partition], coordinators: TransactionCoordinators) -> Sequence[Hanging]:
-    """Find them, where all coordinators are here and have read what there is."""
-    epochs = {
+
+@attrs.frozen(kw_only=True)
+class Knowledge:
+    """What the coordinators at one broker know: `epochs` are those of the partitions that have been read completely."""
+
+    epochs: Mapping[int, int]
+    enrolled: Enrolled
+
+
+def open_in(partitions: Iterable[Partition]) -> Iterator[Suspect]:
+    """Iterate over all that is open."""
+    for partition in partitions:
+        for each in partition.transactions.open.values():
+            yield Suspect(partition, each)
+
+
+def known_to(coordinators: TransactionCoordinators, producer_ids: Collection[int] | None = None) -> Knowledge:
+    """Return what the coordinators that are here know, of these producers or of all."""
+    enrolled = {
         (held.transaction.producer_id, at): held.transaction.producer_epoch
         for coordinator in coordinators
         for held in coordinator.held()
+        if producer_ids is None or held.transaction.producer_id in producer_ids
         for at in (held.transaction.partitions | held.outstanding)
     }
-    return [
-        Hanging(partition, each)
-        for partition in partitions
-        for each in partition.transactions.open.values()
-        if epochs.get((each.producer_id, TopicPartition(partition.topic, partition.index)), -1) < each.epoch
-    ]
+    return Knowledge(epochs={each.partition: each.coordinator_epoch for each in coordinators}, enrolled=enrolled)
 
 
-async def abort_hanging(internal: InternalLog, found: Iterable[Hanging]) -> None:
+async def abort_hanging(internal: InternalLog, found: Sequence[Suspect]) -> None:
     """Abort those that are still open."""
     for each in found:
         if not each.is_open:

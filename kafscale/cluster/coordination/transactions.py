@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ import attrs
 import trio
 
 from kafscale.cluster.coordination.elsewhere import Elsewhere
-from kafscale.cluster.coordination.hanging import abort_hanging, find_hanging
+from kafscale.cluster.coordination.hanging import Knowledge, Suspect, abort_hanging, known_to, open_in
 from kafscale.cluster.coordination.sending import MarkerSender
 from kafscale.cluster.coordination.state_records import decode_state, encode_state, end_marker, now_ms
 from kafscale.cluster.internal import Appended, EndEntry, Entry, InternalBatch, InternalLog, RecordsEntry
@@ -149,7 +149,7 @@ class Transactions:
         metrics.counts(name, help, "outcome", lambda: {each: count.value for each, count in self.ended.items()})
         metrics.count(
             "kafscale_hanging_transactions_total",
-            "Transactions that a start found open in a partition, and that no coordinator knew of: they were aborted.",
+            "Transactions that were open in a partition, and that no coordinator knew of: they were aborted.",
             lambda: self.hanging.value,
         )
 
@@ -423,9 +423,18 @@ class Transactions:
     async def abort_hanging(self, partitions: Iterable[Partition]) -> None:
         """Abort what is open in these partitions and unknown to all coordinators, which have read what there is."""
         if len(list(self.coordinators)) == self.partition_count():
-            found = find_hanging(partitions, self.coordinators)
-            self.hanging.value += len(found)
-            await abort_hanging(self.internal, found)
+            known = known_to(self.coordinators)
+            await self.abort([each for each in open_in(partitions) if not each.is_known(known.enrolled)])
+
+    async def abort(self, found: Sequence[Suspect]) -> None:
+        """Abort what is unknown to all coordinators."""
+        self.hanging.value += len(found)
+        await abort_hanging(self.internal, found)
+
+    async def known(self, producer_ids: Collection[int]) -> Knowledge:
+        """Return what is coordinated here of these producers. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        await self.wait_settled()
+        return known_to(self.coordinators, producer_ids)
 
     # ---- what nobody asks for ---------------------------------------------------------------------------------
 

@@ -1,0 +1,28 @@
+"""Fields of our own: they come back as they were sent, and whoever does not know them reads Kafka's message."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from kafscale.wire.codec import decode, encode
+from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
+from kafscale.wire.schema import fields_of
+from tests.devtools.wire_messages import some_messages, versions_of
+
+MESSAGES = [(EnrolledRequest, ListTransactionsRequest), (EnrolledResponse, ListTransactionsResponse)]
+
+
+@pytest.mark.parametrize(("ours", "kafkas"), MESSAGES)
+def test_whoever_does_not_know_them_passes_over_them(ours: type, kafkas: type) -> None:
+    own = {each.name for each in fields_of(ours)} - {each.name for each in fields_of(kafkas)}
+    assert own
+    for version in versions_of(ours):
+        for message in some_messages(ours, version, 20):
+            data = b"".join(encode(message, version))
+            assert decode(ours, version, data) == message
+            shared = {name: value for name, value in attrs.asdict(message, recurse=False).items() if name not in own}
+            assert decode(kafkas, version, data) == kafkas(**shared)
+            plain = ours(**shared)
+            assert b"".join(encode(plain, version)) == b"".join(encode(kafkas(**shared), version))
