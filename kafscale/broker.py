@@ -293,7 +293,7 @@ class Broker:
             return
         with trio.move_on_after(CLOSE_SECONDS):
             try:
-                await lead.several.leaving.tell_stopped()
+                await lead.several.leaving.tell_stopped(has_flushed=not self.services.log.tail_bytes())
             except (StoreError, KafkaError) as exc:
                 logger.warning("the other brokers could not be told of the shutdown: %s", exc)
 

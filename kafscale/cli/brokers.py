@@ -1,18 +1,21 @@
-"""`kafscale brokers list|describe|drain|undrain|replace|remove`."""
+"""`kafscale brokers list|describe|drain|undrain|replace|remove|unshare`."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from kafscale.cli.adopt import WRITING_OPTIONS
 from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
+from kafscale.cli.serve import settings_flags
 from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
-from kafscale.config import Address
+from kafscale.config import Address, Settings, load
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
@@ -157,6 +160,41 @@ def remove_command(broker_id: int, bootstrap: Bootstrap) -> None:
         say(f"broker {broker_id} is forgotten")
 
     run_with_client(bootstrap, use)
+
+
+@command.command("unshare")
+@settings_flags(only=WRITING_OPTIONS)
+def unshare_command(config_file: str | None, **flags: Any) -> None:
+    """Have the last of several brokers have the bucket to itself again.
+
+    That is the broker of --broker-id and --data-dir, which has stopped; the others have been removed. From then on it
+    is started without --several-brokers. Interrupted, the command or the next start finishes.
+    """
+    import trio
+
+    settings = load(flags, os.environ, config_file).settings
+    trio.run(_unshare, settings)
+    say(f"broker {settings.broker_id} has the bucket to itself: start it without --several-brokers")
+
+
+async def _unshare(settings: Settings) -> None:
+    from kafscale.cluster.controller.ending import Ending
+    from kafscale.cluster.controller.same_store import check_same_store
+    from kafscale.cluster.controller.takeover import Start
+    from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+    from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
+    from kafscale.store.opening.opening import store_of_command
+
+    keep_files_private()
+    with lock_data_directory(settings.data_dir):
+        async with (
+            store_of_command(settings) as store,
+            SqliteMetadataStore.open(settings.data_dir / "metadata.db") as local,
+        ):
+            await check_same_store(local, settings)
+            directory_id = await Start(settings=settings, store=store, local=local).directory_id()
+            ending = Ending(store=store, namespace=settings.namespace, local=local)
+            await ending.run(settings.broker_id, directory_id)
 
 
 async def _rows(client: Client) -> list[BrokerRow]:

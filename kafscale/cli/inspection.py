@@ -346,6 +346,8 @@ def _inspect_head(view: memoryview, name: str) -> Inspection:
     found.add("kept until revision", read.kept_until)
     found.add("entries", len(read.entries))
     found.add("bytes", len(view))
+    if read.claim is not None:
+        found.add("ended by the claim", read.claim.decode(errors="replace"))
     for each in transactions:
         found.rows += [MetadataRow(key=key, value=value.decode(errors="replace")) for key, value in each.puts.items()]
     return found

@@ -10,6 +10,9 @@ somebody who has applied everything before it, and one that comes late has no ef
 which it knows its own entry when the reply was lost.
 
 The epoch is that of the claim by which a broker alone became several, and never changes.
+
+In version 2, behind the last entry there is one more of the same form that is no revision: the claim by which one
+broker has the bucket to itself again (`kafscale.cluster.controller.ending`). Such a head is the last of its epoch.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from kafscale.store.paths import system_key
 
 MAGIC = b"KAFSHEAD"
 VERSION = 1
+ENDED_VERSION = 2
 NONCE_BYTES = 16
 
 _HEADER = struct.Struct(">8sHxxIQI")
@@ -48,11 +52,15 @@ class HeadEntry:
 
 @attrs.frozen
 class Head:
-    """What the object holds. `entries` are those of the revisions behind `kept_until`, in order."""
+    """What the object holds. `entries` are those of the revisions behind `kept_until`, in order.
+
+    `claim`, encoded, is that of the broker which has the bucket to itself again; then nothing follows.
+    """
 
     epoch: int
     kept_until: int = 0
     entries: tuple[HeadEntry, ...] = ()
+    claim: bytes | None = None
 
     @property
     def revision(self) -> int:
@@ -62,7 +70,7 @@ class Head:
     @property
     def size_bytes(self) -> int:
         """Bytes of the object."""
-        return _HEADER.size + 4 + sum(entry.size_bytes for entry in self.entries)
+        return _HEADER.size + 4 + sum(entry.size_bytes for entry in _written(self))
 
     def behind(self, revision: int) -> Sequence[HeadEntry] | None:
         """Return the entries behind a revision; None if the first of them is only in a checkpoint."""
@@ -84,14 +92,20 @@ def head_key(namespace: str) -> str:
 
 def encode_head(head: Head) -> Sequence[bytes]:
     """The object as buffers."""
-    header = _HEADER.pack(MAGIC, VERSION, head.epoch, head.kept_until, len(head.entries))
+    entries = _written(head)
+    version = VERSION if head.claim is None else ENDED_VERSION
+    header = _HEADER.pack(MAGIC, version, head.epoch, head.kept_until, len(entries))
     body: list[bytes] = []
-    for entry in head.entries:
+    for entry in entries:
         body += (_ENTRY.pack(entry.nonce, len(entry.data)), entry.data)
     checksum = crc32c(header)
     for part in body:
         checksum = crc32c(part, checksum)
     return [header + checksum.to_bytes(4, "big"), *body]
+
+
+def _written(head: Head) -> Sequence[HeadEntry]:
+    return head.entries if head.claim is None else (*head.entries, HeadEntry(bytes(NONCE_BYTES), head.claim))
 
 
 def decode_head(key: str, data: Buffer) -> Head:
@@ -101,8 +115,9 @@ def decode_head(key: str, data: Buffer) -> Head:
     if len(view) < start or bytes(view[:8]) != MAGIC:
         raise DamagedObject(f"{key}: is no head of metadata")
     _, version, epoch, kept_until, count = _HEADER.unpack_from(view)
-    if version != VERSION:
-        raise DamagedObject(f"{key}: version {version} is not known, only {VERSION}: start a later version of KafScale")
+    if version not in (VERSION, ENDED_VERSION):
+        known = f"{VERSION} and {ENDED_VERSION}"
+        raise DamagedObject(f"{key}: version {version} is not known, only {known}: start a later version of KafScale")
     checksum = crc32c(view[start:], crc32c(view[: _HEADER.size]))
     if checksum != int.from_bytes(view[_HEADER.size : start], "big"):
         raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
@@ -117,4 +132,8 @@ def decode_head(key: str, data: Buffer) -> Head:
         position += length
     if position != len(view):
         raise DamagedObject(f"{key}: its entries end at {position}, and it has {len(view)} bytes")
-    return Head(epoch, kept_until, tuple(entries))
+    if version == VERSION:
+        return Head(epoch, kept_until, tuple(entries))
+    if not entries:
+        raise DamagedObject(f"{key}: says that nothing follows it, and has no claim")
+    return Head(epoch, kept_until, tuple(entries[:-1]), entries[-1].data)

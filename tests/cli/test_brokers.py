@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import attrs
 import pytest
 import trio
 
+from kafscale.broker import Broker
 from kafscale.cli.main import run
 from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.topics.topics import NewTopic
+from kafscale.config import Address, Listener, StoreUrl
 from tests.cli.conftest import CommandLine
 from tests.devtools.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
+from tests.devtools.memory_broker import memory_settings
 
 TOPIC = "orders"
 COUNT = 6
@@ -179,3 +183,36 @@ async def test_commands_ask_the_first_broker_that_answers(two: Several, capsys: 
     assert await trio.to_thread.run_sync(run, ["brokers", "list", "--bootstrap", str(two.cluster.address(1))]) == 1
     assert f"can't connect to {two.cluster.address(1)}" in capsys.readouterr().err
     assert await trio.to_thread.run_sync(run, ["brokers", "list", "--bootstrap", "here,there"]) == 2
+
+
+def test_the_last_broker_has_the_bucket_to_itself_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--broker-id", "1", "--store", f"file:{tmp_path / 'bucket'}", "--data-dir", str(tmp_path / "data")]
+    (tmp_path / "bucket").mkdir()
+    assert run(["brokers", "unshare", *where]) == 1
+    assert "the bucket is not shared" in capsys.readouterr().err
+
+    async def use(is_shared: bool) -> None:
+        settings = memory_settings(
+            broker_id=1,
+            several_brokers=is_shared,
+            store=StoreUrl(scheme="file", path=tmp_path / "bucket"),
+            data_dir=tmp_path / "data",
+            listeners=(Listener("PLAINTEXT", "127.0.0.1", 0),),
+            admin_listen=Address("127.0.0.1", 0),
+        )
+        async with trio.open_nursery() as nursery:
+            broker = Broker(settings)
+            await nursery.start(broker.run)
+            assert (broker.services.membership is not None) == is_shared
+            if is_shared:
+                await broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
+                assert await trio.to_thread.run_sync(run, ["brokers", "unshare", *where]) == 1
+                assert "in use by process" in capsys.readouterr().err
+            assert broker.services.topics.get(TOPIC) is not None
+            broker.stop()
+
+    trio.run(use, True)
+    for _ in range(2):
+        assert run(["brokers", "unshare", *where]) == 0
+        assert "broker 1 has the bucket to itself" in capsys.readouterr().out
+    trio.run(use, False)

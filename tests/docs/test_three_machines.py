@@ -28,7 +28,8 @@ import os, pathlib, shlex, shutil, signal, subprocess, sys, time
 
 machine, *words = sys.argv[1:]
 home = pathlib.Path({directory!r}) / machine
-words = [word for word in words if word != "sudo"]
+if words[0] == "sudo":
+    words = words[3:] if words[1] == "-u" else words[1:]
 
 
 def start():
@@ -49,7 +50,9 @@ def stop(number):
         time.sleep(0.05)
 
 
-if words[0] == "systemctl":
+if words == ["systemctl", "daemon-reload"]:
+    pass
+elif words[0] == "systemctl":
     if words[1] in ("stop", "restart"):
         stop(signal.SIGTERM)
     if words[1] in ("start", "restart"):
@@ -59,7 +62,11 @@ elif words[0] == "poweroff":
     shutil.rmtree(home)
 else:
     admin = (home / "admin").read_text()
-    sys.exit(subprocess.run([word.replace("127.0.0.1:9644", admin) for word in words]).returncode)
+    places = {{"/etc/systemd/system": str(home), "/var/lib": str(home), "s3://events": {store!r}}}
+    places["127.0.0.1:9644"] = admin
+    for written, place in places.items():
+        words = [word.replace(written, place) for word in words]
+    sys.exit(subprocess.run(words).returncode)
 """
 
 

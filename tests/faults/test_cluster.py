@@ -8,8 +8,10 @@ there are. `make test-cluster` runs them.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 
@@ -22,6 +24,7 @@ from tests.devtools.cluster_load import QUIET, ClusterLoad, leaders_of
 from tests.devtools.ordeal import chosen_seed
 from tests.devtools.process import is_there
 from tests.devtools.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.s3_processes import S3Process, minio_server
 from tests.devtools.several_processes import SeveralBrokerProcesses, several_broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -37,6 +40,18 @@ RESTART_SECONDS = 60.0
 LATE_SECONDS = 5.0  # which a produce may take on a busy machine while its partition moves
 
 
+@pytest.fixture(params=["a directory", "MinIO"])
+def store(request: pytest.FixtureRequest) -> Iterator[S3Process | None]:
+    """The bucket that the brokers share; None for a directory."""
+    if request.param == "a directory":
+        yield None
+        return
+    if shutil.which("minio") is None:
+        pytest.skip("minio is not on the PATH")
+    with minio_server() as server:
+        yield server
+
+
 def _runs(running: SeveralBrokerProcesses, broker_id: int) -> bool:
     return is_there(running.pid_of(broker_id))
 
@@ -49,9 +64,11 @@ def conclude(load: ClusterLoad, what: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
-def test_brokers_that_are_killed_and_suspended_under_load_lose_and_repeat_nothing(durability: str) -> None:
+def test_brokers_that_are_killed_and_suspended_under_load_lose_and_repeat_nothing(
+    durability: str, store: S3Process | None
+) -> None:
     random = Random(chosen_seed())
-    with broker_processes(len(BROKER_IDS), "--durability", durability) as brokers:
+    with broker_processes(len(BROKER_IDS), "--durability", durability, store=store) as brokers:
         with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
             for _ in range(CYCLES_COUNT):
                 time.sleep(random.uniform(0, QUIET_SECONDS))
@@ -91,8 +108,8 @@ def test_processes_of_one_machine_that_are_killed_and_suspended_lose_and_repeat_
 
 
 @pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
-def test_a_restart_of_one_after_the_other_fails_no_produce(durability: str) -> None:
-    with broker_processes(len(BROKER_IDS), "--durability", durability) as brokers:
+def test_a_restart_of_one_after_the_other_fails_no_produce(durability: str, store: S3Process | None) -> None:
+    with broker_processes(len(BROKER_IDS), "--durability", durability, store=store) as brokers:
         with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
             for _ in range(max(1, CYCLES_COUNT // len(BROKER_IDS))):
                 for broker in brokers:

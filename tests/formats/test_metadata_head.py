@@ -8,7 +8,8 @@ from kafscale.errors import DamagedObject
 from kafscale.formats.metadata_head import Head, HeadEntry, decode_head, encode_head
 
 entries = st.lists(st.builds(HeadEntry, st.binary(min_size=16, max_size=16), st.binary(max_size=50)), max_size=8)
-heads = st.builds(Head, st.integers(0, 2**31 - 1), st.integers(0, 2**40), entries.map(tuple))
+claims = st.none() | st.binary(max_size=50)
+heads = st.builds(Head, st.integers(0, 2**31 - 1), st.integers(0, 2**40), entries.map(tuple), claims)
 
 
 @given(heads)
@@ -42,6 +43,6 @@ def test_the_next_head_keeps_every_revision_in_its_place(head: Head, more: list[
 
 def test_a_later_version_is_told_from_damage() -> None:
     data = bytearray(b"".join(encode_head(Head(1))))
-    data[9] = 2
+    data[9] = 3
     with pytest.raises(DamagedObject, match="start a later version"):
         decode_head("head", bytes(data))

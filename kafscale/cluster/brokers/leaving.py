@@ -67,9 +67,16 @@ class Leaving:
     def _has_left(self) -> bool:
         return not (self._others() and any(True for _ in self.state.led_by(self.broker_id)))
 
-    async def tell_stopped(self) -> None:
-        """Tell the others that this broker serves no more, for now. Raises StoreError, KafkaError."""
-        await self._change_record(lambda record: attrs.evolve(record, state=BrokerState.STOPPED, is_leaving=False))
+    async def tell_stopped(self, *, has_flushed: bool) -> None:
+        """Tell that this broker serves no more, for now, and whether all it has is in segments.
+
+        Raises StoreError, KafkaError.
+        """
+
+        def stopped(record: BrokerRecord) -> BrokerRecord:
+            return attrs.evolve(record, state=BrokerState.STOPPED, is_leaving=False, has_flushed=has_flushed)
+
+        await self._change_record(stopped)
 
     async def _change_record(self, change: Callable[[BrokerRecord], BrokerRecord]) -> None:
         """Change this broker's record, unless another incarnation has its own there."""

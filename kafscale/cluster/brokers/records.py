@@ -52,7 +52,8 @@ class BrokerRecord:
     is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `has_stream` is
     whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
     lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
-    what it has acknowledged and is only on its machine is lost, an operator says.
+    what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
+    all of it is in segments.
     """
 
     incarnation: int
@@ -66,6 +67,7 @@ class BrokerRecord:
     is_leaving: bool = False
     version: str = ""
     is_given_up: bool = False
+    has_flushed: bool = False
 
     @property
     def may_fail_over(self) -> bool:

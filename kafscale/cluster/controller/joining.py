@@ -5,7 +5,7 @@
                     of all that this broker leads
 
 A broker alone becomes several once, when it is started so: it claims as ever, recovers the metadata, and writes a
-claim that no broker alone can ever follow (`SEVERAL`). Then its metadata is in a checkpoint, and the head begins behind
+claim that no broker alone can follow (`SEVERAL`). Then its metadata is in a checkpoint, and the head begins behind
 it with its registration as the first entry. Ended in between, it goes on there.
 
 With `--durability wal` only the broker of the data directory that was in use last may do that, since what it has
@@ -53,6 +53,7 @@ from kafscale.cluster.controller.claim import (
     claim_key,
     decode_claim,
 )
+from kafscale.cluster.controller.ending import Ending
 from kafscale.cluster.controller.lead import Lead, Several
 from kafscale.cluster.controller.takeover import Start, open_bucket_log
 from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
@@ -65,7 +66,7 @@ from kafscale.cluster.topics.records import TOPICS, read_topic
 from kafscale.config import Durability, Settings
 from kafscale.errors import DeclaredDead, Fenced, NotFound, PlanOutdated, PreconditionFailed, StartupError
 from kafscale.formats.metadata_changes import encode_transaction
-from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, encode_head, head_key
+from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import EarlierStreams, Streams
@@ -239,9 +240,9 @@ class _Newcomer:
             else:
                 break
         if previous is not None and await self._may_acknowledge_still(previous):
-            logger.warning(
             # In that time it looks, or hears from others that it was replaced (`kafscale.cluster.brokers.lease`).
             wait_seconds = max(TAKEOVER_WAIT_SECONDS, self.settings.broker_session_timeout_seconds)
+            logger.warning(
                 "broker %d may be running with another data directory and --durability wal: waiting %g s for it",
                 self.settings.broker_id,
                 wait_seconds,
@@ -285,14 +286,18 @@ class _Newcomer:
     def _start(self) -> Start:
         return Start(settings=self.settings, store=self._store, local=self.local)
 
+    @property
+    def _ending(self) -> Ending:
+        return Ending(store=self._store, namespace=self.settings.namespace, local=self.local)
+
     async def make_head(self) -> None:
         """Make the head, unless another broker does. Raises StartupError, DamagedObject, Fenced, StoreError."""
+        await self._ending.finish()
         other = await self._other_directory()
         with trio.move_on_after(HEAD_WAIT_SECONDS):
             while other is not None:
                 await trio.sleep(LOOK_SECONDS)  # its broker may be starting at this moment, as the first
-                with suppress(NotFound):
-                    await self._store.head(head_key(self.settings.namespace))
+                if await self._has_head():
                     return
                 other = await self._other_directory()
         if other is not None:
@@ -301,6 +306,13 @@ class _Newcomer:
                 "the bucket has not: start that one first with --several-brokers"
             )
         await self._make_head()
+
+    async def _has_head(self) -> bool:
+        try:
+            found = await self._store.get(key := head_key(self.settings.namespace))
+        except NotFound:
+            return False
+        return decode_head(key, found.data).claim is None
 
     async def _other_directory(self) -> Claim | None:
         """Return the claim of a broker that may have acknowledged what is only in a data directory that is not ours."""
@@ -312,7 +324,6 @@ class _Newcomer:
         return current if current.unsettled_for(await self._start.directory_id()) else None
 
     async def _make_head(self) -> None:
-        settings = self.settings
         claimed, versions = await self._end_claims()
         epoch = claimed.claim.epoch
         position = WalPosition(epoch, 0)
@@ -321,8 +332,21 @@ class _Newcomer:
         registration = await self._first_registration(epoch + 1)
         head = Head(epoch, 0, (HeadEntry(token_bytes(NONCE_BYTES), encode_transaction(registration)),))
         with suppress(PreconditionFailed):  # another broker was faster, from the same metadata
-            await self._store.put_if_absent(head_key(settings.namespace), encode_head(head))
+            await self._put_head(head)
         logger.info("several brokers can share the bucket from now on")
+
+    async def _put_head(self, head: Head) -> None:
+        """Put the head of a new cluster, also in the place of one that has ended before. Raises PreconditionFailed."""
+        key = head_key(self.settings.namespace)
+        try:
+            found = await self._store.get(key)
+        except NotFound:
+            await self._store.put_if_absent(key, encode_head(head))
+            return
+        ended = decode_head(key, found.data).claim
+        if ended is None or decode_claim(key, ended).epoch >= head.epoch:
+            raise PreconditionFailed(f"{key} is that of another cluster, or a later one")
+        await self._store.put_if_match(key, encode_head(head), found.etag)
 
     async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
         """Have nobody claim the bucket for a broker alone any more; who did is stopped as by any other claim.

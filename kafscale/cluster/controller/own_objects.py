@@ -27,7 +27,8 @@ from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespa
 class OwnObjects:
     """One look: `read`, then `check_claim`, then `repair` if that is wanted.
 
-    `manifests` is the newest checkpoint of the segments that is intact; `has_head` tells whether brokers share this.
+    `manifests` is the newest checkpoint of the segments that is intact; `has_head` tells whether brokers share this
+    still.
     """
 
     store: ObjectStore
@@ -80,7 +81,8 @@ class OwnObjects:
         key = head_key(self.namespace)
         try:
             if self.has_head:
-                decode_head(key, (await self.store.get(key)).data)
+                head = decode_head(key, (await self.store.get(key)).data)
+                self.has_head = head.claim is None
         except DamagedObject as exc:
             message = f"{str(exc).removeprefix(f'{key}: ')}; no broker can start, or change the metadata, without it"
             self.findings.append(Finding(name=key, kind=Kind.CHECKPOINT, message=message))

@@ -38,7 +38,7 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
     async def look() -> None:
         head = await _find_head(store, namespace)  # before the checkpoint, which has what the head lacks
         position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
-        if head is None:
+        if head is None or position.epoch > head.epoch:  # one broker has the bucket to itself again
             await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
         else:
             await _apply_head(head, head_key(namespace), metadata, position)

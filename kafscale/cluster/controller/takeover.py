@@ -22,9 +22,11 @@ from kafscale.cluster.controller.claim import (
     Claim,
     ClaimCheck,
     Claimed,
+    SharedBucket,
     claim,
     settle,
 )
+from kafscale.cluster.controller.ending import Ending
 from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.controller.recovery import apply_log, load_checkpoint
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
@@ -61,7 +63,7 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
     Raises DamagedObject, Fenced, StoreError, StorageFailed, SharedBucket if several brokers share the bucket.
     """
     store = views.acknowledge
-    claimed = await Start(settings=settings, store=store, local=local).claim()
+    claimed = await _claim(Start(settings=settings, store=store, local=local))
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
     looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
@@ -100,6 +102,16 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
         check=check,
         claimed=claimed,
     )
+
+
+async def _claim(start: Start) -> Claimed:
+    try:
+        return await start.claim()
+    except SharedBucket:
+        ending = Ending(store=start.store, namespace=start.settings.namespace, local=start.local)
+        if not await ending.finish():
+            raise
+    return await start.claim()
 
 
 def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:

@@ -34,6 +34,7 @@ from kafscale.cluster.metadata.log_first import LogFirst
 from kafscale.errors import (
     DamagedObject,
     Fenced,
+    NotFound,
     PreconditionFailed,
     StoreError,
     StoreUnavailable,
@@ -82,11 +83,19 @@ class SharedMetadataStore(LogFirst):
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @classmethod
-    async def join(cls, local: LocalMetadataStore, store: ObjectStore, namespace: str) -> SharedMetadataStore:
-        """Bring the local store to where the head is. Raises NotFound if there is none, DamagedObject, StoreError."""
+    async def join(
+        cls, local: LocalMetadataStore, store: ObjectStore, namespace: str, *, may_have_ended: bool = False
+    ) -> SharedMetadataStore:
+        """Bring the local store to where the head is.
+
+        Raises NotFound if there is none, or one broker has the bucket to itself again; then with `may_have_ended` it is
+        brought to the end. DamagedObject, StoreError.
+        """
         key = head_key(namespace)
         found = await store.get(key)
         head = decode_head(key, found.data)
+        if head.claim is not None and not may_have_ended:
+            raise NotFound(f"{key}: one broker has the bucket to itself again")
         entry = await local.get(POSITION_KEY)
         position = START if entry is None else decode(WalPosition, entry.value)
         if position.epoch != head.epoch:
@@ -128,6 +137,15 @@ class SharedMetadataStore(LogFirst):
         """Do what `commit` does, before `run` runs."""
         (outcome,) = await self._apply([transaction])
         return revision_of(outcome)
+
+    async def end(self, claim: bytes) -> None:
+        """Have one broker have the bucket to itself, by a claim: nobody can commit or join any more.
+
+        Raises PreconditionFailed if somebody has committed meanwhile, or the reply was lost; StoreError.
+        """
+        async with self._turn:
+            head = attrs.evolve(self._head, claim=claim)
+            await self._store.put_if_match(self._key, encode_head(head), self._etag)
 
     # ---- committing ------------------------------------------------------------------------------------------------
 
@@ -177,7 +195,10 @@ class SharedMetadataStore(LogFirst):
 
     async def _read(self) -> _Seen:
         found = await self._store.get(self._key)
-        seen = await self._take_head(decode_head(self._key, found.data), found.etag)
+        head = decode_head(self._key, found.data)
+        if head.claim is not None:
+            raise Fenced(f"{self._key}: one broker has the bucket to itself again, by `kafscale brokers unshare`")
+        seen = await self._take_head(head, found.etag)
         self._newest_told = 0  # what was told that is not there is not true
         return seen
 

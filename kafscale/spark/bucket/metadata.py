@@ -112,7 +112,7 @@ class MetadataReader:
         try:
             if self._head is not None:
                 self._look_at_head()
-                if self._head is not None and self._entries() is not None:
+                if self._head is not None and self._head.claim is None and self._entries() is not None:
                     self._is_unreadable = False
                     return self._metadata_of_head()
             return self._read(prefix)
@@ -171,10 +171,15 @@ class MetadataReader:
         return self._metadata_of_head()
 
     def _look_at_head(self) -> None:
-        """Get the head, which there is none of where one broker has the bucket to itself. Raises StoreError."""
+        """Get the head. There is none, or one that has ended, where one broker has the bucket to itself.
+
+        One that has ended counts until there is a checkpoint of that broker. Raises StoreError.
+        """
         key = head_key(self.namespace)
         try:
-            self._head = decode_head(key, self.bucket.get(key).data)
+            head = decode_head(key, self.bucket.get(key).data)
+            is_over = self._checkpoint is not None and self._checkpoint.position.epoch > head.epoch
+            self._head = None if is_over else head
         except NotFound:
             self._head = None
         except AccessDenied as exc:

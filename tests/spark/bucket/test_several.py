@@ -27,6 +27,7 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
+from tests.cluster.brokers.test_ending import ending, from_two_to_one
 from tests.cluster.brokers.test_several import (
     SOON_SECONDS,
     TOPIC,
@@ -206,3 +207,31 @@ def test_rows_are_read_as_brokers_write_them() -> None:
     assert Metadata(rows={b"t": {100: encode_row(placements)}}).beginnings(b"t").keys() == {100, 101, 102}
     with pytest.raises(DamagedObject, match="none of placements"):
         Metadata(rows={b"t": {0: b"[]"}}).beginnings(b"t")
+
+
+@pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
+async def test_a_bucket_that_one_broker_has_to_itself_again_is_read_on(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture, durability: Durability
+) -> None:
+    one, two = machines(2)
+    await from_two_to_one(one, two, durability)
+    flush_seconds = 3600.0 if durability is Durability.S3_WAL else 0.5
+    reader = Reader(one.bucket, tmp_path, with_log=durability is Durability.S3_WAL)
+    assert await reader.topics() == [TOPIC]
+    assert await reader.values(0) == [b"0"]
+    await ending(one).run(1, "directory")
+    assert await reader.topics() == [TOPIC]
+    assert await reader.values(0) == [b"0"]
+    async with one.run(durability, several_brokers=False, flush_interval_seconds=flush_seconds) as a:
+        await topic_at(a.broker)
+        await create(a.broker, 1, "alone")
+        assert await produce(a, 0, b"alone") == error_codes.NONE
+        await trio.sleep(30.0)
+        assert await reader.topics() == ["alone", TOPIC]
+        assert await reader.values(0) == [b"0", b"alone"]
+        assert not [each for each in caplog.messages if "goes with the head" in each]
+    async with one.run(durability) as a:
+        await topic_at(a.broker)
+        await create(a.broker, 1, "again")
+        assert await reader.topics() == ["again", "alone", TOPIC]
+        assert await reader.values(0) == [b"0", b"alone"]
