@@ -129,6 +129,7 @@ class BrokerProcess:
         """Begin to run it, and wait for nothing."""
         if self._process is not None and self._process.poll() is None:
             raise ProcessFailed("the broker runs already")
+        self.kill()  # one that has ended by itself, whose output is open still
         if self.kafka.port == 0:
             self.kafka, self.admin = self._reserved_kafka(), self._reserved()
         self.directory.mkdir(parents=True, exist_ok=True)
