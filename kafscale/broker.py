@@ -75,7 +75,7 @@ from kafscale.server.kafka.binding import BoundListener, bind
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor
-from kafscale.server.kafka.listener_security import warn_of_listeners
+from kafscale.server.kafka.listener_security import open_listener, warn_of_listeners
 from kafscale.server.token_keys import PublishedKeys
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
@@ -179,10 +179,7 @@ class Broker:
                 nursery.cancel_scope.cancel()
 
     async def _listen(self) -> None:
-        self.listeners = [
-            await bind(each.name, each.address, option="--listen", protocol=self.settings.protocol_of(each))
-            for each in self.settings.listeners
-        ]
+        self.listeners = [await open_listener(each, self.settings) for each in self.settings.listeners]
         warn_of_listeners(self.listeners, self.settings.ssl.ssl_client_auth, self.settings.sasl.sasl_mechanisms)
 
     async def run_on(

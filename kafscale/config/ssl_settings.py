@@ -7,7 +7,8 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.config.option import Seconds, option
+from kafscale.config.option import Seconds, Size, option
+from kafscale.config.units import GIB, KIB
 from kafscale.config.values import Listener, SslClientAuth, SslVersion
 from kafscale.errors import ConfigError
 
@@ -62,6 +63,16 @@ class SslSettings:
         "How often to look whether the files of TLS have changed; SIGHUP has them read again at once. New connections "
         "get what is new; what can't be used is left, with an error in the log.",
         least=0.01,
+    )
+    ssl_receive_buffer_bytes: Size = option(
+        256 * KIB,
+        "How much of what a client sends the kernel takes ahead of the broker, for each connection with TLS; 0 leaves "
+        "it to the kernel.",
+        why="Kafka: socket.receive.buffer.bytes, 102400, of all listeners. A client that has to wait puts its small "
+        "records together: librdkafka takes a fifth less CPU. It bounds what one connection sends over a distance: "
+        "256KiB at a round trip of 10 ms are 25 MiB/s.",
+        least=0,
+        most=GIB,
     )
 
 

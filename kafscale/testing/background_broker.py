@@ -33,7 +33,7 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import MIB, Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.formats.transactions import AbortedTransaction
-from kafscale.server.kafka.binding import bind
+from kafscale.server.kafka.listener_security import open_listener
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
@@ -166,8 +166,7 @@ class BackgroundBroker:
         store = RetryingStore(self._store, RetryPolicy(), Random(), StoreMetrics.register(broker.metrics))
         parts = StorageParts(store=store, metadata=self._metadata, disk=self._disk)
         broker.security = open_security(settings)
-        protocol = settings.protocol_of(listener)
-        broker.listeners = [await bind(listener.name, listener.address, option="--listen", protocol=protocol)]
+        broker.listeners = [await open_listener(listener, settings)]
         async with trio.open_nursery() as nursery:
             life = _Life(broker, nursery)
             await nursery.start(partial(broker.run_on, parts))

@@ -100,7 +100,8 @@ async def test_who_asks_for_new_keys_all_the_time_holds_up_nobody(broker: TlsBro
             with trio.fail_after(30), suppress(trio.BrokenResourceError):
                 for start in range(0, len(attack), 1 << 10):
                     await raw.send_all(attack[start : start + (1 << 10)])
-                pytest.fail("all of it was taken")
+                while await raw.receive_some(1 << 16):  # for buffers may have taken all of it
+                    pass
         assert seen.problems() == []
 
 

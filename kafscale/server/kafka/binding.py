@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Sequence
 from ipaddress import ip_address
 
@@ -30,13 +31,24 @@ class BoundListener:
 
 
 async def bind(
-    name: str, address: Address, *, option: str, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    name: str,
+    address: Address,
+    *,
+    option: str,
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+    receive_buffer_bytes: int = 0,
 ) -> BoundListener:
-    """Open the sockets. `option` names the setting in the error. Raises StartupError."""
+    """Open the sockets. `option` names the setting in the error. Raises StartupError.
+
+    receive_buffer_bytes: of each connection; 0 for what the kernel finds right.
+    """
     try:
         sockets = await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as exc:
         raise StartupError(f"{option} {address}: {_why(exc)}") from exc
+    if receive_buffer_bytes:
+        for each in sockets:  # those that come in have it from the one that listens
+            each.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     return BoundListener(name, address.host, sockets[0].socket.getsockname()[1], sockets, protocol)
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import attrs
 
-from kafscale.config import SaslMechanism, SecurityProtocol, Settings, SslClientAuth
+from kafscale.config import Listener, SaslMechanism, SecurityProtocol, Settings, SslClientAuth
 from kafscale.errors import StartupError
 from kafscale.security.certificates import Certificate
 from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.security.ssl_principals import SslPrincipalMapper
-from kafscale.server.kafka.binding import BoundListener
+from kafscale.server.kafka.binding import BoundListener, bind
 from kafscale.server.tls.contexts import Tls
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,18 @@ def open_listener_tls(settings: Settings) -> ListenerTls | None:
     except ValueError as exc:
         raise StartupError(f"--ssl-principal-mapping-rules: {exc}") from exc
     return ListenerTls(files=Tls.open(settings.ssl), principals=principals)
+
+
+async def open_listener(listener: Listener, settings: Settings) -> BoundListener:
+    """Open its sockets. Raises StartupError."""
+    protocol = settings.protocol_of(listener)
+    return await bind(
+        listener.name,
+        listener.address,
+        option="--listen",
+        protocol=protocol,
+        receive_buffer_bytes=settings.ssl.ssl_receive_buffer_bytes if protocol.uses_tls else 0,
+    )
 
 
 def warn_of_listeners(

@@ -38,7 +38,7 @@ from kafscale.server.kafka import listener
 from kafscale.server.kafka.binding import BoundListener, bind
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.listener import Acceptor
-from kafscale.server.kafka.listener_security import open_listener_tls, warn_of_listeners
+from kafscale.server.kafka.listener_security import open_listener, open_listener_tls, warn_of_listeners
 from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure
@@ -110,7 +110,7 @@ async def listening(
         metrics=ConnectionMetrics(),
         tls=open_listener_tls(settings),
     )
-    bound = await bind(protocol, settings.listeners[0].address, option="--listen", protocol=protocol)
+    bound = await open_listener(settings.listeners[0], settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.accept, [bound], nursery)
         yield Listening(acceptor=acceptor, address=Address("127.0.0.1", bound.port))
@@ -319,6 +319,29 @@ async def test_many_handshakes_at_once_are_all_done(authority: Authority) -> Non
         assert listens.acceptor.handshakes.done_count.value == 40
         assert len(listens.acceptor.peers) == 40
         await until(lambda: listens.acceptor.handshakes.count == 0)
+
+
+@pytest.mark.parametrize("given_bytes", [200 << 10, 50 << 10, 0])
+async def test_with_tls_a_client_is_so_much_ahead_of_the_broker_and_without_it_as_the_kernel_says(
+    given_bytes: int, broker_certificate: Certificate
+) -> None:
+    settings = Settings(
+        listeners=(Listener("PLAINTEXT", "127.0.0.1", 0), Listener("SSL", "127.0.0.1", 0)),
+        ssl=SslSettings(
+            ssl_certificate_file=broker_certificate.certificate_file,
+            ssl_key_file=broker_certificate.key_file,
+            ssl_receive_buffer_bytes=given_bytes,
+        ),
+    )
+    found: list[int] = []
+    for each in settings.listeners:
+        bound = await open_listener(each, settings)
+        async with await trio.open_tcp_stream("127.0.0.1", bound.port), await bound.sockets[0].accept() as accepted:
+            found.append(accepted.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+        await bound.sockets[0].aclose()
+    without, with_tls = found
+    assert with_tls == (2 * given_bytes or without)  # half of it is the kernel's own
+    assert without not in (400 << 10, 100 << 10)
 
 
 @pytest.mark.usefixtures("broker_certificate")
