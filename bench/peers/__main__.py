@@ -51,7 +51,7 @@ from bench.secured.sasl_ssl import sasl_ssl
     metavar="CHECKOUT",
     help="Another checkout, with a .venv, whose broker takes turns with this one's.",
 )
-@click.option("--tls", "is_secured", is_flag=True, help="Over SASL_SSL, beside Apache Kafka over the same.")
+@click.option("--tls", "is_secured", is_flag=True, help="The rows over SASL_SSL, beside Apache Kafka over the same.")
 @click.option("--docs", is_flag=True, help="Write to bench/results and docs/benchmarks, not to bench/results/local.")
 @common_options
 def main(
@@ -75,13 +75,14 @@ def main(
     journal = open_journal(directory / compared.file_name, goes_on=resume or page_only)
     if not page_only:
         check_ready(journal)
-        pairs = with_before(pairs_of(compared.targets, compared.loads)) if rows else None
+        pairs = with_before(pairs_of(compared.targets, compared.loads)) if rows or is_secured else None
         with _startables(options, before, is_secured=is_secured) as startables:
             run = PeersRun(
                 options=options,
                 startables={name: each for name, each in startables.items() if not names or name in (*names, ENDPOINT)},
                 journal=journal,
                 steal_max_percent=steal_max_percent,
+                keeps_brokers=is_secured,  # of which rounds are short
             )
             turns = turns_of(chosen(compared.loads, wanted), [*run.startables, DISK], options.rounds, pairs)
             run.take(missing(turns, journal.done))

@@ -21,6 +21,7 @@ ARTICLE_SETTING = ProducerSetting(record_bytes=64 * KIB, properties=("batch.size
 ARTICLE_RATE = 2400
 ARTICLE_SHARE = 0.8
 JAVA_SECONDS = 4.0  # beside those of the broker: the JVM of the client, twice
+LEAST_SECONDS = 5.0  # of a measurement, however short others are: a JVM takes the first of them to compile
 
 
 def java_name(record_bytes: int, batch_bytes: int, partitions: int) -> str:
@@ -91,4 +92,5 @@ def _task(context: Context, name: str, setting: ProducerSetting) -> Task:
         return attrs.evolve(load, count=math.ceil(rate * seconds))
 
     warm_up = None if found else lasting(context.options.warm_up_seconds)
-    return Task(run=run_java_produce, load=lasting(context.options.seconds), warm_up=warm_up)
+    seconds = max(context.options.seconds, LEAST_SECONDS)
+    return Task(run=run_java_produce, load=lasting(seconds), warm_up=warm_up)

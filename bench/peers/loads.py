@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bench.consume import BACKLOG, DATA_BYTES, SOURCE_OPTIONS, TAIL, FetchPoint, fill
+from bench.consume import BACKLOG, SOURCE_OPTIONS, TAIL, FetchPoint, fill
 from bench.end_to_end import EndToEndLoad, run_end_to_end
 from bench.fetch_load import run_fetch
 from bench.figures import requests_per_second
@@ -39,7 +39,8 @@ IDLE = f"idle, {IDLE_PARTITIONS:,} partitions"
 IDLE_TIMES = 3.0  # as long as another load: a process that does nothing is seen in hundredths of a second only
 DISK_ALONE = "disk, 4 MiB synced"
 FILL_SECONDS = 4.0
-BACKLOG_BYTES = 1024 * MIB  # for ConsumerPerformance, whose first second is spent on getting warm
+CONSUMED_BYTES = 512 * MIB  # by ConsumerPerformance, whose first second is spent on getting warm
+CONSUMED_TAIL_OPTIONS = (*SOURCE_OPTIONS[TAIL], "--chunk-pool-bytes", "1536MiB")  # which holds it
 SHARES = (0.1, 0.5, 0.9)
 
 
@@ -173,10 +174,9 @@ def _fetch(point: FetchPoint) -> Load:
 
 def _java_consume(source: str) -> Load:
     point = FetchPoint(source=source, batch_bytes=16 * KIB, partitions=MANY_PARTITIONS)
-    data_bytes = DATA_BYTES if source == TAIL else BACKLOG_BYTES
 
     def task(context: Context) -> Task:
-        filled = fill(context.runner, context.broker, point, data_bytes=data_bytes)
+        filled = fill(context.runner, context.broker, point, data_bytes=CONSUMED_BYTES)
         load = JavaConsumeLoad(
             address=context.broker.address,
             security=context.broker.security,
@@ -189,7 +189,7 @@ def _java_consume(source: str) -> Load:
         partitions=MANY_PARTITIONS,
         task=task,
         follows_leaders=True,
-        serve_options=_serve_options(source),
+        serve_options=CONSUMED_TAIL_OPTIONS if source == TAIL else (),
         is_from_memory=source == TAIL,
         extra_seconds=TOPIC_SECONDS + FILL_SECONDS + JAVA_SECONDS,
         times=0,

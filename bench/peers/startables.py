@@ -14,11 +14,23 @@ from bench.brokers import OwnBroker, RunningBroker, Startable
 from bench.options import RunOptions
 from bench.peers.endpoint import Endpoint
 from bench.peers.kafka import DEFAULT, DURABLE, KafkaBroker
-from bench.peers.names import BEFORE, BEFORE_OF, KAFKA_DEFAULT, KAFKA_DURABLE, OWN, OWN_MEMORY, OWN_MINIO, OWN_TWO
+from bench.peers.names import (
+    BEFORE,
+    BEFORE_OF,
+    KAFKA_DEFAULT,
+    KAFKA_DURABLE,
+    KAFKA_ON_MEMORY,
+    OWN,
+    OWN_MEMORY,
+    OWN_MINIO,
+    OWN_ON_MEMORY,
+    OWN_TWO,
+)
 from bench.secured.sasl_ssl import SaslSsl
 from tests.devtools.s3_processes import minio_server
 
 MEMORY_STORE = ("--store", "memory:4GiB")
+MEMORY_FILES = Path("/dev/shm")  # a file system in memory
 SERVE_OPTIONS = ("--segment-delete-delay", "1s")  # as Kafka's here, or the topics of earlier loads would fill the disk
 
 
@@ -36,10 +48,18 @@ def all_startables(options: RunOptions, before: Path | None = None) -> Iterator[
 
 
 def secured_startables(options: RunOptions, security: SaslSsl, before: Path | None = None) -> Sequence[Startable]:
-    """Return our broker, alone and as two processes, that of `before`, and Apache Kafka, over TLS and with SASL."""
+    """Return our broker, alone and as two processes, that of `before`, and Apache Kafka, over TLS and with SASL.
+
+    Where there is a file system in memory, one of each also has its files there.
+    """
     own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
     own.append(attrs.evolve(own[0], name=OWN_TWO, processes_count=2))
     kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
+    if MEMORY_FILES.is_dir():
+        own.append(attrs.evolve(own[0], name=OWN_ON_MEMORY, directory=MEMORY_FILES))
+        kafka.append(KafkaBroker(KAFKA_ON_MEMORY, DEFAULT, MEMORY_FILES))
+    else:
+        click.echo(f"{OWN_ON_MEMORY} is left out: there is no {MEMORY_FILES}", err=True)
     brokers: Sequence[OwnBroker | KafkaBroker] = [*own, *kafka]
     return [attrs.evolve(each, security=security) for each in brokers]
 

@@ -23,10 +23,14 @@ BENCH_ARGS=--tls` runs it and writes this page from `bench/results/tls.json`. Fi
 - **Brokers.** Each has one listener, SASL_SSL, with the same certificate (ECDSA, P-256), TLS 1.3 with
   TLS_AES_256_GCM_SHA384, and one user, who logs in by SCRAM-SHA-512 of 4,096 iterations. Kafka encrypts in Java,
   KafScale in OpenSSL, on its event loop. Neither can have files sent by the kernel any more. What `kafscale` and
-  `kafka-durable` acknowledge is on the disk; `kafka-default` leaves that to the kernel, and so answers sooner.
-  `kafscale, 2 processes` is `--processes 2`, under the loads whose clients look for the leader of each partition.
+  `kafka-durable` acknowledge is on the disk; `kafka-default` leaves that to the kernel, and so answers sooner;
+  where nothing is written both are the same, and it stands for both. `kafscale, 2 processes` is `--processes 2`, under
+  the loads whose clients look for the leader of each partition. How long a disk takes to sync is left out where all
+  files of a broker, those of our bucket too, are in memory (`/dev/shm`). Settings are the same: KafScale syncs there
+  too, and waits for nothing.
 - **Clients** trust the certificate's authority and look for the broker's address in it. They log in before the time
-  begins. Our generators decrypt in OpenSSL; that of `produce` encrypts each request anew.
+  begins. Our generators decrypt in OpenSSL; that of `produce` encrypts each request anew. A JVM encrypts slowly until
+  it has compiled that, so ProducerPerformance is measured for 5 s at least, and ConsumerPerformance reads 512 MiB.
 """
 
 
