@@ -46,7 +46,7 @@ from kafscale.broker_components import (
 from kafscale.broker_security import BrokerSecurity, open_security
 from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.cluster.brokers.leading import Leading
-from kafscale.cluster.brokers.lines import lines_between
+from kafscale.cluster.brokers.lines import lines_between, warn_of_no_lines
 from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.controller.same_store import check_same_store
 from kafscale.cluster.controller.starting import start_leading
@@ -193,6 +193,8 @@ class Broker:
             between = None if self.security is None else self.security.between
             connect = lines_between(self.settings, between) if self.listeners else self.connect
             lead = await start_leading(self.settings, views, parts.metadata, advertised, connect)
+            if lead.several is not None and self.listeners and connect is None:
+                warn_of_no_lines(between)
         lead.register(self.metrics)
         async with trio.open_nursery() as leading:
             await leading.start(lead.run)

@@ -71,18 +71,13 @@ class InterBrokerLogin:
 
 
 def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect | None:
-    """Return what connects to other brokers; None, with a warning, if no listener is secured as this broker can be.
+    """Return what connects to other brokers; None if no listener is secured as this broker can be.
 
     Raises ConfigError.
     """
-    protocol = SecurityProtocol.PLAINTEXT if login is None else login.security.protocol
+    protocol = _protocol(login)
     listener = settings.inter_broker_listener or _first_listener(settings, protocol)
     if listener is None:
-        logger.warning(
-            "no listener is %s: this broker can't reach others, nor tell whether they are dead; see "
-            "--inter-broker-listener and --inter-broker-config",
-            protocol.value,
-        )
         return None
     (wanted,) = (settings.protocol_of(each) for each in settings.listeners if each.name == listener)
     if wanted is not protocol:
@@ -105,6 +100,20 @@ def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect
         )
 
     return connect
+
+
+def warn_of_no_lines(login: InterBrokerLogin | None) -> None:
+    """Say that nothing connects this broker to others, which one that is alone has no use for."""
+    logger.warning(
+        "no listener is %s: this broker can't reach others, nor tell whether they are dead; see "
+        "--inter-broker-listener and --inter-broker-config",
+        _protocol(login).value,
+    )
+
+
+def _protocol(login: InterBrokerLogin | None) -> SecurityProtocol:
+    """Return how this broker connects."""
+    return SecurityProtocol.PLAINTEXT if login is None else login.security.protocol
 
 
 def _first_listener(settings: Settings, protocol: SecurityProtocol) -> str | None:

@@ -15,6 +15,7 @@ from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
 from kafscale.server.kafka.binding import bind
 from kafscale.testing.certificates import make_authority
 from tests.devtools.memory_broker import memory_settings
+from tests.devtools.process import BrokerProcess
 
 SSL_ONLY = (Listener("SSL", "127.0.0.1", 9093),)
 BOTH = (Listener("SSL", "127.0.0.1", 9093), Listener("PLAINTEXT", "127.0.0.1", 9092))
@@ -37,9 +38,21 @@ def test_without_settings_of_a_client_a_listener_without_tls_and_sasl_is_taken(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert lines(BOTH) is not None
-    assert not caplog.messages
     assert lines(SSL_ONLY) is None
-    assert "no listener is PLAINTEXT" in caplog.text
+    assert not caplog.messages  # one that is alone does well without
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_only_a_broker_beside_others_is_told_that_it_reaches_none(tmp_path: Path, several: bool) -> None:
+    """Each start of a broker that is alone and secured told of others that it can't reach."""
+    (tmp_path / "bucket").mkdir()
+    shown = make_authority(tmp_path).issue("broker")
+    options = ["--ssl-certificate-file", str(shown.certificate_file), "--ssl-key-file", str(shown.key_file)]
+    if several:
+        options += ["--several-brokers", "--broker-id", "1", "--store", f"file:{tmp_path / 'bucket'}"]
+    with BrokerProcess(directory=tmp_path / "broker", options=options, protocol="SSL") as broker:
+        assert ("no listener is PLAINTEXT" in broker.log) is several
+        assert several or "WARNING" not in broker.log
 
 
 def test_the_settings_of_a_client_say_which_listener(tmp_path: Path) -> None:
