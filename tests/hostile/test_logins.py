@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import attrs
 import pytest
@@ -168,6 +169,37 @@ async def test_a_token_that_is_larger_than_a_request_may_be_ends_its_connection(
         for attacker in attackers:
             assert await has_ended(attacker)
     assert seen.problems(grown_max_mib=GROWN_MAX_MIB) == []
+
+
+# ---- wrong passwords -------------------------------------------------------------------------------------------------
+
+GUESSES_COUNT = 60  # of a user with as many iterations as there may be: 12 ms each, which would be a step that is seen
+
+
+async def test_many_wrong_passwords_hold_up_nobody(broker: SaslBroker, tmp_path: Path) -> None:
+    """They come at once, and the derivations of their keys are not the event loop's."""
+    (tmp_path / "password").write_text(PASSWORD)
+    from_file = ("--password-file", str(tmp_path / "password"), "--iterations", "16384")
+    added = await trio.to_thread.run_sync(
+        run, ["users", "add", "bob", *from_file, "--bootstrap", broker.process.bootstrap]
+    )
+    assert added == 0
+    refusals = 0
+
+    async def guess(attacker: trio.SocketStream, number: int) -> None:
+        nonlocal refusals
+        answer = await send_login(attacker, plain_message(user="bob", password=f"guess {number}"))
+        assert answer is not None
+        refusals += answer.error_code == SASL_AUTHENTICATION_FAILED
+
+    async with bystander(broker.process) as seen, raw_connections(address_of(broker), GUESSES_COUNT) as attackers:
+        for attacker in attackers:
+            await begin(attacker, PLAIN)
+        async with trio.open_nursery() as nursery:
+            for number, attacker in enumerate(attackers):
+                nursery.start_soon(guess, attacker, number)
+    assert refusals == len(attackers)
+    assert seen.problems() == []
 
 
 # ---- iterations ------------------------------------------------------------------------------------------------------

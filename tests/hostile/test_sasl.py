@@ -1,7 +1,6 @@
 """Attacks on a listener with SASL by who has not logged in, with a well-behaved client of the same broker beside them.
 
-Before a login nothing but ApiVersions and SASL is looked at, in small frames and for a short time. A wrong password
-costs a derivation of keys, in a thread.
+Before a login nothing but ApiVersions and SASL is looked at, in small frames and for a short time.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.client.producer import Producer
 from kafscale.config import Address, SaslMechanism
 from kafscale.login.security import client_security
-from kafscale.wire import codec
-from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
 from kafscale.wire.records import Record, build_batch
 from tests.devtools import timed_loop
@@ -40,8 +37,6 @@ PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
 SCRAM = SaslMechanism.SCRAM_SHA_256
 LOGIN_SECONDS = 3
 GROWN_MAX_MIB = 100
-ITERATIONS = 16_384  # the most that there are: a derivation takes up to 12 ms
-GUESSES_COUNT = 80  # so that those of all of them, one after the other, would be a step that is seen
 TOPIC = "not-theirs"
 
 
@@ -53,7 +48,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     password_file = tmp_path_factory.mktemp("sasl") / "password"
     password_file.write_text(PASSWORD)
     with broker_process(*options, *mechanisms, program=timed_loop.PROGRAM) as running:
-        from_file = ("--password-file", str(password_file), "--iterations", str(ITERATIONS))
+        from_file = ("--password-file", str(password_file), "--iterations", "4096")
         assert run(["users", "add", ALICE, *from_file, "--bootstrap", running.bootstrap]) == 0
         yield running
         assert running.returncode is None, running.log
@@ -150,27 +145,3 @@ async def _send_slowly(stream: trio.SocketStream, data: bytes) -> None:
             await trio.sleep(LOGIN_SECONDS / 10)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return
-
-
-async def test_many_wrong_passwords_hold_up_nobody(broker: BrokerProcess) -> None:
-    """They come at once, and the derivations of their keys are not the event loop's."""
-    refusals = 0
-
-    async def guess(attacker: trio.SocketStream, number: int) -> None:
-        nonlocal refusals
-        await attacker.send_all(_answer_to(plain_message(password=f"guess {number}")))
-        answer = await next_answer(attacker)
-        assert answer is not None
-        response = codec.decode(SaslAuthenticateResponse, 2, answer[5:])
-        refusals += response.error_code == SASL_AUTHENTICATION_FAILED
-
-    async with bystander(broker) as seen, raw_connections(_address(broker), GUESSES_COUNT) as attackers:
-        for attacker in attackers:
-            await attacker.send_all(_begun_login())
-            assert await next_answer(attacker) is not None
-        async with trio.open_nursery() as nursery:
-            for number, attacker in enumerate(attackers):
-                nursery.start_soon(guess, attacker, number)
-            await _good_client(broker)
-    assert refusals == len(attackers)
-    assert seen.problems() == []
