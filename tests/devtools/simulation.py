@@ -81,6 +81,7 @@ WATCHED_PROBABILITY_SHORT = 0.1
 SETTLE_SECONDS = 300.0  # simulated: by then all producers must have their answers
 QUIET_SECONDS = 100.0  # simulated: what is not needed is deleted, but for what is looked for page by page
 QUIET_SECONDS_SHORT = (0.0, 3.0, 70.0)
+RETENTION_CHECKS_MAX_COUNT = 10  # of that time
 QUIET_MAX_COUNT = 20  # of these, until that is too
 POINT_PASSES_MAX_COUNT = 20
 STALE_PROBABILITY = 0.3  # that a producer still asks a broker that has been taken over from
@@ -96,6 +97,8 @@ COMPACTED = {
 }
 FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
 SMALL = {"retention.bytes": "20000"}
+NOTHING = {"retention.bytes": "0"}  # but what is in no segment, or of a transaction that is open
+BRIEF = {"retention.ms": "100"}  # likewise
 
 
 @attrs.define(eq=False)
@@ -151,7 +154,7 @@ class Simulation:
             cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
             readahead_bytes=rng.choice([0, 4 << 10, 64 << 10]),
             segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
-            retention_check_interval_seconds=rng.choice([2.0, 60.0]),
+            retention_check_interval_seconds=rng.choice([0.1, 0.1, 2.0, 60.0]),
             orphan_check_interval_seconds=rng.choice([5.0, 60.0]),
             orphan_grace_seconds=30.0,
             shutdown_timeout_seconds=30.0,
@@ -259,7 +262,8 @@ class Simulation:
         await self._superseded_have_ended()
         if self.is_short and not recreator.topics:
             await self._transactional.wait_settled("before the last restart")
-            await trio.sleep(self._random.choice(QUIET_SECONDS_SHORT))
+            checks_max_seconds = RETENTION_CHECKS_MAX_COUNT * self.settings.retention_check_interval_seconds
+            await trio.sleep(min(self._random.choice(QUIET_SECONDS_SHORT), checks_max_seconds))
         else:
             await self._tidied_up(recreator)
             await self._read_back("after everything was tidied up", topic, committer, recreator)
@@ -524,7 +528,8 @@ class Simulation:
             TopicKind(configs=FORGETFUL, keys_count=20),
         ]
         if not self._is_taken_over:
-            kinds += [TopicKind(configs=SMALL), TopicKind(is_deleted_from=True)]
+            kinds += [TopicKind(configs=each) for each in (SMALL, NOTHING, BRIEF, BRIEF)]
+            kinds.append(TopicKind(is_deleted_from=True))
         return TransactionalClients(
             connect=self._connect_newest if self._is_taken_over else self._connect_any,
             connect_newest=self._connect_newest,

@@ -89,6 +89,11 @@ class TopicKind:
         return "cleanup.policy" in self.configs
 
     @property
+    def is_bounded(self) -> bool:
+        """Tell whether its oldest records are deleted by size or age."""
+        return any(name.startswith("retention.") for name in self.configs)
+
+    @property
     def forgets_tombstones(self) -> bool:
         return "delete.retention.ms" in self.configs
 
@@ -139,7 +144,7 @@ class TransactionalClients:
             is_copied = number == 0 and not self.has_lost and self.random.random() < OFTEN
             kind = TopicKind() if is_copied else self.random.choice(self.kinds)
             topic = await create_topic(self.connect_newest, f"payments{number}", kind.configs)
-            if "retention.bytes" in kind.configs:
+            if kind.is_bounded:
                 for index in range(topic.partition_count):
                     self.history.deleting(topic.partition_name(index), math.inf)
             self.topics.append(topic)
