@@ -59,7 +59,7 @@ from tests.devtools.memory_broker import memory_settings
 from tests.devtools.memory_network import MemoryConnection
 from tests.devtools.simulated_broker import RemoteBucket, SimulatedBroker
 from tests.devtools.simulated_clients import GROWTH_MAX_COUNT, PlainClients
-from tests.devtools.transactional.clients import TopicKind, TransactionalClients
+from tests.devtools.transactional.clients import TIMEOUTS_MS, TopicKind, TransactionalClients
 from tests.devtools.transactional.durable import DurableLog
 from tests.devtools.transactional.in_bucket import transaction_faults
 from tests.devtools.troubles import Damage, damage_log, trouble_disk, trouble_metadata, trouble_network, trouble_store
@@ -76,6 +76,7 @@ LIFE_MAX_SECONDS = 1.0
 LIFE_MAX_SECONDS_WAL = 0.4  # where nothing waits for the bucket, clients get much more done
 LIFE_MAX_SECONDS_SHORT = 0.3
 READERS_PAUSE_SECONDS_SHORT = 0.05  # half of what a seed costs would be reads of what has been read
+TIMEOUTS_MS_SHORT = (100, 400, 2_000)  # so that some are over while the load goes on
 PLAIN_PROBABILITY_SHORT = 0.05  # of clients that have no transactions
 WATCHED_PROBABILITY_SHORT = 0.1
 SETTLE_SECONDS = 300.0  # simulated: by then all producers must have their answers
@@ -160,6 +161,7 @@ class Simulation:
             shutdown_timeout_seconds=30.0,
             offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
             transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
+            transaction_cleanup_interval_ms=rng.choice([50, 200, 10_000]),
             group_consumer_session_timeout_ms=round(1000 * self.members.seen.session_seconds),
             group_consumer_min_session_timeout_ms=1,
             group_consumer_heartbeat_interval_ms=100,
@@ -538,6 +540,7 @@ class Simulation:
             kinds=kinds,
             has_lost=self._is_taken_over,
             readers_pause_seconds=READERS_PAUSE_SECONDS_SHORT if self.is_short else 0.0,
+            timeouts_ms=TIMEOUTS_MS_SHORT if self.is_short else TIMEOUTS_MS,
         )
 
     # ---- what must hold ---------------------------------------------------------------------------------------

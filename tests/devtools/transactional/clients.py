@@ -40,7 +40,7 @@ TOPICS_MAX_COUNT = 2
 IDS_MAX_COUNT = 3
 COPIER, GROUP = "copier", "copiers"
 OFTEN, SELDOM = 0.5, 0.25  # how often somebody takes part
-TIMEOUTS_MS = [300, 1_000, 5_000]
+TIMEOUTS_MS = (300, 1_000, 5_000)
 SETTLED_STATES = {"Empty", "CompleteCommit", "CompleteAbort"}
 SETTLE_SECONDS = 60.0  # simulated: longer than any timeout, and than coordinators look away
 SETTLE_POLL_SECONDS = 1.0
@@ -125,6 +125,7 @@ class TransactionalClients:
     knows: Knows = knows_all
     pace: float = 1.0
     readers_pause_seconds: float = 0.0
+    timeouts_ms: Sequence[int] = TIMEOUTS_MS
     seen: TransactionsSeen = attrs.field(init=False)
     topics: list[Topic] = attrs.field(factory=list, init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
@@ -205,7 +206,7 @@ class TransactionalClients:
             random=Random(self.random.random()),
             stopping=stopping,
             protocol=self.random.choice([OLD, NEW]),
-            timeout_ms=self.random.choice(TIMEOUTS_MS),
+            timeout_ms=self.random.choice(self.timeouts_ms),
             pause_max_seconds=self.pace * 0.05,
         )
 
@@ -222,7 +223,7 @@ class TransactionalClients:
             random=Random(self.random.random()),
             stopping=stopping,
             protocol=self.random.choice([OLD, NEW]),
-            timeout_ms=self.random.choice(TIMEOUTS_MS),
+            timeout_ms=self.random.choice(self.timeouts_ms),
             pause_max_seconds=self.pace * self.random.choice([0.01, 0.05]),
             has_lost=self.has_lost,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from random import Random
 
 import attrs
@@ -35,10 +36,11 @@ class Ending(Enum):
     COMMIT = "commit"
     ABORT = "abort"
     LEAVE = "leave"  # it crashes in the middle, and the next one begins
-    DELAY = "delay"  # it wants to commit when the transaction has timed out, or is about to
+    DELAY = "delay"  # it goes on, and wants to commit, when the transaction has timed out, or is about to
 
 
-ENDINGS = [Ending.COMMIT] * 6 + [Ending.ABORT] * 2 + [Ending.LEAVE, Ending.DELAY]
+ENDINGS = [Ending.COMMIT] * 6 + [Ending.ABORT] * 2 + [Ending.LEAVE] + [Ending.DELAY] * 2
+DELAYS = (0.5, 3.0)  # as parts of the time-out
 INTRUSION_PROBABILITY = 0.1
 NAMED_PROBABILITY = 0.2
 
@@ -96,6 +98,7 @@ class TransactionalProducer:
     _sequences: dict[Place, int] = attrs.field(factory=dict, init=False)
     _attempt: Attempt | None = attrs.field(default=None, init=False)
     _ending: Ending = attrs.field(default=Ending.COMMIT, init=False)
+    _late_count: int = attrs.field(default=0, init=False)  # of batches that come after the delay, if there is one
     _unanswered: deque[Batch] = attrs.field(factory=deque, init=False)
     _enrolled: set[Place] = attrs.field(factory=set, init=False)
 
@@ -145,15 +148,23 @@ class TransactionalProducer:
             if self._attempt is None:
                 await self._pause(RETRY_MAX_SECONDS)
                 return
+            self._late_count = self.random.randrange(len(self._unanswered))
+        if self._ending is Ending.DELAY:
+            await self._be_late(calls, self._identity)
         await self._send(calls, self._identity)
         await self._send_offsets(calls, self._identity)
         if self._ending is Ending.LEAVE:
             raise OutOfOffice
-        if self._ending is Ending.DELAY:
-            self._ending = Ending.COMMIT
-            await trio.sleep(self.timeout_ms / 1000 * self.random.uniform(0.5, 2))
         await self._end(calls, self._identity, self._attempt)
         await self._pause(self.pause_max_seconds)
+
+    async def _be_late(self, calls: Calls, identity: Identity) -> None:
+        """Do a part of the transaction, maybe all of it, and wait until its time may be over."""
+        await self._send(calls, identity, late_count=self._late_count)
+        if not self._late_count and self.random.random() < 0.5:
+            await self._send_offsets(calls, identity)
+        self._ending = Ending.COMMIT
+        await trio.sleep(self.timeout_ms / 1000 * self.random.uniform(*DELAYS))
 
     def _begin_anew(self) -> None:
         self._identity = self._attempt = None
@@ -197,7 +208,8 @@ class TransactionalProducer:
         await trio.lowlevel.checkpoint()
         attempt = self.seen.begin(identity.incarnation)
         self._ending = self.random.choice(ENDINGS)
-        for _ in range(self.random.randint(1, BATCHES_MAX_COUNT)):
+        least_count = 2 if self._ending is Ending.DELAY else 1
+        for _ in range(self.random.randint(least_count, BATCHES_MAX_COUNT)):
             topic = self.random.choice(self.topics).topic
             partition = self.random.randrange(topic.partition_count)
             records, values = self._makers[topic.label].make(partition)
@@ -225,12 +237,12 @@ class TransactionalProducer:
         stamp = ProducerStamp(identity.producer_id, identity.producer_epoch, sequence)
         return Batch(topic, partition, build_batch(records, producer=stamp, attributes=TRANSACTIONAL), values)
 
-    async def _send(self, calls: Calls, identity: Identity) -> None:
-        """Send what has no answer, some requests ahead, and wait for all answers."""
+    async def _send(self, calls: Calls, identity: Identity, *, late_count: int = 0) -> None:
+        """Send what has no answer but for the last batches, some requests ahead, and wait for all answers."""
         may_intrude = not self.protocol.is_new and not self.has_lost and bool(self._unanswered)
         if may_intrude and self.random.random() < INTRUSION_PROBABILITY:
             await self._intrude(calls, identity)
-        to_send = deque(self._unanswered)
+        to_send = deque(islice(self._unanswered, max(0, len(self._unanswered) - late_count)))
         in_flight: deque[tuple[int, Mapping[Place, Batch], Reply[ProduceResponse]]] = deque()
         while to_send or in_flight:
             while to_send and len(in_flight) < IN_FLIGHT_MAX_COUNT:
