@@ -6,6 +6,7 @@
                                 epoch, and this partition in it
     markers before the end      what the coordinator has written to be complete, or gone on from, is open nowhere
     epochs never go back        of a producer, and of its coordinator, in any partition
+    decisions have new epochs   where the second version of the protocol has made them, as all timeouts are
     nothing beyond the LSO      no compaction has taken in, no retention has deleted, and nobody was told to be
                                 stable what lay behind the beginning of a transaction whose marker was not there
 
@@ -25,6 +26,7 @@ import attrs
 from kafscale.cluster.coordination.state_records import decode_state
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import TopicPartition, TransactionLogValue
 from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart
@@ -92,6 +94,12 @@ class _State:
             return True
         return former is not None and former.status.is_prepared and not self.status.is_prepared
 
+    def repeats_epoch_of(self, ongoing: _State) -> bool:
+        """Tell whether it is a decision of version 2 that should have raised the epoch of what was ongoing."""
+        is_decision = ongoing.status is TransactionState.ONGOING and self.status.is_prepared
+        has_risen = self.value.producer_epoch > ongoing.value.producer_epoch
+        return is_decision and self.value.client_transaction_version >= EPOCH_BUMP_VERSION and not has_risen
+
     def has(self, place: TopicPartition) -> bool:
         return any(
             each.topic == place.topic and place.partition in each.partition_ids
@@ -143,19 +151,21 @@ class LogRules:
                 continue
             self._taken.add(key)
             if is_state:
-                self._take_states(each.batch, header)
+                self._take_states(each, header)
             elif header.is_control:
                 self._take_marker(each, header)
             else:
                 self._take_data(each, header)
 
-    def _take_states(self, batch: memoryview, header: BatchHeader) -> None:
-        for record in iterate_records(batch):
+    def _take_states(self, each: DurableBatch, header: BatchHeader) -> None:
+        for record in iterate_records(each.batch):
             found = decode_state(record)
             if found is None or found.value is None:
                 continue
             former = self._states.get(found.transactional_id)
             state = self._states[found.transactional_id] = _State(found.value, header.leader_epoch)
+            if former is not None and state.repeats_epoch_of(former):
+                self._fault(each.place, record.offset, f"{found.transactional_id} is {state}, and was {former}")
             self._ids[found.value.producer_id] = found.transactional_id
             if state.ends(former):
                 ended = state if former is None else former  # the next one may have another producer id

@@ -36,7 +36,14 @@ class WrittenLog:
     batches: list[DurableBatch] = attrs.field(factory=list)
     ends: dict[TopicPartition, int] = attrs.field(factory=lambda: {COORDINATED: 0, X: 0, Y: 0})
 
-    def state(self, status: TransactionState, epoch: int, *places: TopicPartition, leader_epoch: int = 1) -> None:
+    def state(
+        self,
+        status: TransactionState,
+        epoch: int,
+        *places: TopicPartition,
+        leader_epoch: int = 1,
+        transaction_version: int = 0,
+    ) -> None:
         value = TransactionLogValue(
             producer_id=PRODUCER_ID,
             producer_epoch=epoch,
@@ -44,6 +51,7 @@ class WrittenLog:
             transaction_status=int(status),
             transaction_partitions=tuple(PartitionsOfTopic(each.topic, (each.partition,)) for each in places),
             transaction_last_update_timestamp_ms=1,
+            client_transaction_version=transaction_version,
         )
         record = encode_state(StateRecord("tx", value), 1)
         self.append(COORDINATED, build_batch([record]), leader_epoch)
@@ -169,6 +177,13 @@ def gone_on_too_early(log: WrittenLog) -> None:
     log.marker(Y, 4)
 
 
+def of_the_same_epoch(log: WrittenLog) -> None:
+    log.state(S.ONGOING, 3, X)
+    log.data(X, 3)
+    log.state(S.PREPARE_ABORT, 3, X, transaction_version=2)
+    log.marker(X, 3, is_commit=False)
+
+
 def older_producer(log: WrittenLog) -> None:
     log.state(S.ONGOING, 3, X)
     log.data(X, 3)
@@ -194,6 +209,7 @@ def older_coordinator(log: WrittenLog) -> None:
         (enrolled_afterwards, "payments-0 6: producer 7 with epoch 3 is not enrolled"),
         (complete_too_early, "payments-1 2: tx is complete, and this is open"),
         (gone_on_too_early, "payments-1 2: tx is complete, and this is open"),
+        (of_the_same_epoch, "tx is PREPARE_ABORT with epoch 3 by coordinator epoch 1, and was ONGOING with epoch 3"),
         (older_producer, "payments-0 7: producer 7 has epoch 2, and 3 was there"),
         (older_coordinator, "and 3 was there"),
     ],
