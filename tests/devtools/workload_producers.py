@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -96,14 +97,14 @@ class Maker:
         return records, list(keys)
 
     def _record(self, value: str, shared_key: str | None, padding_bytes: int) -> Record:
-        random = Random(value)  # what a record is like does not change what else happens
-        is_tombstone = shared_key is not None and random.random() < TOMBSTONE_PROBABILITY
+        chance = zlib.crc32(value.encode())  # what a record is like does not change what else happens
+        is_tombstone = shared_key is not None and chance % 1_000 < 1_000 * TOMBSTONE_PROBABILITY
         now_ms = time.time_ns() // 1_000_000  # what is older than the retention would be deleted
-        headers: list[tuple[str, bytes | None]] = [("n", None)] * random.choice([0, 0, 1, 2])
+        headers: list[tuple[str, bytes | None]] = [("n", None)] * (0, 0, 1, 2)[chance // 1_000 % 4]
         return Record(
             key=(shared_key or value).encode(),
             value=None if is_tombstone else encode_value(value, padding_bytes),
-            timestamp_ms=now_ms - random.randint(0, CLOCK_SKEW_MAX_MS),
+            timestamp_ms=now_ms - chance // 4_000 % (CLOCK_SKEW_MAX_MS + 1),
             headers=[*headers, (VALUE_HEADER, value.encode())] if is_tombstone else headers,
         )
 
