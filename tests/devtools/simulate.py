@@ -5,7 +5,7 @@
     --events         print the event log of each seed that fails
     --short          short seeds: transactional clients, and fewer ends of brokers; ten for one
     --cluster        several brokers on one bucket
-    --mutation NAME  of them, each does what it must not (`tests.devtools.cluster.mutations`)
+    --mutation NAME  the brokers do what they must not (`mutations` of `tests.devtools.cluster`, `.transactional`)
 
 Ends with 1 if a seed failed. A seed that fails does so again, by itself and in any process.
 """
@@ -33,10 +33,12 @@ from tests.devtools.cluster.mutations import MUTATIONS, NOT_FOUND
 from tests.devtools.cluster.world import ClusterSimulation
 from tests.devtools.determinism import run_seeded
 from tests.devtools.simulation import Simulation
+from tests.devtools.transactional import mutations as transactional
 
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
 BRIEF_LINES_COUNT = 12
+ALL_MUTATIONS = {**transactional.MUTATIONS, **MUTATIONS, **NOT_FOUND}
 CPU_MAX_SECONDS = 60.0  # of one seed; most take less than four
 
 
@@ -55,7 +57,7 @@ class Outcome:
 def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mutation: str | None = None) -> Outcome:
     """Run a seed; an exception is one of its problems."""
     if mutation is not None:
-        with {**MUTATIONS, **NOT_FOUND}[mutation]():
+        with ALL_MUTATIONS[mutation]():
             return run_seed(seed, is_short=is_short, of_cluster=of_cluster)
     simulation = ClusterSimulation(seed) if of_cluster else Simulation(seed, is_short=is_short)
     problems: Sequence[str]
@@ -122,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--short", action="store_true")
     kind.add_argument("--cluster", action="store_true")
-    parser.add_argument("--mutation", choices=[*MUTATIONS, *NOT_FOUND])
+    parser.add_argument("--mutation", choices=ALL_MUTATIONS)
     given = parser.parse_args(arguments)
     began = time.monotonic()
     runs, failures, acknowledged, committed = Counter[str](), Counter[str](), 0, 0

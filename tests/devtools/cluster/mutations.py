@@ -40,16 +40,7 @@ from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
 from tests.devtools.cluster.weather import STORM, Weather
 from tests.devtools.cluster.world import durability_of
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+from tests.devtools.replaced import replaced
 
 
 async def _look_without_conclusion(check: MembershipCheck) -> None:
@@ -63,8 +54,8 @@ async def _know_nothing(check: MembershipCheck) -> None:
 @contextmanager
 def _acknowledge_behind_the_fence() -> Iterator[None]:
     """Neither look behind an upload, nor before a commit, whether another one leads."""
-    with _replaced(MembershipCheck, "look_once", _look_without_conclusion):
-        with _replaced(MembershipCheck, "check_known", _know_nothing):
+    with replaced(MembershipCheck, "look_once", _look_without_conclusion):
+        with replaced(MembershipCheck, "check_known", _know_nothing):
             yield
 
 
@@ -85,7 +76,7 @@ def _grant_before_release() -> Iterator[None]:
         if partition is not None:
             await release_partition(self.log, partition)
 
-    with _replaced(Leading, "_hand_over", commit_first):
+    with replaced(Leading, "_hand_over", commit_first):
         yield
 
 
@@ -105,7 +96,7 @@ def _overwrite_the_head() -> Iterator[None]:
     def initialise_without_conditions(self: Any, local: Any, store: Any, *arguments: Any) -> None:
         initialise(self, local, _Unconditional(store), *arguments)
 
-    with _replaced(SharedMetadataStore, "__init__", initialise_without_conditions):
+    with replaced(SharedMetadataStore, "__init__", initialise_without_conditions):
         yield
 
 
@@ -127,8 +118,8 @@ def _delete_without_looking() -> Iterator[None]:
     def initialise_without_check(self: Any, **given: Any) -> None:
         initialise(self, **{**given, "check_lead": trio.lowlevel.checkpoint})
 
-    with _replaced(DeletionGuard, "confirm", _confirm_nothing):
-        with _replaced(Rewriter, "__init__", initialise_without_check):
+    with replaced(DeletionGuard, "confirm", _confirm_nothing):
+        with replaced(Rewriter, "__init__", initialise_without_check):
             yield
 
 
@@ -144,12 +135,12 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "acknowledge behind the fence": _acknowledge_behind_the_fence,
     "grant before release": _grant_before_release,
     "overwrite the head": _overwrite_the_head,
-    "skip the fence": partial(_replaced, _Epoch, "_has_ended", _find_without_fence),
-    "late segment accepted": partial(_replaced, _Judge, "find_late", _find_nothing_late),
+    "skip the fence": partial(replaced, _Epoch, "_has_ended", _find_without_fence),
+    "late segment accepted": partial(replaced, _Judge, "find_late", _find_nothing_late),
 }
 NOT_FOUND: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "delete without looking": _delete_without_looking,
-    "ignore where epochs began": partial(_replaced, leading, "begun", _begun_nowhere),
+    "ignore where epochs began": partial(replaced, leading, "begun", _begun_nowhere),
 }
 # What only storms of such a durability find (`weather`), and seldom others.
 IN_STORMS: Mapping[str, Durability] = {
