@@ -95,12 +95,19 @@ def _reserve(stack: ExitStack, port: int) -> Address:
 
 @contextmanager
 def several_broker_processes(
-    count: int, *options: str, environ: Mapping[str, str] | None = None, directory: Path | None = None
+    count: int,
+    *options: str,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    program: Sequence[str] = process.KAFSCALE,
 ) -> Iterator[SeveralBrokerProcesses]:
-    """Brokers that run, in a temporary directory unless one is given, for the block; killed at its end."""
+    """Brokers that run, in a temporary directory unless one is given, for the block; killed at its end.
+
+    `program` is as for `broker_process`.
+    """
     with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
         brokers = SeveralBrokerProcesses(
-            directory=Path(used), options=options, environ=environ or {}, processes_count=count
+            directory=Path(used), options=options, environ=environ or {}, program=program, processes_count=count
         )
         with brokers:
             yield brokers
