@@ -120,7 +120,7 @@ def test_who_shows_a_certificate_is_allowed_what_its_name_is(name, tmp_path):
         keystore = f"ssl.keystore.type=PEM\nssl.keystore.location={both}\n"
         config.write_text(f"security.protocol=SSL\n{trusting(broker.ca_file)}{keystore}")
         topic_round(java, name, config)
-        with pytest.raises(AssertionError, match="Authorization failed"):
+        with pytest.raises(AssertionError, match="Not authorized to Create Topic"):
             java("TopicCommand", "--create", "--topic", f"{name}-of-others", "--command-config", str(config))
         disallow(broker, "client")
         assert name not in java("TopicCommand", "--list", "--command-config", str(config))
