@@ -76,14 +76,10 @@ async def _lead_error(services: Services, request: OffsetFetchRequest) -> int:
 
 @attrs.frozen
 class _Topic:
-    """A topic that is asked for: by its name, or by its id, which no topic has if the name is empty."""
+    """A topic that is asked for: by its name, or by its id, which no topic had if the name is empty."""
 
     name: str
     topic_id: bytes | None = None
-
-    @property
-    def is_unknown(self) -> bool:
-        return self.topic_id is not None and not self.name
 
 
 @attrs.frozen
@@ -156,11 +152,13 @@ def _fetch(services: Services, call: Call, asked: _Asked) -> list[OffsetFetchRes
     is_unstable = partial(services.groups.is_unstable, asked.group_id) if asked.stable_only else _never
 
     def answer(topic: _Topic) -> OffsetFetchResponseTopic:
-        if not topic.is_unknown and not services.access.allows(call, DESCRIBE_TOPIC, topic.name):
+        present = services.topics.get(topic.name)
+        if topic.topic_id is not None and (present is None or present.topic_id != topic.topic_id):
+            return _failed(topic, topics[topic], UNKNOWN_TOPIC_ID)
+        if not services.access.allows(call, DESCRIBE_TOPIC, topic.name):
             return _failed(topic, topics[topic], TOPIC_AUTHORIZATION_FAILED)
-        of_present = partial(_of_present, services.topics.get(topic.name))
         known = offsets.get(topic.name, {})
-        return _topic(topic, topics[topic], lambda index: of_present(known.get(index)), is_unstable)
+        return _topic(topic, topics[topic], lambda index: _of_present(present, known.get(index)), is_unstable)
 
     return mapped(answer, tuple(topics))
 
@@ -191,8 +189,6 @@ def _topic(
     is_unstable: Callable[[TopicPartition], bool],
 ) -> OffsetFetchResponseTopic:
     def answer(partition: int) -> OffsetFetchResponsePartition:
-        if topic.is_unknown:
-            return OffsetFetchResponsePartition(partition_index=partition, error_code=UNKNOWN_TOPIC_ID)
         if is_unstable(TopicPartition(topic.name, partition)):
             return OffsetFetchResponsePartition(partition_index=partition, error_code=UNSTABLE_OFFSET_COMMIT)
         return _partition(partition, offset_of(partition))

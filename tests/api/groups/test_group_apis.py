@@ -418,6 +418,21 @@ async def test_an_id_does_not_stand_for_a_later_topic_of_the_name(services: Any)
     assert of_id({"t": NO_TOPIC_ID}) == e.UNKNOWN_TOPIC_ID
 
 
+async def test_an_id_whose_topic_is_made_anew_while_it_is_looked_up_is_told_so(
+    autojump_clock: MockClock, services: Any
+) -> None:
+    former = services.topics.get("t")
+    await ask(offset_commit.API, services, commit_request({"t": {0: 7}}), version=BY_NAME)
+    await services.topics.delete(["t"])
+    await services.topics.create([NewTopic(name="t")])
+    services.topics = SimpleNamespace(get=services.topics.get, by_id=lambda _topic_id: former)
+    wanted = [OffsetFetchRequestTopic(topic_id=former.topic_id, partition_indexes=[0])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+    (group,) = (await ask(offset_fetch.API, services, request, version=10)).groups
+
+    assert codes(group.topics) == {"": {0: e.UNKNOWN_TOPIC_ID}}
+
+
 @pytest.mark.parametrize("version", [9, 10])
 async def test_offsets_of_an_earlier_topic_of_the_name_are_not_told(
     autojump_clock: MockClock, services: Any, version: int
