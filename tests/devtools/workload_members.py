@@ -8,7 +8,7 @@ who it is no more, which must be refused. What they commit is a number, or how f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
 from typing import Any, Protocol
@@ -398,11 +398,14 @@ class MembersOfGroup(ABC):
         """Wait until each partition has one owner, now that no member comes or goes any more, and all is read."""
         if self._topic is None:
             return
-        detail = "no member"
+        detail, missing = "no member", self._missing()
         with trio.move_on_after(AGREE_SECONDS) as waiting:
             while detail:
                 await trio.sleep(AGREE_POLL_SECONDS)
                 detail = self._disagreement(range(self._topic.partition_count))
+                missing, before = self._missing(), missing
+                if missing != before:  # they are slow where the bucket is, and not at an end
+                    waiting.deadline = trio.current_time() + AGREE_SECONDS
         if waiting.cancelled_caught:
             self.seen.did_not_agree(detail)
 
@@ -410,8 +413,11 @@ class MembersOfGroup(ABC):
         there = [each.member for each in self.members if each.member is not None]
         if len(there) < len(self.members):
             return f"{len(there)} members of {len(self.members)}"
-        missing = {} if self._reads is None else self._reads.missing()
+        missing = self._missing()
         return self.seen.disagreement(there, partitions) or (f"nobody has read {missing}" if missing else "")
+
+    def _missing(self) -> Mapping[int, int]:
+        return {} if self._reads is None else self._reads.missing()
 
     async def check_offsets(self) -> None:
         """Compare what has been committed, while nobody commits. Raises KafkaError, BrokerUnavailable."""

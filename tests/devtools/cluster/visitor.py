@@ -74,7 +74,9 @@ class Visitor:
         with trio.move_on_after(SETTLE_SECONDS) as waiting:
             while detail:
                 await trio.sleep(SETTLE_POLL_SECONDS)
-                detail = self._unsettled(self.topics()[-1])
+                before, detail = detail, self._unsettled(self.topics()[-1])
+                if detail != before:  # it is slow where the bucket is, and not at an end
+                    waiting.deadline = trio.current_time() + SETTLE_SECONDS
         if waiting.cancelled_caught:
             self.faults.append(f"{self.group}: {detail}")
 
