@@ -198,7 +198,7 @@ class Leading:
             return attrs.evolve(new, decided_epoch=number, decided_offset=end_offset, recover=())
 
         await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
-        del self._handed_over[partition_id]
+        self._handed_over.pop(partition_id, None)  # its topic may have been deleted meanwhile
         if placement.target is not None:
             self.tell(placement.target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import attrs
@@ -53,3 +54,34 @@ async def test_what_is_noted_before_it_runs_or_while_it_looks_is_not_missed(auto
         await trio.sleep(1.0)
         assert leading.seen == [FIRST, SECOND]
         nursery.cancel_scope.cancel()
+
+
+@attrs.define(eq=False, kw_only=True)
+class GivingAway(Leading):
+    """Has a target for all that it leads."""
+
+    def _is_to_leave(self, placement: Placement) -> bool:
+        return True
+
+
+async def test_a_topic_that_is_deleted_while_a_hand_over_is_committed_ends_nobody() -> None:
+    state = ClusterState(MemoryMetadataStore())
+    state.placements[FIRST] = [Placement(1, 1, 1, 0, target=2)]
+
+    async def delete_meanwhile(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        leading._begin_work(FIRST, cast(Any, None))  # as when it is noted that there is no such topic any more
+        return False
+
+    leading = GivingAway(
+        broker_id=1,
+        incarnation=1,
+        state=state,
+        writer=cast(Any, SimpleNamespace(change=delete_meanwhile)),
+        log=cast(Any, SimpleNamespace(partitions={}, moving={}, by_name={})),
+        find_topic=lambda topic_id: None,
+        spec=cast(Any, None),
+        tell=lambda broker_id: None,
+    )
+    await leading._hand_over(cast(Any, SimpleNamespace(topic_id=FIRST, name="t")), 0)
+    assert leading._handed_over == {}
