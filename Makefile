@@ -4,7 +4,7 @@
 #   make test PYTEST_ARGS="tests/wire -x"            fewer tests
 #   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
 #   make fuzz FUZZ_ARGS="--seed 7"                   the same requests again
-#   make test-simulation SEEDS=5000 FIRST_SEED=9000  other seeds
+#   make test-simulation SEEDS=5000 FIRST_SEED=9000  other seeds; SIMULATE_ARGS=--short for short ones
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,10 +53,10 @@ test-spark: has-java $(VENV)/installed-spark ## Test Spark's readers and writers
 	$(BIN)/python -m pytest -m spark $(PYTEST_ARGS)
 
 test-simulation: $(VENV)/installed-dev ## Run SEEDS=2000 seeds of the simulation, from FIRST_SEED=1 on; minutes
-	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate $(SEEDS) --first $(FIRST_SEED)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate $(SEEDS) --first $(FIRST_SEED) $(SIMULATE_ARGS)
 
 test-cluster-simulation: $(VENV)/installed-dev ## The same of several brokers on one bucket
-	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate --cluster $(SEEDS) --first $(FIRST_SEED)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate --cluster $(SEEDS) --first $(FIRST_SEED) $(SIMULATE_ARGS)
 
 fuzz: $(VENV)/installed-dev ## Send a broker requests that are nearly right, for FUZZ_SECONDS=180
 	$(BIN)/python -m tests.devtools.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)

@@ -3,7 +3,7 @@
     --first N        the first seed; the others follow it
     --processes N    how many at once; as many as there are processors by default
     --events         print the event log of each seed that fails
-    --short          short seeds: transactional clients, and fewer ends of brokers; ten for one
+    --short          short seeds, in which less happens; many for one
     --cluster        several brokers on one bucket
     --mutation NAME  the brokers do what they must not (`mutations` of `tests.devtools.cluster`, `.transactional`)
 
@@ -59,7 +59,7 @@ def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mut
     if mutation is not None:
         with ALL_MUTATIONS[mutation]():
             return run_seed(seed, is_short=is_short, of_cluster=of_cluster)
-    simulation = ClusterSimulation(seed) if of_cluster else Simulation(seed, is_short=is_short)
+    simulation = ClusterSimulation(seed, is_short) if of_cluster else Simulation(seed, is_short)
     problems: Sequence[str]
     with _cpu_limit():
         try:
@@ -121,9 +121,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--events", action="store_true")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--short", action="store_true")
-    kind.add_argument("--cluster", action="store_true")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--cluster", action="store_true")
     parser.add_argument("--mutation", choices=ALL_MUTATIONS)
     given = parser.parse_args(arguments)
     began = time.monotonic()

@@ -13,14 +13,17 @@ from uuid import uuid4
 import pytest
 import trio
 
+from tests.devtools.cluster.world import simulate_cluster
 from tests.devtools.determinism import run_seeded
 from tests.devtools.simulation import simulate
 
 LONG_SEED, SHORT_SEED = 1, 2
 RUN_SECONDS = 100
 DIGESTS = f"""
+from tests.devtools.cluster.world import simulate_cluster
 from tests.devtools.simulation import simulate
 print(simulate({LONG_SEED}).log.digest, simulate({SHORT_SEED}, is_short=True).log.digest)
+print(simulate_cluster({SHORT_SEED}, is_short=True).log.digest)
 """
 
 
@@ -70,6 +73,7 @@ def test_a_run_leaves_chance_and_time_as_they_were() -> None:
 
 def test_a_seed_of_the_simulation_has_the_same_events_in_any_process() -> None:
     digests = [simulate(LONG_SEED).log.digest, simulate(SHORT_SEED, is_short=True).log.digest]
+    digests.append(simulate_cluster(SHORT_SEED, is_short=True).log.digest)
     assert simulate(SHORT_SEED, is_short=True).log.digest == digests[1] != simulate(LONG_SEED, is_short=True).log.digest
     done = subprocess.run(
         [sys.executable, "-c", DIGESTS],

@@ -20,12 +20,11 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.brokers.heartbeats import Connect, Line
 from kafscale.cluster.brokers.records import BrokerRecord
 from kafscale.errors import BrokerUnavailable
+from tests.devtools.cluster.weather import Weather
 from tests.devtools.cut_stream import CutStream
 from tests.devtools.simulated_broker import ADDRESS, SimulatedBroker
 
 STARTING_POLL_SECONDS = 0.05
-CUT_MEAN_SECONDS = 4.0  # between two troubles of the links
-CUT_MAX_SECONDS = 8.0  # longer than the longest session
 
 
 @attrs.define(eq=False)
@@ -53,10 +52,10 @@ class Links:
 
         return connect
 
-    async def trouble(self, broker_ids: Sequence[int], random: Random) -> None:
+    async def trouble(self, broker_ids: Sequence[int], random: Random, weather: Weather) -> None:
         """Cut a broker off from another one, or from all, in one direction or both, again and again."""
         while True:
-            await trio.sleep(random.expovariate(1 / CUT_MEAN_SECONDS))
+            await trio.sleep(random.expovariate(1 / weather.links_mean_seconds))
             one = random.choice(broker_ids)
             others = [each for each in broker_ids if each != one]
             if random.random() < 0.5:
@@ -65,6 +64,6 @@ class Links:
             for other in others:
                 self.cuts.update([(one, other)] * ways[0] + [(other, one)] * ways[1])
             try:
-                await trio.sleep(random.uniform(0, CUT_MAX_SECONDS))
+                await trio.sleep(random.uniform(0, weather.links_cut_max_seconds))
             finally:
                 self.cuts.clear()

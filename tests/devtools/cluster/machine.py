@@ -34,7 +34,6 @@ from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.troubles import trouble_disk, trouble_metadata, trouble_network, trouble_store
 
 SETTLE_SECONDS = 300.0
-POINT_PASSES_MAX_COUNT = 20
 CLIENT_TIMEOUT_SECONDS = 3.0
 CLOCK_SKEW_MAX_NS = 3_000 * 10**9  # less than an hour, by which a record may be ahead of the broker's clock
 
@@ -78,7 +77,7 @@ class Machine:
         return self.newest if self.lives and not self.newest.ended.is_set() else None
 
     async def run(self, turn_count: int) -> None:
-        """Trouble the broker that is there, turn after turn; in the end nothing fails."""
+        """Trouble the broker that is there, turn after turn; in the end nothing fails or crashes any more."""
         for _ in range(turn_count):
             await self._turn()
         self._heal(self.newest)
@@ -271,7 +270,7 @@ class Machine:
         life.metadata.reserved_count = 1_000_000
         self._lines[life] = line
         if not calm and rng.random() < 0.3:
-            life.will_die_at(rng.choice(POINTS), rng.randrange(POINT_PASSES_MAX_COUNT))
+            life.will_die_at(rng.choice(POINTS), rng.randrange(self.weather.point_passes_max_count))
         if not calm and rng.random() < 0.3:
             life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
         self.lives.append(life)

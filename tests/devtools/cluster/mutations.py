@@ -38,7 +38,7 @@ from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
-from tests.devtools.cluster.weather import STORM, Weather
+from tests.devtools.cluster.weather import is_storm
 from tests.devtools.cluster.world import durability_of
 from tests.devtools.replaced import replaced
 
@@ -152,5 +152,5 @@ def seeds_for(mutation: str) -> Iterator[int]:
     """Iterate over the seeds that may find a mutation, without end."""
     durability = IN_STORMS.get(mutation)
     for seed in count(1):
-        if durability is None or (Weather.of(seed) is STORM and durability_of(seed) is durability):
+        if durability is None or (is_storm(seed) and durability_of(seed) is durability):
             yield seed

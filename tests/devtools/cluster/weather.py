@@ -3,6 +3,8 @@
 In a storm a broker lives for a moment only. Uploads take longer than it, and than others need to take over: several
 brokers have segments of the same offsets under way at once, some of which arrive when the next one has looked already.
 What is read arrives late, so that much happens between two steps of whoever recovers a partition.
+
+In a short seed less happens, and sooner.
 """
 
 from __future__ import annotations
@@ -17,28 +19,33 @@ STORM_PROBABILITY = 0.2
 
 @attrs.frozen(kw_only=True)
 class Weather:
-    """`turns_count` is of all machines together. Of what there are several, each life, or seed, has one."""
+    """`turns_counts` are of all machines together. Of what there are several, each life, or seed, has one."""
 
-    turns_count: int = 8
+    turns_counts: Sequence[int] = (8,)
     life_max_seconds: float = 4.0
     down_max_seconds: float = 3.0
     suspensions_count: int = 2  # among the endings of a life, of which there are ten
     suspended_max_seconds: float = 12.0  # longer than a takeover waits
     cut_off_max_seconds: float = 8.0
+    links_mean_seconds: float = 4.0  # between two troubles of the links between brokers
+    links_cut_max_seconds: float = 8.0  # longer than the longest session
     sessions_seconds: Sequence[float] = (1.0, 3.0)
     uploads_max_seconds: Sequence[float] = (0.0,)
     reads_max_seconds: Sequence[float] = (0.0,)
     late_max_seconds: Sequence[float] = (0.0, 0.3, 10.0)
+    point_passes_max_count: int = 20  # of a crash point, without a crash
 
     @classmethod
-    def of(cls, seed: int) -> Weather:
+    def of(cls, seed: int, *, is_short: bool = False) -> Weather:
         """Return that of a seed."""
-        return STORM if Random(f"{seed} weather").random() < STORM_PROBABILITY else FAIR
+        if is_storm(seed):
+            return SHORT_STORM if is_short else STORM
+        return SHORT_FAIR if is_short else FAIR
 
 
 FAIR = Weather()
 STORM = Weather(
-    turns_count=16,
+    turns_counts=(16,),
     life_max_seconds=1.5,
     down_max_seconds=1.0,
     suspensions_count=6,
@@ -49,3 +56,29 @@ STORM = Weather(
     reads_max_seconds=(0.0, 0.1, 0.5),
     late_max_seconds=(1.0, 4.0),
 )
+SHORT_FAIR = attrs.evolve(
+    FAIR,
+    turns_counts=(1, 2, 3),
+    life_max_seconds=1.0,
+    down_max_seconds=0.5,
+    suspended_max_seconds=3.0,
+    cut_off_max_seconds=2.0,
+    links_mean_seconds=1.0,
+    links_cut_max_seconds=2.5,
+    sessions_seconds=(1.0, 2.0),
+    late_max_seconds=(0.0, 0.3, 3.0),
+    point_passes_max_count=5,
+)
+SHORT_STORM = attrs.evolve(
+    STORM,
+    turns_counts=(3, 4, 6),
+    life_max_seconds=0.7,
+    links_mean_seconds=1.0,
+    links_cut_max_seconds=2.5,
+    point_passes_max_count=5,
+)
+
+
+def is_storm(seed: int) -> bool:
+    """Tell whether a seed is one."""
+    return Random(f"{seed} weather").random() < STORM_PROBABILITY

@@ -3,12 +3,15 @@
 Two to four machines share a bucket; some join later than others. Each has its broker end and start again several times
 (`machine`), at moments of its own, while partitions move by request and for balance, and the controller dies with the
 rest. Idempotent and plain producers write to each partition by its leader, which they find as clients do; each
-partition is followed by a reader, and a group commits offsets. The members of two other groups, one of each protocol,
-share the partitions, and have read all in the end. Other topics are written in transactions, whose coordinators and
-partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head of the metadata
-is looked at as it is written (`head_log`). In the end all is healed and every send must be answered, every transaction
-and what was superseded has ended, all brokers agree on who leads what, and everything is read back, from the brokers
-and from the bucket, before and after a restart of all. A further topic is deleted and created anew (`topics`).
+partition is followed by a reader, and a group commits offsets (`plain`). The members of two other groups, one of each
+protocol, share the partitions, and have read all in the end. Other topics are written in transactions, whose
+coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head
+of the metadata is looked at as it is written (`head_log`). In the end all is healed and every send must be answered,
+every transaction and what was superseded has ended, all brokers agree on who leads what, and everything is read back,
+from the brokers and from the bucket, before and after a restart of all. A further topic is deleted and created anew
+(`topics`).
+
+A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
 
 The seed's remainder by the number of modes is the durability. `simulate --cluster` runs seeds.
 """
@@ -17,9 +20,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
-from functools import partial
 from random import Random
 
 import attrs
@@ -30,19 +32,19 @@ from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.config import Durability, Settings
-from kafscale.errors import BrokerUnavailable
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
 from tests.devtools.bucket import read_bucket
-from tests.devtools.cluster.clients import MEMBER_SESSIONS_SECONDS, ClusterClients
+from tests.devtools.cluster.clients import ClusterClients, Part
+from tests.devtools.cluster.extent import LONG, SHORT, Clients, Extent
 from tests.devtools.cluster.head_log import Grant, HeadLog
 from tests.devtools.cluster.links import Links
 from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
 from tests.devtools.cluster.routes import Routes
-from tests.devtools.cluster.topics import ClusterRecreator
-from tests.devtools.cluster.visitor import Visitor
+from tests.devtools.cluster.temporary import TemporaryTopic
 from tests.devtools.cluster.weather import Weather
+from tests.devtools.determinism import run_seeded
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History
 from tests.devtools.memory_broker import memory_settings
@@ -51,9 +53,7 @@ from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.simulated_clients import PART_PROBABILITY
 from tests.devtools.simulation import COMPACTED, FORGETFUL
 from tests.devtools.transactional.clients import TopicKind, TransactionalClients
-from tests.devtools.workload import Committer, Topic, marker_offsets
-from tests.devtools.workload_members import MembersOfGroup
-from tests.devtools.workload_topics import create_topic
+from tests.devtools.workload import Topic, marker_offsets
 
 DURABILITIES = tuple(Durability)
 KINDS = [
@@ -63,16 +63,11 @@ KINDS = [
     TopicKind(configs=FORGETFUL, keys_count=20),
     TopicKind(is_deleted_from=True),
 ]
-MACHINE_COUNTS = (2, 3, 3, 4)
-PARTITION_COUNT = 4
-INTERNAL_PARTITION_COUNT = 2
-OFFSETS_TOPIC = Topic(CONSUMER_OFFSETS_NAME, bytes(16), INTERNAL_PARTITION_COUNT)  # whose moves move coordinators
-JOIN_MAX_SECONDS = 5.0
-CALM_MAX_SECONDS = 2.0  # of load, before the trouble and behind it
-QUIET_SECONDS = 60.0  # simulated: partitions are balanced, and what is not needed is merged or deleted
-QUIET_MAX_COUNT = 10  # of these, until nothing of deleted topics is left
 AGREE_SECONDS = 60.0
-CREATE_SECONDS = 60.0
+NOTICED_SESSIONS = 2
+BALANCED_SECONDS = 10.0  # of quiet, by which partitions are balanced, or soon will be
+TIDY_SECONDS = 60.0  # of quiet, by which nothing of deleted topics is left
+TIDY_MAX_COUNT = 10  # of these
 
 
 def durability_of(seed: int) -> Durability:
@@ -85,10 +80,12 @@ class ClusterSimulation:
     """One seed's run. `history` is what the clients saw, `faults` what was wrong besides, `log` all that happened."""
 
     seed: int
+    is_short: bool = False
     log: EventLog = attrs.field(factory=EventLog, init=False)
     history: History = attrs.field(init=False)
     faults: list[str] = attrs.field(factory=list, init=False)
     settings: Settings = attrs.field(init=False)
+    extent: Extent = attrs.field(init=False)
     weather: Weather = attrs.field(init=False)
     head: HeadLog = attrs.field(init=False)
     machines: list[Machine] = attrs.field(factory=list, init=False)
@@ -96,12 +93,9 @@ class ClusterSimulation:
     _bucket: MemoryStore = attrs.field(factory=MemoryStore, init=False)
     _links: Links = attrs.field(init=False)
     _clients: ClusterClients = attrs.field(init=False)
+    _parts: Sequence[Part] = attrs.field(init=False)
     _transactional: TransactionalClients = attrs.field(init=False)
-    _groups: Sequence[MembersOfGroup] = attrs.field(init=False)
-    _is_recreating: bool = attrs.field(init=False)
-    _recreator: ClusterRecreator = attrs.field(init=False)
-    _visitor: Visitor = attrs.field(init=False)
-    _topics: list[Topic] = attrs.field(factory=list, init=False)
+    _temporary: TemporaryTopic = attrs.field(init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)  # the load ends
     _world: trio.Nursery = attrs.field(init=False)
     _context: Context = attrs.field(init=False)  # that of no broker
@@ -109,12 +103,13 @@ class ClusterSimulation:
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(f"{self.seed} cluster")
         self.history = History(self.log.note)
-        self.weather = Weather.of(self.seed)
-        session_seconds = Random(f"{self.seed} session").choice(MEMBER_SESSIONS_SECONDS)
+        self.extent = SHORT if self.is_short else LONG
+        self.weather = Weather.of(self.seed, is_short=self.is_short)
+        session_seconds = Random(f"{self.seed} session").choice(self.extent.member_sessions_seconds)
         self.settings = memory_settings(
             several_brokers=True,
             durability=durability_of(self.seed),
-            default_partitions_count=PARTITION_COUNT,
+            default_partitions_count=self.extent.partition_count,
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
             flush_interval_seconds=rng.choice([0.02, 0.1, 1.0]),
@@ -127,8 +122,8 @@ class ClusterSimulation:
             orphan_check_interval_seconds=rng.choice([5.0, 60.0]),
             orphan_grace_seconds=30.0,
             shutdown_timeout_seconds=30.0,
-            offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
-            transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
+            offsets_topic_partitions_count=self.extent.internal_partition_count,
+            transaction_state_partitions_count=self.extent.internal_partition_count,
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             broker_session_timeout_seconds=rng.choice(self.weather.sessions_seconds),
             group_initial_rebalance_delay_ms=200,
@@ -140,7 +135,7 @@ class ClusterSimulation:
         )
         self.head = HeadLog(key=head_key(self.settings.namespace), has_released=self._has_released, note=self.log.note)
         self._links = Links(running=self._running)
-        for broker_id in range(1, rng.choice(MACHINE_COUNTS) + 1):
+        for broker_id in range(1, rng.choice(self.extent.machine_counts) + 1):
             self.machines.append(
                 Machine(
                     settings=attrs.evolve(self.settings, broker_id=broker_id),
@@ -159,16 +154,23 @@ class ClusterSimulation:
                 lives=lambda: [each.connectable() for each in self.machines], random=Random(f"{self.seed} routes")
             ),
             history=self.history,
-            random=Random(f"{self.seed} clients"),
             broker_ids=self._broker_ids,
             leads=self._leads,
             coordinates=self._coordinates,
+            extent=self.extent,
+            stopping=self._stopping,
         )
-        self._transactional = self._clients.transactional(KINDS, Random(f"{self.seed} transactions"))
-        self._groups = self._clients.members(Random(f"{self.seed} members"), session_seconds=session_seconds)
-        self._is_recreating = Random(f"{self.seed} swarm").random() < PART_PROBABILITY
-        self._recreator = self._clients.recreator(Random(f"{self.seed} topics"), self._stopping)
-        self._visitor = self._clients.visitor(self._recreator)
+        self._transactional = self._clients.transactional(Random(f"{self.seed} transactions"), KINDS)
+        self._temporary = self._clients.temporary(Random(f"{self.seed} topics"))
+        chosen = self._random.choice(self.extent.clients)
+        groups = self._clients.members(Random(f"{self.seed} members"), session_seconds=session_seconds)
+        plain = self._clients.plain(Random(f"{self.seed} clients"), groups if Clients.MEMBERS in chosen else ())
+        parts: dict[Clients, Part] = {
+            Clients.PLAIN: plain,
+            Clients.TRANSACTIONAL: self._transactional,
+            Clients.TEMPORARY: self._temporary,
+        }
+        self._parts = [part for kind, part in parts.items() if kind in chosen]
 
     @property
     def committed_count(self) -> int:
@@ -182,9 +184,8 @@ class ClusterSimulation:
     @property
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
-        found = [*map(str, self.history.anomalies()), *self._transactional.problems()]
-        found += [problem for group in self._groups for problem in group.seen.problems]
-        return [*found, *self._recreator.faults, *self._visitor.faults, *self.head.faults, *self.faults]
+        found = [*map(str, self.history.anomalies()), *(each for part in self._parts for each in part.problems())]
+        return [*found, *self.head.faults, *self.faults]
 
     async def run(self) -> None:
         """Load and trouble; then let all be answered, and read everything back."""
@@ -194,103 +195,101 @@ class ClusterSimulation:
             self._world = world
             first_count = self._random.randint(1, len(self.machines))
             await self._all(machine.start(calm=True) for machine in self.machines[:first_count])
-            topic = await self._create_topic()
-            committer = self._clients.committer(topic, self._stopping)
+            for part in self._parts:
+                await part.create_topics()
             async with trio.open_nursery() as keepers:
                 async with trio.open_nursery() as readers:
-                    for run in self._clients.followers(topic):
-                        readers.start_soon(run)
-                    self._transactional.start_readers(readers)
-                    for group in self._groups:
-                        group.start(readers, topic, self._stopping)
-                    if self._is_recreating:
-                        readers.start_soon(self._visitor.run)
-                    await self._load(topic, committer, keepers)
-                    settled = [self._visitor.wait_settled] if self._is_recreating else []
-                    await self._all(wait() for wait in (*settled, *(group.wait_agreed for group in self._groups)))
+                    for part in self._parts:
+                        part.start_readers(readers)
+                    await self._load(keepers)
+                    await self._all(part.wait_settled("after the load") for part in self._parts)
                     readers.cancel_scope.cancel()
-                await self._settle(topic, committer)
+                await self._settle()
                 keepers.cancel_scope.cancel()
-            await self._restart_all(topic, committer)
+            await self._restart_all()
             world.cancel_scope.cancel()
 
-    async def _load(self, topic: Topic, committer: Committer, keepers: trio.Nursery) -> None:
+    async def _load(self, keepers: trio.Nursery) -> None:
         """Trouble the brokers under load, until all that was sent is answered."""
         with trio.fail_after(2 * SETTLE_SECONDS):
             async with trio.open_nursery() as writers:
-                writers.start_soon(committer.run)
-                others = [*self._transactional.all_topics, OFFSETS_TOPIC]
-                for run in self._clients.writers(topic, others, self._stopping):
-                    writers.start_soon(run)
-                self._transactional.start_writers(writers, self._stopping)
-                if self._is_recreating:
-                    writers.start_soon(self._recreator.run)
-                await trio.sleep(self._random.uniform(0, CALM_MAX_SECONDS))
+                for part in self._parts:
+                    part.start_writers(writers, self._stopping)
+                if self._random.random() < PART_PROBABILITY:
+                    offsets_topic = Topic(CONSUMER_OFFSETS_NAME, bytes(16), self.extent.internal_partition_count)
+                    topics = [*self._topics(), offsets_topic]  # whose moves move coordinators
+                    writers.start_soon(self._clients.mover(topics, Random(f"{self.seed} mover")).run)
+                await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
                 await self._trouble()
                 for machine in self.machines:
                     keepers.start_soon(machine.keep_up)
-                await trio.sleep(self._random.uniform(0, CALM_MAX_SECONDS))
+                await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
                 self._stopping.set()
 
-    async def _create_topic(self) -> Topic:
-        kinds: list[tuple[Mapping[str, str], int | None]] = [({}, None), ({}, None), (COMPACTED, 20), (FORGETFUL, 20)]
-        configs, self._clients.keys_count = self._random.choice(kinds)
-        self.history.tombstones_may_go = configs is FORGETFUL
-        topic = await create_topic(self._clients.routes.to_any, "orders", configs)
-        await self._transactional.create_topics()
-        self._topics += [topic, *self._transactional.all_topics]
-        return topic
-
     async def _trouble(self) -> None:
-        turns = Counter(self._random.randrange(len(self.machines)) for _ in range(self.weather.turns_count))
+        turns_count = self._random.choice(self.weather.turns_counts)
+        turns = Counter(self._random.randrange(len(self.machines)) for _ in range(turns_count))
 
         async def trouble(place: int, machine: Machine) -> None:
             if not machine.lives:
-                await trio.sleep(self._random.uniform(0, JOIN_MAX_SECONDS))
+                await trio.sleep(self._random.uniform(0, self.extent.join_max_seconds))
                 await machine.start()
             await machine.run(turns[place])
 
         async with trio.open_nursery() as links:
-            links.start_soon(self._links.trouble, self._broker_ids, Random(f"{self.seed} links"))
+            links.start_soon(self._links.trouble, self._broker_ids, Random(f"{self.seed} links"), self.weather)
             await self._all(trouble(place, machine) for place, machine in enumerate(self.machines))
             links.cancel_scope.cancel()
 
-    async def _settle(self, topic: Topic, committer: Committer) -> None:
+    async def _settle(self) -> None:
         """See, while nothing fails any more, that all becomes quiet."""
-        await self._read_back("before the last restart", topic, committer)
+        if self.extent.reads_often:
+            await self._read_back("before the last restart")
         await self._all(machine.wait_superseded_ended() for machine in self.machines)
-        for _ in range(QUIET_MAX_COUNT):
-            await trio.sleep(QUIET_SECONDS)
-            if not self._left_behind():
-                break
-        await self._agree()
-        await self._read_back("after everything was tidied up", topic, committer)
+        # Until then who was cut off, or suspended, may be declared dead, and hear of that.
+        noticed_seconds = NOTICED_SESSIONS * self.settings.broker_session_timeout_seconds
+        quiet_seconds = max(noticed_seconds, self._random.choice(self.extent.quiet_seconds))
+        await trio.sleep(quiet_seconds)
+        if quiet_seconds >= TIDY_SECONDS:
+            await self._tidied_up()
+        await self._agree(is_balanced=quiet_seconds >= BALANCED_SECONDS)
+        if self.extent.reads_often:
+            await self._read_back("after everything was tidied up")
 
-    async def _restart_all(self, topic: Topic, committer: Committer) -> None:
+    async def _tidied_up(self) -> None:
+        for _ in range(TIDY_MAX_COUNT):
+            if not self._left_behind():
+                return
+            await trio.sleep(TIDY_SECONDS)
+        self.faults += self._left_behind()
+
+    def _left_behind(self) -> Sequence[str]:
+        """Say what is left of deleted topics, but of those that have to stay by the clock of whoever deleted them."""
+        deleted, now_ms = self.machines[0].newest.broker.services.topics.deleted, time.time_ns() // 1_000_000
+        kept = {topic_id for topic_id, each in deleted.items() if each.objects_until_ms > now_ms}
+        return self._temporary.recreator.left_behind(self._bucket._keys, kept=kept)
+
+    def _topics(self) -> Sequence[Topic]:
+        return [topic for part in self._parts for topic in part.all_topics]
+
+    async def _restart_all(self) -> None:
         """Stop all, look at what they leave, and start them again."""
         await self._all(self._random.choice([each.stop, each.stop_and_move])() for each in self.machines)
         await self._look_at_bucket()
         await self._all(machine.start(calm=True) for machine in self.machines)
-        await self._read_back("after the last restart", topic, committer)
+        await self._read_back("after the last restart")
 
     # ---- what must hold ---------------------------------------------------------------------------------------
 
-    async def _read_back(self, name: str, topic: Topic, committer: Committer) -> None:
+    async def _read_back(self, name: str) -> None:
         with trio.fail_after(SETTLE_SECONDS):
-            for reader in self._clients.readers(name, topic):
-                await reader.read_to_end()
-            for index in range(topic.partition_count):
-                self.history.has_read_all(name, topic.partition_name(index))
-            for check in (committer.check, *(group.check_offsets for group in self._groups)):
-                await _checked(check)
-            await self._transactional.read_back(name)
-            if self._recreator.topics:
-                await _checked(partial(self._recreator.read_to_end, name))
+            for part in self._parts:
+                await part.read_back(name)
 
-    async def _agree(self) -> None:
+    async def _agree(self, *, is_balanced: bool) -> None:
         """Wait until all brokers say the same of who leads what, and each leads what it is said to lead."""
         with trio.move_on_after(AGREE_SECONDS) as waiting:
-            while (wrong := self._disagreement()) is not None:
+            while (wrong := self._disagreement() or (self._imbalance() if is_balanced else None)) is not None:
                 await trio.sleep(1.0)
         if waiting.cancelled_caught:
             self.faults.append(f"the brokers don't agree: {wrong}")
@@ -299,6 +298,8 @@ class ClusterSimulation:
         for (topic_id, index), placement in self.head.placements.items():
             where = f"{topic_id.hex()}-{index}"
             for machine in self.machines:
+                if not machine.newest.is_ready or not self._may_act(machine.newest):
+                    return f"{machine.name} is not there"
                 services = machine.newest.broker.services
                 topic = services.topics.by_id(topic_id)
                 leader = None if topic is None else services.assignment.leader(topic, index)
@@ -307,6 +308,9 @@ class ClusterSimulation:
                 partition = services.log.partition(topic_id, index)
                 if (partition is not None) != (placement.leader == machine.settings.broker_id):
                     return f"{machine.name} has {partition} open, the head has {placement} for {where}"
+        return None
+
+    def _imbalance(self) -> str | None:
         assignment = self.machines[0].newest.broker.services.assignment
         assert isinstance(assignment, ClusterAssignment)
         state = assignment.state
@@ -318,8 +322,7 @@ class ClusterSimulation:
         if not all(each.newest.has_flushed_all for each in self.machines):
             self.faults.append("a broker that was stopped in order has not flushed all")
             return
-        self.faults += self._left_behind()
-        labels = {topic.topic_id: topic.label for topic in (*self._topics, *self._recreator.topics[-1:])}
+        labels = {topic.topic_id: topic.label for topic in self._topics()}
         found = await read_bucket(self._bucket, self.settings.namespace, labels=labels, begun=self.head.begun)
         for partition, content in found.items():
             self.history.sought("bucket", partition)
@@ -327,18 +330,12 @@ class ClusterSimulation:
             self.history.polled("bucket", partition, content.reads)
             self.faults += content.faults
 
-    def _left_behind(self) -> list[str]:
-        """Say what is left of deleted topics, but of those that have to stay by the clock of whoever deleted them."""
-        deleted, now_ms = self.machines[0].newest.broker.services.topics.deleted, time.time_ns() // 1_000_000
-        kept = {topic_id for topic_id, each in deleted.items() if each.objects_until_ms > now_ms}
-        return self._recreator.left_behind(self._bucket._keys, kept=kept)
-
     def _leads(self, life: SimulatedBroker, topic: Topic, index: int) -> bool:
         return self._is_leader(life, (topic.topic_id, index))
 
     def _coordinates(self, life: SimulatedBroker, group: str) -> bool:
         topic = life.broker.services.topics.get(CONSUMER_OFFSETS_NAME) if life.is_ready else None
-        partition = coordinator_partition(group, INTERNAL_PARTITION_COUNT)
+        partition = coordinator_partition(group, self.extent.internal_partition_count)
         return topic is not None and self._is_leader(life, (topic.topic_id, partition))
 
     def _is_leader(self, life: SimulatedBroker, partition_id: PartitionId) -> bool:
@@ -378,10 +375,8 @@ async def _await(run: Awaitable[None]) -> None:
     await run
 
 
-async def _checked(check: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        try:
-            await check()
-            return
-        except BrokerUnavailable:
-            await trio.sleep(0.1)
+def simulate_cluster(seed: int, *, is_short: bool = False) -> ClusterSimulation:
+    """Run a seed to its end."""
+    simulation = ClusterSimulation(seed, is_short)
+    run_seeded(seed, simulation.run)
+    return simulation
