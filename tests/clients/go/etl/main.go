@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -42,7 +43,7 @@ func main() {
 	flag.Parse()
 
 	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(*bootstrap),
+		kgo.SeedBrokers(strings.Split(*bootstrap, ",")...),
 		kgo.TransactionalID(*id),
 		kgo.ConsumerGroup(*group),
 		kgo.ConsumeTopics(*from),

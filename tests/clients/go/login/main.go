@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -45,7 +46,7 @@ func main() {
 
 func writeAndRead(ctx context.Context) (string, error) {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(*bootstrap),
+		kgo.SeedBrokers(strings.Split(*bootstrap, ",")...),
 		kgo.AllowAutoTopicCreation(),
 		kgo.ConsumeTopics(*topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
