@@ -14,6 +14,7 @@ from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
+from kafscale.cluster.topics.index import Topic
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
@@ -72,10 +73,15 @@ def _not_led(services: Services, name: str, index: int, topic_id: bytes | None) 
         return KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else error_codes.UNKNOWN_TOPIC_ID)
     if not 0 <= index < topic.partition_count:
         return KafkaError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return NotLeader(leader_elsewhere(services, topic, index))
+
+
+def leader_elsewhere(services: Services, topic: Topic, index: int) -> Leader | None:
+    """Return who leads a partition that is not led here, where somebody else is known to."""
     leader = services.assignment.leader(topic, index)
     if leader is not None and leader.node_id == services.node.node_id:
-        leader = None  # it is on its way in or out, and nobody is to be sent here at once again
-    return NotLeader(leader)
+        return None  # it is on its way in or out, and nobody is to be sent here at once again
+    return leader
 
 
 def tell_leader(services: Services, peer: Peer, leader: Leader | None, answer: Answer, response: Response) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.gate import NONE_REFUSED
-from kafscale.api.handling.partitions import NotLeader, led_partition, name_of, tell_leader
+from kafscale.api.handling.partitions import NotLeader, leader_elsewhere, led_partition, name_of, tell_leader
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
@@ -63,6 +63,7 @@ class PendingProduce:
     """
 
     services: Services
+    peer: Peer
     version: int
     acks: int
     frame_lease: Lease | None
@@ -75,6 +76,7 @@ class PendingProduce:
     rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
     incomplete: bool = False  # whether `complete` must be awaited before `order`
     unconfirmed: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
+    not_led: list[tuple[str, PartitionProduceResponse]] = attrs.field(factory=list)  # refused, with their topics
 
     @property
     def throttle_ms(self) -> int:
@@ -259,6 +261,14 @@ class PendingProduce:
             if refusal is not None:
                 for response in responses:
                     refuse(response, refusal)
+        self._tell_leaders()
+
+    def _tell_leaders(self) -> None:
+        """Say who leads what is not led here: of what was on its way that may be known by now."""
+        for name, response in self.not_led:
+            topic = self.services.topics.get(name)
+            leader = None if topic is None else leader_elsewhere(self.services, topic, response.index)
+            tell_leader(self.services, self.peer, leader, response, self.response)
 
     async def _confirm_refusals(self) -> None:
         """Look whether another broker has taken over, for which what is fatal to a producer may be no error."""
@@ -297,7 +307,7 @@ def begin(
     transaction = None
     if request.transactional_id is not None:
         transaction = TransactionalProduce(services, request.transactional_id, call.version)
-    pending = PendingProduce(services, call.version, request.acks, frame_lease, transaction)
+    pending = PendingProduce(services, call.peer, call.version, request.acks, frame_lease, transaction)
     for topic in request.topic_data:
         is_known = True
         if call.version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -317,7 +327,7 @@ def begin(
             except KafkaError as exc:
                 refuse(response, exc)
                 if isinstance(exc, NotLeader):
-                    tell_leader(services, call.peer, exc.leader, response, pending.response)
+                    pending.not_led.append((topic.name, response))
     pending.place()
     pending.response.throttle_time_ms = services.gate.throttle_ms(call, size_bytes)
     return pending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -13,6 +14,7 @@ from kafscale.api.produce import begin
 from kafscale.client.connection import Connection
 from kafscale.cluster.assignment import Leader
 from kafscale.cluster.topics.topics import MorePartitions, NewTopic, TopicRegistry
+from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
@@ -49,7 +51,7 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
 from tests.devtools.handlers import some_peer
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC, MOVED, STAYS, MISSING = "orders", 0, 1, 7
 LATEST = -1
@@ -75,9 +77,15 @@ class Fixture:
 
 @pytest.fixture
 async def fixture(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Fixture]:
+    async with one_of_two() as fixture:
+        yield fixture
+
+
+@asynccontextmanager
+async def one_of_two(**settings: object) -> AsyncIterator[Fixture]:
     parts = memory_parts()
     store = FaultyStore(parts.store)
-    async with memory_broker(attrs.evolve(parts, store=store)) as running:
+    async with memory_broker(attrs.evolve(parts, store=store), memory_settings(**settings)) as running:
         (topic,) = await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=2)])
         assignment = TwoBrokers.of(running.broker)
         fixture = Fixture(running, assignment, await running.connect(), topic.topic_id, store)
@@ -88,12 +96,15 @@ async def fixture(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Fixtu
 
 
 async def produce(fixture, index, version):
+    response = await fixture.ask(produce_request(index), ProduceResponse, version)
+    return response, response.responses[0].partition_responses[0]
+
+
+def produce_request(index):
     batch = build_batch([Record(value=b"v", timestamp_ms=1_000)])
     data = PartitionProduceData(index=index, records=memoryview(batch))
     topic = TopicProduceData(name=TOPIC, partition_data=[data])
-    request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[topic])
-    response = await fixture.ask(request, ProduceResponse, version)
-    return response, response.responses[0].partition_responses[0]
+    return ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[topic])
 
 
 async def fetch(fixture, index, version, *, leader_epoch=-1, max_wait_ms=0):
@@ -123,6 +134,28 @@ async def test_produce_names_the_leader(fixture: Fixture, version: int) -> None:
         assert (answer.error_code, told(response, answer)) == (error_codes.NONE, (NO_LEADER, []))
     response, answer = await produce(fixture, MISSING, version)
     assert (answer.error_code, told(response, answer)) == (UNKNOWN, (NO_LEADER, []))
+
+
+async def test_produce_names_who_leads_when_it_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+    """It waits for those before it on its connection, and it may be decided meanwhile who leads."""
+    async with one_of_two(durability=Durability.SEGMENT) as fixture:
+        fixture.assignment.others[TOPIC, MOVED] = None
+        gate = fixture.store.hold(On("put_if_absent", "*.kfs"))
+        answers = []
+
+        async def ask(index: int) -> None:
+            answers.append(await produce(fixture, index, 10))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, STAYS)
+            await gate.wait_arrived()
+            nursery.start_soon(ask, MOVED)
+            await trio.sleep(1.0)
+            fixture.assignment.others[TOPIC, MOVED] = ELSEWHERE
+            assert not answers
+            gate.open()
+        assert [answer.error_code for _, answer in answers] == [error_codes.NONE, NOT_LEADER]
+        assert told(*answers[1]) == ((OTHER_ID, 7), [(OTHER_ID, "other.example", 9094)])
 
 
 @pytest.mark.parametrize("version", range(4, 17))
