@@ -600,7 +600,7 @@ async def test_who_takes_over_a_part_reads_that_part_only(
         for broker_id, running in ((1, a), (3, c)):
             assert len(led_by(running.broker)) == 6
             assert seen[broker_id].count("get", large) == 0
-            assert 2 < seen[broker_id].count("get_range", large) <= 4  # its end, its index, two partitions at most
+            assert 2 <= seen[broker_id].count("get_range", large) <= 4  # its head, and partitions that may lie together
             for index in mine:
                 if index in led_by(running.broker):
                     assert {*await values(running, index)} == {b"small", record}
