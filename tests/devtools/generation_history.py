@@ -20,11 +20,11 @@ not: where the coordinator moves, members may be back. Whoever answers and does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
-from tests.devtools.member_history import Assigned
+from tests.devtools.member_history import Assigned, wrong_owners
 
 NO_GENERATION = -1
 
@@ -129,13 +129,7 @@ class GenerationsSeen:
     def disagreement(self, members: Collection[Participant], partitions: Sequence[int]) -> str:
         """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
         generations = {each.member_id: each.generation for each in members}
-        owners: Mapping[int, list[str]] = {
-            partition: [each.member_id for each in members if partition in each.has] for partition in partitions
-        }
-        if len(set(generations.values())) > 1:
-            return f"generations {generations}"
-        wrong = {partition: found for partition, found in owners.items() if len(found) != 1}
-        return f"owners {wrong}" if wrong else ""
+        return f"generations {generations}" if len(set(generations.values())) > 1 else wrong_owners(members, partitions)
 
     def did_not_agree(self, detail: str) -> None:
         """Members have been quiet for long, and there is still a `disagreement`."""

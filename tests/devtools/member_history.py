@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -210,13 +211,7 @@ class MembersSeen:
     def disagreement(self, members: Collection[Membership], partitions: Sequence[int]) -> str:
         """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
         epochs = {each.member_id: each.epoch for each in members}
-        owners: Mapping[int, list[str]] = {
-            partition: [each.member_id for each in members if partition in each.has] for partition in partitions
-        }
-        if len(set(epochs.values())) > 1:
-            return f"epochs {epochs}"
-        wrong = {partition: found for partition, found in owners.items() if len(found) != 1}
-        return f"owners {wrong}" if wrong else ""
+        return f"epochs {epochs}" if len(set(epochs.values())) > 1 else wrong_owners(members, partitions)
 
     def did_not_agree(self, detail: str) -> None:
         """Members have been quiet for long, and there is still a `disagreement`."""
@@ -224,6 +219,25 @@ class MembersSeen:
 
     def _found(self, kind: str, member: Membership, detail: str) -> None:
         self.problems.append(f"{kind}: {member.member_id} of epoch {member.epoch} at {self.now():.3f}: {detail}")
+
+
+class Owner(Protocol):
+    """A member of a group."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def has(self) -> Assigned: ...
+
+
+def wrong_owners(members: Collection[Owner], partitions: Sequence[int]) -> str:
+    """Say which partitions not exactly one of the members has; empty if there is none."""
+    owners: Mapping[int, list[str]] = {
+        partition: [each.member_id for each in members if partition in each.has] for partition in partitions
+    }
+    wrong = {partition: found for partition, found in owners.items() if len(found) != 1}
+    return f"owners {wrong}" if wrong else ""
 
 
 def kinds(problems: Collection[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -269,24 +269,8 @@ class ClassicMembers(MembersOfGroup):
     members: list[ClassicMember] = attrs.field(factory=list, init=False)
 
     @classmethod
-    def of(
-        cls,
-        connect: Connect,
-        history: History,
-        random: Random,
-        note: Callable[[str], None],
-        *,
-        sessions_seconds: Sequence[float],
-        **more: Any,
-    ) -> ClassicMembers:
-        """Members whose session's length is up to chance; `note` is told of what they do."""
-        seen = GenerationsSeen(
-            now=trio.current_time,
-            session_seconds=random.choice(sessions_seconds),
-            rebalance_seconds=REBALANCE_SECONDS,
-            note=note,
-        )
-        return cls(connect=connect, history=history, random=random, seen=seen, **more)
+    def _seen(cls, **group: Any) -> GenerationsSeen:
+        return GenerationsSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
 
     def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> ClassicMember:
         assert reads is not None

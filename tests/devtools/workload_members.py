@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import attrs
 import trio
@@ -378,6 +378,26 @@ class MembersOfGroup(ABC):
     _topic: Topic | None = attrs.field(default=None, init=False)
     _reads: GroupReads | None = attrs.field(default=None, init=False)
 
+    @classmethod
+    def of(
+        cls,
+        connect: Connect,
+        history: History,
+        random: Random,
+        note: Callable[[str], None],
+        *,
+        sessions_seconds: Sequence[float] = SESSIONS_SECONDS,
+        **more: Any,
+    ) -> Self:
+        """Members whose session's length is up to chance; `note` is told of what they do."""
+        seen = cls._seen(now=trio.current_time, session_seconds=random.choice(sessions_seconds), note=note)
+        return cls(connect=connect, history=history, random=random, seen=seen, **more)
+
+    @classmethod
+    @abstractmethod
+    def _seen(cls, **group: Any) -> Agreeing:
+        """Make the record of what its members did."""
+
     @abstractmethod
     def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> OneMember:
         """Make one of them."""
@@ -441,24 +461,8 @@ class GroupMembers(MembersOfGroup):
     _numbers: CommittedNumbers = attrs.field(factory=CommittedNumbers, init=False)
 
     @classmethod
-    def of(
-        cls,
-        connect: Connect,
-        history: History,
-        random: Random,
-        note: Callable[[str], None],
-        *,
-        sessions_seconds: Sequence[float] = SESSIONS_SECONDS,
-        **more: Any,
-    ) -> GroupMembers:
-        """Members whose session's length is up to chance; `note` is told of what they do."""
-        seen = MembersSeen(
-            now=trio.current_time,
-            session_seconds=random.choice(sessions_seconds),
-            rebalance_seconds=REBALANCE_SECONDS,
-            note=note,
-        )
-        return cls(connect=connect, history=history, random=random, seen=seen, **more)
+    def _seen(cls, **group: Any) -> MembersSeen:
+        return MembersSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
 
     def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> GroupMember:
         return GroupMember(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from random import Random
 
 import attrs
@@ -25,8 +26,8 @@ LOOK_BACK_MAX_MS = 2 * CLOCK_SKEW_MAX_MS
 
 
 @attrs.define(eq=False, kw_only=True)
-class Asker:
-    """Asks where records of a time begin (ListOffsets), and where those of an epoch end (OffsetForLeaderEpoch)."""
+class _Asking(ABC):
+    """A client that asks again and again, at random times."""
 
     topic: Topic
     connect: Connect
@@ -41,8 +42,35 @@ class Asker:
     async def _use(self, connection: Connection) -> None:
         while True:
             await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            index = self.random.randrange(self.topic.partition_count)
-            await self.random.choice([self._ask_time, self._ask_epoch])(connection, index)
+            await self._ask(connection)
+
+    @abstractmethod
+    async def _ask(self, connection: Connection) -> None:
+        """Ask once, and write the answer down."""
+
+    async def _ask_end(self, connection: Connection, index: int, *, epoch: int, leader_epoch: int | None) -> None:
+        """Ask where an epoch ends; with the leader's epoch, which refuses any other, that is an end for ever."""
+        began = self.history.now()
+        partition = OffsetForLeaderPartition(partition=index, leader_epoch=epoch)
+        if leader_epoch is not None:
+            partition.current_leader_epoch = leader_epoch
+        topic = OffsetForLeaderTopic(topic=self.topic.name, partitions=[partition])
+        response = await connection.request(OffsetForLeaderEpochRequest(topics=[topic]), OffsetForLeaderEpochResponse)
+        answer = response.topics[0].partitions[0]
+        where = self.topic.partition_name(index)
+        if was_done(answer.error_code, where) and answer.end_offset >= 0:
+            is_final = leader_epoch is not None
+            told = epoch if is_final else answer.leader_epoch
+            self.history.saw_epoch_end(where, told, end_offset=answer.end_offset, began=began, is_final=is_final)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Asker(_Asking):
+    """Asks where records of a time begin (ListOffsets), and where those of an epoch end (OffsetForLeaderEpoch)."""
+
+    async def _ask(self, connection: Connection) -> None:
+        index = self.random.randrange(self.topic.partition_count)
+        await self.random.choice([self._ask_time, self._ask_epoch])(connection, index)
 
     async def _ask_time(self, connection: Connection, index: int) -> None:
         wanted_ms = time.time_ns() // 1_000_000 - self.random.randint(0, LOOK_BACK_MAX_MS)
@@ -59,49 +87,20 @@ class Asker:
 
     async def _ask_epoch(self, connection: Connection, index: int) -> None:
         epoch = self.random.randint(0, EPOCHS_COUNT)
-        began = self.history.now()
-        topic = OffsetForLeaderTopic(
-            topic=self.topic.name, partitions=[OffsetForLeaderPartition(partition=index, leader_epoch=epoch)]
-        )
-        response = await connection.request(OffsetForLeaderEpochRequest(topics=[topic]), OffsetForLeaderEpochResponse)
-        answer = response.topics[0].partitions[0]
-        where = self.topic.partition_name(index)
-        if was_done(answer.error_code, where) and answer.end_offset >= 0:
-            self.history.saw_epoch_end(where, answer.leader_epoch, end_offset=answer.end_offset, began=began)
+        await self._ask_end(connection, index, epoch=epoch, leader_epoch=None)
 
 
 @attrs.define(eq=False, kw_only=True)
-class EpochAsker:
-    """Asks each leader of a partition again and again where the epochs before its own end, which stays so for ever.
+class EpochAsker(_Asking):
+    """Asks each leader of a partition where the epochs before its own end, which stays so for ever.
 
     It names the leader's epoch, as metadata tells it: who has another one refuses to answer.
     """
 
-    topic: Topic
-    connect: Connect
-    history: History
-    random: Random
-    pause_max_seconds: float
-
-    async def run(self) -> None:
-        """Ask until cancelled. Raises KafkaError."""
-        await reconnecting(self.connect, self._use, while_true=lambda: True)
-
-    async def _use(self, connection: Connection) -> None:
-        while True:
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
-            (found,) = (await connection.request(request, MetadataResponse)).topics
-            for partition in found.partitions:
-                if partition.leader_id >= 0:
-                    await self._ask(connection, partition.partition_index, partition.leader_epoch)
-
-    async def _ask(self, connection: Connection, index: int, leader_epoch: int) -> None:
-        before, began = leader_epoch - 1, self.history.now()
-        partition = OffsetForLeaderPartition(partition=index, current_leader_epoch=leader_epoch, leader_epoch=before)
-        topic = OffsetForLeaderTopic(topic=self.topic.name, partitions=[partition])
-        response = await connection.request(OffsetForLeaderEpochRequest(topics=[topic]), OffsetForLeaderEpochResponse)
-        answer = response.topics[0].partitions[0]
-        where = self.topic.partition_name(index)
-        if was_done(answer.error_code, where) and answer.end_offset >= 0:
-            self.history.saw_epoch_end(where, before, end_offset=answer.end_offset, began=began, is_final=True)
+    async def _ask(self, connection: Connection) -> None:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
+        (found,) = (await connection.request(request, MetadataResponse)).topics
+        for each in found.partitions:
+            if each.leader_id >= 0:
+                before = each.leader_epoch - 1
+                await self._ask_end(connection, each.partition_index, epoch=before, leader_epoch=each.leader_epoch)

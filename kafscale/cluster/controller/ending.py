@@ -28,12 +28,13 @@ from kafscale.cluster.brokers.records import (
 )
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.controller.claim import SEVERAL, Claim, claim_key, decode_claim
+from kafscale.cluster.controller.recovery import find_head
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.errors import NotFound, PreconditionFailed, StartupError
-from kafscale.formats.metadata_head import Head, decode_head, head_key
+from kafscale.formats.metadata_head import head_key
 from kafscale.formats.placements import ASSIGNMENTS
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.streams import delete_unneeded
@@ -83,7 +84,7 @@ class Ending:
 
         Raises DamagedObject, StoreError.
         """
-        head = await find_ended(self.store, self.namespace)
+        head = await find_head(self.store, self.namespace)
         if head is None or head.claim is None:
             return False
         claim = decode_claim(head_key(self.namespace), head.claim)
@@ -125,15 +126,6 @@ class Ending:
         with suppress(PreconditionFailed):  # somebody else has written the same
             for _ in range(KEPT_COUNT):
                 await checkpointer.write()
-
-
-async def find_ended(store: ObjectStore, namespace: str) -> Head | None:
-    """Return the head of several brokers that share the bucket no more. Raises DamagedObject, StoreError."""
-    key = head_key(namespace)
-    with suppress(NotFound):
-        head = decode_head(key, (await store.get(key)).data)
-        return None if head.claim is None else head
-    return None
 
 
 def check_last(state: ClusterState, broker_id: int) -> None:

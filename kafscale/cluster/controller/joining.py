@@ -55,6 +55,7 @@ from kafscale.cluster.controller.claim import (
 )
 from kafscale.cluster.controller.ending import Ending
 from kafscale.cluster.controller.lead import Lead, Several
+from kafscale.cluster.controller.recovery import find_head
 from kafscale.cluster.controller.takeover import Start, open_bucket_log
 from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
 from kafscale.cluster.metadata.base import LocalMetadataStore, PlannedFrom, Transaction
@@ -308,11 +309,8 @@ class _Newcomer:
         await self._make_head()
 
     async def _has_head(self) -> bool:
-        try:
-            found = await self._store.get(key := head_key(self.settings.namespace))
-        except NotFound:
-            return False
-        return decode_head(key, found.data).claim is None
+        head = await find_head(self._store, self.settings.namespace)
+        return head is not None and head.claim is None
 
     async def _other_directory(self) -> Claim | None:
         """Return the claim of a broker that may have acknowledged what is only in a data directory that is not ours."""

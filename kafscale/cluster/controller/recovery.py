@@ -36,7 +36,7 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
     """
 
     async def look() -> None:
-        head = await _find_head(store, namespace)  # before the checkpoint, which has what the head lacks
+        head = await find_head(store, namespace)  # before the checkpoint, which has what the head lacks
         position = await load_checkpoint(metadata, await find_checkpoints(store, namespace))
         if head is None or position.epoch > head.epoch:  # one broker has the bucket to itself again
             await apply_log(metadata, await find_log(store, namespace, kept_until=position), position)
@@ -46,8 +46,11 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
     await undisturbed(look)
 
 
-async def _find_head(store: ObjectStore, namespace: str) -> Head | None:
-    """Return the head of the metadata, which there is where several brokers share the bucket."""
+async def find_head(store: ObjectStore, namespace: str) -> Head | None:
+    """Return the head of the metadata, which there is where several brokers share the bucket, or have shared it.
+
+    Raises DamagedObject, StoreError.
+    """
     key = head_key(namespace)
     try:
         return decode_head(key, (await store.get(key)).data)

@@ -142,12 +142,7 @@ async def test_who_was_replaced_and_alone_is_cut_off_from_the_bucket_acknowledge
 
 async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(autojump_clock: MockClock) -> None:
     """One that has joined meanwhile may have it given up, and nothing but the bucket would tell of that."""
-    async with cluster(0) as running:
-        bucket = FaultyStore(running.bucket)
-        running.machines[3] = Machine(bucket, 3)
-        await running.start(3, WAL, flush_interval_seconds=3600.0)
-        await until(lambda: running.controller() == 3)
-        await topic_of(running, 1)
+    async with lone() as (running, bucket):
         bucket.fail(On())
         running.network.cut(3, 1)
         await running.start(1, WAL)
