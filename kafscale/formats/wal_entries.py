@@ -10,7 +10,8 @@ Sans-IO: buffers in, buffers out; may not import trio or os. Everything is big-e
 
 The header is synced when the file is made, before anything is written behind it, and once more, with `started` and the
 number of the first entry, in the same write as the first entries. A file that is not `started` holds nothing that
-was ever acknowledged; a file without a valid header and with anything but zeros is damaged.
+was ever acknowledged; a file without a valid header and with anything but zeros is damaged, as the header is in one
+sector, which a disk writes whole or not at all.
 
 The version is 2 in a file that may have batches or markers of transactions, and else 1: who does not know transactions
 would take what was aborted, or is open, for committed, and flush it as such. So it reads no version 2.

@@ -6,9 +6,9 @@ disk, store and metadata are wrapped, and the broker itself has no hook.
     wal-create-before, -after      a WAL file is made (rotation takes one that was made before)
     wal-retire-before, -after      a WAL file is put aside, since a flush was committed
     wal-reuse-before, -during, -after      such a file becomes the next one
-    wal-begin-torn                 the first write into a WAL file, after a rotation, of which only a part arrives
+    wal-begin-torn                 of the first write into a WAL file, after a rotation, only the first sectors arrive
     wal-write-before, -after       a group of entries is written and synced
-    wal-write-torn                 only a part of a group arrives
+    wal-write-torn                 only the first sectors of a group arrive
     wal-delete-before, -after      a WAL file is deleted, since a flush was committed and enough are put aside
     kfs-put-before, -during, -after, index-put-before, -during, -after
     merge-kfs-put-during           the `.kfs` of a merged segment is written
@@ -43,6 +43,7 @@ from kafscale.cluster.metadata.changes import ChangeReader, revision_of
 from kafscale.errors import PreconditionFailed
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
+from kafscale.testing.disk import SECTOR_BYTES
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 
 POINTS = (
@@ -149,7 +150,8 @@ class CrashingDisk:
         await self.point.begin("wal-write")
         if self.point.is_due("wal-write-torn") or (position == 0 and self.point.is_due("wal-begin-torn")):
             data = b"".join(buffers)
-            await self.disk.write_and_sync(name, [data[: random.randrange(len(data))]], position)
+            sectors_end = random.randrange(position, position + len(data)) // SECTOR_BYTES * SECTOR_BYTES
+            await self.disk.write_and_sync(name, [data[: max(0, sectors_end - position)]], position)
             await self.point.die()
         await self.disk.write_and_sync(name, buffers, position)
         await self.point.reach("wal-write-after")

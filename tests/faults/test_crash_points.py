@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.devtools.crash_points import POINTS, CrashPoint
+from kafscale.testing.disk import MemoryDisk
+from tests.devtools.crash_points import POINTS, CrashingDisk, CrashPoint
 from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
 from tests.devtools.process import KAFSCALE, BrokerProcess, ProcessFailed
 
@@ -86,3 +87,25 @@ async def test_survives_many_crashes_at_each_point(tmp_path: Path, durability: s
 def test_a_point_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="no crash point wal-writ; there are wal-create-before,"):
         CrashPoint.parse("wal-writ:3")
+
+
+class Died(Exception):
+    pass
+
+
+async def die() -> None:
+    raise Died
+
+
+@pytest.mark.parametrize(("position", "ends"), [(0, {0, 512}), (700, {700, 1024, 1536})])
+async def test_a_torn_write_ends_with_a_sector(position: int, ends: set[int]) -> None:
+    """As it does on a disk. Within a sector is the header of a WAL file, behind which may be what it held before."""
+    ended = set()
+    for _ in range(100):
+        memory = MemoryDisk()
+        disk = CrashingDisk(memory, CrashPoint("wal-write-torn", 0, die=die))
+        await disk.create("wal", 2048, b"")
+        with pytest.raises(Died):
+            await disk.write_and_sync("wal", [b"x" * 1000], position)
+        ended.add(position + memory.files["wal"].count(b"x"))
+    assert ended == ends
