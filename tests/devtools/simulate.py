@@ -38,7 +38,7 @@ from tests.devtools.transactional import mutations as transactional
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
 BRIEF_LINES_COUNT = 12
-ALL_MUTATIONS = {**transactional.MUTATIONS, **transactional.NOT_FOUND, **MUTATIONS, **NOT_FOUND}
+ALL_MUTATIONS = {**transactional.MUTATIONS, **MUTATIONS, **NOT_FOUND}
 CPU_MAX_SECONDS = 60.0  # of one seed; most take less than four
 
 
