@@ -1,20 +1,22 @@
 """Settings and limits: what can be set, its default, its trade-off, and where a value came from.
 
-    settings.py       Settings: every option of `kafscale serve`
-    ssl_settings.py   SslSettings: those of TLS; options too
-    sasl_settings.py  SaslSettings: those of SASL; options too
-    limits.py         Limits: every named maximum; options too
-    option.py         how a field declares an option; the one cattrs converter
-    values.py         listeners, store URLs, closed sets of words
-    listeners.py      what must hold of listeners together, and how each is secured
-    units.py          sizes and durations
-    sources.py        flag over environment over TOML file over default
+    settings.py              Settings: every option of `kafscale serve`, by itself or in one of these
+    ssl_settings.py          SslSettings: those of TLS
+    sasl_settings.py         SaslSettings: those of SASL
+    coordinator_settings.py  CoordinatorSettings: those of consumer groups
+    limits.py                Limits: every named maximum
+    option.py                how a field declares an option; the one cattrs converter
+    values.py                listeners, store URLs, closed sets of words
+    listeners.py             what must hold of listeners together, and how each is secured
+    units.py                 sizes and durations
+    sources.py               flag over environment over TOML file over default
 
 Imports the standard library, attrs, cattrs and `kafscale.errors` only.
 """
 
 from __future__ import annotations
 
+from kafscale.config.coordinator_settings import CoordinatorSettings
 from kafscale.config.limits import Limits
 from kafscale.config.option import Option
 from kafscale.config.sasl_settings import SaslSettings
@@ -64,6 +66,7 @@ __all__ = [
     "WILDCARD_HOSTS",
     "Address",
     "AuthorizerKind",
+    "CoordinatorSettings",
     "Durability",
     "IpConnections",
     "Limits",

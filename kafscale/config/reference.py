@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kafscale.config.coordinator_settings import CoordinatorSettings
 from kafscale.config.limits import Limits
 from kafscale.config.option import Option, options_of
 from kafscale.config.sasl_settings import SaslSettings
@@ -39,6 +40,7 @@ def options_page() -> str:
     parts = [_INTRODUCTION, "## Settings\n", *_table(options_of(Settings), defaults)]
     parts += ["", "## TLS\n", *_table(options_of(SslSettings), defaults)]
     parts += ["", "## SASL\n", *_table(options_of(SaslSettings), defaults)]
+    parts += ["", "## Consumer groups\n", *_table(options_of(CoordinatorSettings), defaults)]
     parts += ["", "## Limits\n", *_table(options_of(Limits), defaults)]
     return "\n".join(parts) + "\n"
 

@@ -14,19 +14,18 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from kafscale.config.coordinator_settings import CoordinatorSettings, check_coordinator
 from kafscale.config.limits import Limits
 from kafscale.config.listeners import check_listeners, protocol_of
 from kafscale.config.option import Milliseconds, Option, Seconds, Size, option, options_of
 from kafscale.config.sasl_settings import SaslSettings
 from kafscale.config.ssl_settings import SslSettings, check_ssl
-from kafscale.config.units import GIB, KIB, MIB
+from kafscale.config.units import GIB, KIB, MAX_TIMEOUT_MS, MIB
 from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
     Address,
     AuthorizerKind,
     Durability,
-    GroupAssignor,
-    GroupMigrationPolicy,
     Listener,
     ListenerProtocol,
     LogFormat,
@@ -37,8 +36,6 @@ from kafscale.config.values import (
     StoreUrl,
 )
 from kafscale.errors import ConfigError
-
-_MAX_TIMEOUT_MS = 24 * 86_400_000  # Kafka's protocol has an int32 of milliseconds, which is 24.8 days
 
 
 def _store_in_data_dir(settings: Settings) -> StoreUrl:
@@ -365,7 +362,7 @@ class Settings:
         "Longest time that a producer may ask for as the timeout of its transactions.",
         why="Kafka: transaction.max.timeout.ms, 15 minutes. Readers of committed records wait for an open transaction.",
         least=1,
-        most=_MAX_TIMEOUT_MS,
+        most=MAX_TIMEOUT_MS,
     )
     transactional_id_expiration_ms: Milliseconds = option(
         604_800_000,
@@ -378,7 +375,7 @@ class Settings:
         "How often to look for transactions that have timed out; at least, as it looks when the next one is known to.",
         why="Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms, 10 s.",
         least=1,
-        most=_MAX_TIMEOUT_MS,
+        most=MAX_TIMEOUT_MS,
     )
     broker_id: int = option(0, "Id of this broker, as clients see it.", why="Kafka: node.id.", least=0, most=2**31 - 1)
     several_brokers: bool = option(
@@ -423,92 +420,6 @@ class Settings:
         "Rack or availability zone that this broker runs in, as clients see it. Default: none is told.",
         why="Kafka: broker.rack.",
     )
-    group_initial_rebalance_delay_ms: Milliseconds = option(
-        0,
-        "How long a new consumer group waits for more members before its first rebalance.",
-        why="Kafka: group.initial.rebalance.delay.ms, 3 s, and 0 in its quickstart. Raise it for large groups.",
-        least=0,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_min_session_timeout_ms: Milliseconds = option(
-        6_000,
-        "Shortest session timeout that a consumer group's member may ask for.",
-        why="Kafka: group.min.session.timeout.ms, 6 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_max_session_timeout_ms: Milliseconds = option(
-        1_800_000,
-        "Longest session timeout that a consumer group's member may ask for.",
-        why="Kafka: group.max.session.timeout.ms, 30 minutes.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_session_timeout_ms: Milliseconds = option(
-        45_000,
-        "Session timeout of members of Kafka 4's consumer groups, which the broker sets.",
-        why="Kafka: group.consumer.session.timeout.ms, 45 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_min_session_timeout_ms: Milliseconds = option(
-        45_000,
-        "Shortest session timeout that may be set for Kafka 4's consumer groups.",
-        why="Kafka: group.consumer.min.session.timeout.ms, 45 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_max_session_timeout_ms: Milliseconds = option(
-        60_000,
-        "Longest session timeout that may be set for Kafka 4's consumer groups.",
-        why="Kafka: group.consumer.max.session.timeout.ms, 60 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_heartbeat_interval_ms: Milliseconds = option(
-        5_000,
-        "How often members of Kafka 4's consumer groups are to send heartbeats, by which they learn of a rebalance.",
-        why="Kafka: group.consumer.heartbeat.interval.ms, 5 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_min_heartbeat_interval_ms: Milliseconds = option(
-        5_000,
-        "Shortest heartbeat interval that may be set for Kafka 4's consumer groups.",
-        why="Kafka: group.consumer.min.heartbeat.interval.ms, 5 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_max_heartbeat_interval_ms: Milliseconds = option(
-        15_000,
-        "Longest heartbeat interval that may be set for Kafka 4's consumer groups.",
-        why="Kafka: group.consumer.max.heartbeat.interval.ms, 15 s.",
-        least=1,
-        most=_MAX_TIMEOUT_MS,
-    )
-    group_consumer_assignors: tuple[GroupAssignor, ...] = option(
-        (GroupAssignor.UNIFORM, GroupAssignor.RANGE),
-        "Assignors that members of Kafka 4's consumer groups may ask for; repeatable. The first is the default.",
-        why="Kafka: group.consumer.assignors, the same.",
-    )
-    group_consumer_migration_policy: GroupMigrationPolicy = option(
-        GroupMigrationPolicy.BIDIRECTIONAL,
-        "Whether groups with members may change from the classic protocol to Kafka 4's (upgrade) and back (downgrade).",
-        why="Kafka: group.consumer.migration.policy, bidirectional.",
-    )
-    group_consumer_regex_refresh_interval_ms: Milliseconds = option(
-        600_000,
-        "How old what regular expressions of Kafka 4's consumer groups have found may be, if no topic is created.",
-        why="Kafka: group.consumer.regex.refresh.interval.ms, 10 minutes.",
-        least=10_000,
-        most=_MAX_TIMEOUT_MS,
-    )
-    offsets_retention_ms: Milliseconds = option(
-        604_800_000,
-        "Committed offsets of a group without members are forgotten after this long.",
-        why="Kafka: offsets.retention.minutes, 7 days.",
-        least=1,
-    )
     allow_replication_factor: ReplicationFactorPolicy = option(
         ReplicationFactorPolicy.ACCEPT,
         "What to do with a replication factor above 1: accept (the store replicates) or refuse (error 38).",
@@ -523,6 +434,7 @@ class Settings:
     log_format: LogFormat = option(LogFormat.TEXT, "How a log line on stderr looks: text or json.")
     ssl: SslSettings = attrs.field(factory=SslSettings)
     sasl: SaslSettings = attrs.field(factory=SaslSettings)
+    coordinator: CoordinatorSettings = attrs.field(factory=CoordinatorSettings)
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
@@ -542,12 +454,7 @@ class Settings:
         for user in self.super_users:
             if not all(user.partition(":")):
                 raise ConfigError(f"--super-user: '{user}' is no principal; allowed: TYPE:NAME, as in User:alice")
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise ConfigError(
-                f"--group-min-session-timeout: '{self.text('group_min_session_timeout_ms')}' is too much; allowed: "
-                f"at most --group-max-session-timeout, which is {self.text('group_max_session_timeout_ms')}"
-            )
-        _check_consumer_groups(self)
+        check_coordinator(self.coordinator)
         if self.limits.max_message_bytes > min(self.chunk_pool_bytes, self.limits.max_frame_bytes):
             raise ConfigError(
                 f"--max-message-bytes: '{self.text('max_message_bytes')}' is too much; allowed: at most "
@@ -576,7 +483,12 @@ class Settings:
 
 
 # The fields of Settings that hold options in an object of their own.
-GROUPS: Mapping[str, type] = {"ssl": SslSettings, "sasl": SaslSettings, "limits": Limits}
+GROUPS: Mapping[str, type] = {
+    "ssl": SslSettings,
+    "sasl": SaslSettings,
+    "coordinator": CoordinatorSettings,
+    "limits": Limits,
+}
 
 
 @cache
@@ -588,25 +500,6 @@ def options() -> tuple[Option, ...]:
 @cache
 def _bounded_options() -> tuple[Option, ...]:
     return tuple(each for each in options() if each.is_bounded)
-
-
-def _check_consumer_groups(settings: Settings) -> None:
-    """Raise ConfigError if what Kafka 4's consumer groups get by default is not what they may have."""
-    for kind in ("session_timeout", "heartbeat_interval"):
-        name = kind.replace("_", "-")
-        wanted, least, most = (f"group_consumer_{each}{kind}_ms" for each in ("", "min_", "max_"))
-        if not getattr(settings, least) <= getattr(settings, wanted) <= getattr(settings, most):
-            raise ConfigError(
-                f"--group-consumer-{name}: '{settings.text(wanted)}' is out of range; allowed: "
-                f"from --group-consumer-min-{name}, which is {settings.text(least)}, "
-                f"to --group-consumer-max-{name}, which is {settings.text(most)}"
-            )
-    if settings.group_consumer_heartbeat_interval_ms >= settings.group_consumer_session_timeout_ms:
-        raise ConfigError(
-            f"--group-consumer-heartbeat-interval: '{settings.text('group_consumer_heartbeat_interval_ms')}' is too "
-            "much; allowed: less than --group-consumer-session-timeout, which is "
-            f"{settings.text('group_consumer_session_timeout_ms')}"
-        )
 
 
 def _check_store(settings: Settings) -> None:

@@ -16,6 +16,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 TIB = 1024 * GIB
+MAX_TIMEOUT_MS = 24 * 86_400_000  # Kafka's protocol has an int32 of milliseconds, which is 24.8 days
 
 _SIZE_UNITS = {
     "TiB": TIB,

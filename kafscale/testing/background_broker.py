@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 import trio
@@ -30,7 +30,7 @@ from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
 from kafscale.client.isolation import AbortedBatches, AbortedFrom
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.config import MIB, Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
+from kafscale.config import Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.server.kafka.listener_security import open_listener
@@ -51,9 +51,9 @@ HOST = "127.0.0.1"
 READ_BYTES = 1 << 20
 # As a broker has them that is alone on a machine, but for: less memory, and sessions that may be short.
 DEFAULTS = {
-    "chunk_pool_bytes": 64 * MIB,
-    "wal_segment_bytes": MIB,  # what a start allocates; 16 MiB take 80 ms more
-    "group_min_session_timeout_ms": 100,
+    "chunk_pool_bytes": "64MiB",
+    "wal_segment_bytes": "1MiB",  # what a start allocates; 16 MiB take 80 ms more
+    "group_min_session_timeout_ms": "100ms",
 }
 OWN_OPTIONS = frozenset({"listeners", "advertised_listeners", "admin_listen", "data_dir", "store"})
 
@@ -249,12 +249,9 @@ def settings_of(given: Mapping[str, object], protocol: SecurityProtocol = Securi
     by_name = {each.name.replace("-", "_"): each for each in options() if each.attribute not in OWN_OPTIONS}
     if unknown := sorted(given.keys() - by_name.keys()):
         raise ConfigError(f"'{unknown[0]}' is no option of a broker under test; there are: {', '.join(by_name)}")
-    chosen: dict[str, Any] = {by_name[name].attribute: _as_text(value) for name, value in given.items()}
-    loaded = load(chosen, {})
-    changes: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in chosen}
+    chosen = {by_name[name].attribute: _as_text(value) for name, value in given.items()}
     return attrs.evolve(
-        loaded.settings,
-        **changes,
+        load(DEFAULTS | chosen, {}).settings,
         data_dir=Path("unused"),
         store=StoreUrl(scheme="memory"),
         listeners=(Listener(protocol.value, HOST, 0),),

@@ -59,7 +59,7 @@ def test_a_limit_is_an_option_too() -> None:
 def test_durations_keep_the_unit_of_their_attribute() -> None:
     settings = load({"flush_interval_seconds": "250ms", "group_max_session_timeout_ms": "1h"}, {}).settings
     assert settings.flush_interval_seconds == 0.25
-    assert settings.group_max_session_timeout_ms == 3_600_000
+    assert settings.coordinator.group_max_session_timeout_ms == 3_600_000
 
 
 def test_every_default_reads_back_from_its_own_text() -> None:

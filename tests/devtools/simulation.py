@@ -42,7 +42,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.config import Durability, Settings
+from kafscale.config import CoordinatorSettings, Durability, Settings
 from kafscale.formats.resolution import epoch_at
 from kafscale.log.partition.partition import Partition
 from kafscale.store.paths import parse_segment_key
@@ -162,10 +162,12 @@ class Simulation:
             offsets_topic_partitions_count=INTERNAL_PARTITION_COUNT,
             transaction_state_partitions_count=INTERNAL_PARTITION_COUNT,
             transaction_cleanup_interval_ms=rng.choice([50, 200, 10_000]),
-            group_consumer_session_timeout_ms=round(1000 * self.members.seen.session_seconds),
-            group_consumer_min_session_timeout_ms=1,
-            group_consumer_heartbeat_interval_ms=100,
-            group_consumer_min_heartbeat_interval_ms=100,
+            coordinator=CoordinatorSettings(
+                group_consumer_session_timeout_ms=round(1000 * self.members.seen.session_seconds),
+                group_consumer_min_session_timeout_ms=1,
+                group_consumer_heartbeat_interval_ms=100,
+                group_consumer_min_heartbeat_interval_ms=100,
+            ),
         )
         self.durable = DurableLog(durability=self.settings.durability, history=self.history)
         self._bucket.on_put = self.durable.put

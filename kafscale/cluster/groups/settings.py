@@ -34,12 +34,12 @@ class GroupSettings:
     @classmethod
     def of(cls, settings: Settings) -> GroupSettings:
         return cls(
-            min_session_timeout_ms=settings.group_min_session_timeout_ms,
-            max_session_timeout_ms=settings.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            min_session_timeout_ms=settings.coordinator.group_min_session_timeout_ms,
+            max_session_timeout_ms=settings.coordinator.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.coordinator.group_initial_rebalance_delay_ms,
             max_group_count=settings.limits.max_groups_count,
             max_member_count=settings.limits.max_group_members_count,
             state_max_bytes=settings.limits.group_state_bytes,
             offset_metadata_max_count=settings.limits.offset_metadata_max_bytes,
-            offsets_retention_ms=settings.offsets_retention_ms,
+            offsets_retention_ms=settings.coordinator.offsets_retention_ms,
         )

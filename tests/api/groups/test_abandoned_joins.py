@@ -8,12 +8,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.client.connection import Connection
+from kafscale.config import CoordinatorSettings
 from kafscale.errors import KafScaleError
 from kafscale.server.kafka.connection import EOF_GRACE_SECONDS
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
 
-SETTINGS = memory_settings(group_initial_rebalance_delay_ms=3_000)  # for which the first join waits
+SETTINGS = memory_settings(
+    coordinator=CoordinatorSettings(group_initial_rebalance_delay_ms=3_000)
+)  # for which the first join waits
 REQUEST = JoinGroupRequest(
     group_id="g",
     session_timeout_ms=45_000,

@@ -15,7 +15,7 @@ from kafscale.cluster.coordination import offset_commits
 from kafscale.cluster.groups.logged.loading import GroupsLoading
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.internal import load
-from kafscale.config import Durability
+from kafscale.config import CoordinatorSettings, Durability
 from kafscale.wire import codec
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -288,7 +288,7 @@ async def test_an_administrator_ends_what_hangs_in_the_offsets_of_groups(autojum
 
 
 async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autojump_clock):
-    async with broker(offsets_retention_ms=60_000) as (running, client):
+    async with broker(coordinator=CoordinatorSettings(offsets_retention_ms=60_000)) as (running, client):
         groups = running.broker.services.groups
         began_ms, began = groups._wall_clock_ms(), trio.current_time()
         groups._wall_clock_ms = lambda: began_ms + int((trio.current_time() - began) * 1000)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.config import (
+    CoordinatorSettings,
     Limits,
     Listener,
     ListenerProtocol,
@@ -38,7 +39,7 @@ def test_what_is_set_is_told_in_kafkas_units() -> None:
             compaction_check_interval_seconds=1.5,
             retention_check_interval_seconds=2.5,
             log_cleaner_dedupe_buffer_bytes=1 << 20,
-            offsets_retention_ms=120_000,
+            coordinator=CoordinatorSettings(offsets_retention_ms=120_000),
             limits=Limits(queued_max_request_bytes=2 << 20, connection_idle_timeout_seconds=3.0),
         )
     )

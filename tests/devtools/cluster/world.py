@@ -31,7 +31,7 @@ from kafscale.cluster.brokers.assignment import ClusterAssignment
 from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
-from kafscale.config import Durability, Settings
+from kafscale.config import CoordinatorSettings, Durability, Settings
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
@@ -126,12 +126,14 @@ class ClusterSimulation:
             transaction_state_partitions_count=self.extent.internal_partition_count,
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             broker_session_timeout_seconds=rng.choice(self.weather.sessions_seconds),
-            group_initial_rebalance_delay_ms=200,
-            group_min_session_timeout_ms=1,
-            group_consumer_session_timeout_ms=round(1000 * session_seconds),
-            group_consumer_min_session_timeout_ms=1,
-            group_consumer_heartbeat_interval_ms=100,
-            group_consumer_min_heartbeat_interval_ms=100,
+            coordinator=CoordinatorSettings(
+                group_initial_rebalance_delay_ms=200,
+                group_min_session_timeout_ms=1,
+                group_consumer_session_timeout_ms=round(1000 * session_seconds),
+                group_consumer_min_session_timeout_ms=1,
+                group_consumer_heartbeat_interval_ms=100,
+                group_consumer_min_heartbeat_interval_ms=100,
+            ),
         )
         self.head = HeadLog(key=head_key(self.settings.namespace), has_released=self._has_released, note=self.log.note)
         self._links = Links(running=self._running)
