@@ -127,7 +127,7 @@ async def build_services(
         membership=None if several is None else Membership(several.state),
         wait_awake=None if several is None else lead.wakefulness.wait,
         has_led_lately=(lambda: True) if several is None else lead.has_led_lately,
-        heard_of=None if several is None else several.heartbeats.heard,
+        heard_of=None if several is None else several.heard,
     )
     services.following = _following(services, lead)
     transactions.register(metrics)
@@ -286,6 +286,7 @@ def open_leading(services: Services, lead: Lead) -> Leading | None:
         find_topic=services.topics.by_id,
         spec=partial(topic_spec, services),
         tell=lead.several.telling.tell,
+        told=lead.several.told,
     )
 
 

@@ -111,6 +111,18 @@ class KnownPartition:
         """The largest; -1 if there is no segment."""
         return max((row[0] for row in self._row.iter_unpack(self._rows)), default=-1)
 
+    def listed(self, any_key: SegmentKey) -> Sequence[ListedSegment]:
+        """Return what a listing would have shown of these segments; `any_key` is of an object of the partition."""
+        return [
+            ListedSegment(
+                attrs.evolve(any_key, base_offset=base_offset, epoch=epoch, generation=generation, version=version),
+                row[1],
+                0,
+                row[4],
+            )
+            for (base_offset, epoch, generation, version), row in self._by_key().items()
+        ]
+
     def _by_key(self) -> dict[tuple[int, int, int, Literal[1, 2]], tuple[int, ...]]:
         """Return what the checkpoint tells of each segment, by base offset, epoch, generation and version."""
         rows = self._row.iter_unpack(self._rows)

@@ -4,7 +4,7 @@
                gate: nobody finds the partition  │  the rest becomes durable, last flush
                closed, and forgotten everywhere
 
-    acquire    list its objects, read the footers that matter, as a start does
+    acquire    list its objects, read the footers that matter, as a start does; or take what whoever released it tells
                replay what another broker has left elsewhere, if it has failed
                open, with the leader epoch that it is led with from then on
 
@@ -15,20 +15,23 @@ leader would need. Until it is acquired, here or elsewhere, nobody leads it. Who
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
 
-from kafscale.errors import KafkaError, StoreUnavailable
+from kafscale.errors import DamagedObject, KafkaError, StoreUnavailable
 from kafscale.formats.manifest import ListedSegment, PartitionId
+from kafscale.formats.manifest_checkpoint import KnownPartition, decode_manifests
 from kafscale.formats.segment import EpochStart
 from kafscale.log.bucket.listing import list_directories
+from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.log.bucket.restore import Restorer
 from kafscale.log.log import Log, TopicSpec, take_restored
 from kafscale.log.partition.partition import Partition
 from kafscale.log.replaying import RestoreBefore
-from kafscale.store.paths import topic_name_prefix, version_1_topic_id
+from kafscale.store.paths import SegmentKey, topic_name_prefix, version_1_topic_id
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 
 # What is less than this takes hardly longer to upload than nothing, so it is uploaded once, and not most of it before:
@@ -36,6 +39,7 @@ from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_P
 LAST_FLUSH_BYTES = 1 << 20
 LATELY_SECONDS = 1.0
 LAST_FLUSH_MAX_SECONDS = 10.0  # then it is served again, and tried again later
+TOLD_SEGMENTS_MAX_COUNT = 500  # of a partition, 30 KB: what there is of larger ones is listed
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +77,29 @@ async def release_partition(log: Log, partition: Partition) -> None:
     logger.info("%s is handed over at offset %d", partition, partition.next_offset)
 
 
+async def contents_of(partition: Partition) -> bytes:
+    """Encode what there is of a partition that has been released, for whoever leads it next.
+
+    Empty where that had better look for itself: at what is damaged, missing or late, or is very much.
+    """
+    is_whole = not (partition.quarantined or partition.missing or partition.late)
+    if is_whole and partition.encoded_end and len(partition.manifest.segments) <= TOLD_SEGMENTS_MAX_COUNT:
+        return b"".join(await encode_manifests([partition]))
+    await trio.lowlevel.checkpoint()
+    return b""
+
+
+def known_from(contents: bytes, partition_id: PartitionId, end_offset: int) -> KnownPartition | None:
+    """Return what `contents_of` has encoded; None unless it is of this partition, and goes up to the offset."""
+    try:
+        known = decode_manifests("what a broker has told", contents).get(partition_id)
+        end = None if known is None else known.end()
+    except (DamagedObject, struct.error, ValueError) as exc:
+        logger.warning("what another broker has told of a partition is of no use: %s", exc)
+        return None
+    return known if end is not None and end.last_offset + 1 == end_offset else None
+
+
 def _serve_again(log: Log, partition: Partition) -> None:
     if not partition.closed:
         log.open_partition(partition)
@@ -95,6 +122,7 @@ class Acquisition:
     begun: is as for `resolve`.
     acknowledged_before: offsets below it may have been acknowledged, whether or not the bucket has them.
     restoring: bounds how many partitions read the bucket at once.
+    known: is all that the bucket has, as whoever has released the partition knows; it need not be read then.
     recover: brings back what else there is of the partition; is given what restores it as it was before an epoch.
     decide: is called with what was found, before anybody finds the partition here.
     """
@@ -103,6 +131,7 @@ class Acquisition:
     begun: Sequence[EpochStart] = ()
     acknowledged_before: int = 0
     restoring: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
+    known: KnownPartition | None = None
     recover: Callable[[Partition, RestoreBefore], Awaitable[None]] = _recover_nothing
     decide: Callable[[Partition], Awaitable[None]] = _decide_nothing
 
@@ -142,11 +171,14 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
     restorer = Restorer(
         store=log.views.fetch,
         examiner=log.reader.examiner,
-        checkpoint={},
+        checkpoint={} if how.known is None else {partition.partition_id: how.known},
         log_start_offset=lambda partition_id: partition.log_start_offset,
     )
     async with how.restoring:
-        listed = await list_partition(log, partition)
+        if how.known is None:
+            listed = await list_partition(log, partition)
+        else:
+            listed = how.known.listed(_any_key(partition))
         contents = await restorer.restore_partition(partition.partition_id, listed, begun=how.begun)
 
     async def restore_before(partition_id: PartitionId, begun: EpochStart) -> None:
@@ -155,6 +187,16 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
     if not partition.closed:
         take_restored(partition, contents)
         await how.recover(partition, restore_before)
+
+
+def _any_key(partition: Partition) -> SegmentKey:
+    return SegmentKey(
+        namespace=partition.namespace,
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.index,
+        base_offset=0,
+    )
 
 
 async def list_partition(log: Log, partition: Partition) -> Sequence[ListedSegment]:

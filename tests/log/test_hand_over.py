@@ -9,8 +9,16 @@ import trio.testing
 
 from kafscale.config import Durability
 from kafscale.errors import KafkaError, StoreUnavailable
+from kafscale.formats.manifest import Manifest
 from kafscale.formats.segment import EpochStart
-from kafscale.log.hand_over import Acquisition, acquire_partition, release_partition
+from kafscale.log.hand_over import (
+    TOLD_SEGMENTS_MAX_COUNT,
+    Acquisition,
+    acquire_partition,
+    contents_of,
+    known_from,
+    release_partition,
+)
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.log.rewrite.merge_sources import merged_footer, read_source
 from kafscale.log.rewrite.retention import Retention
@@ -57,6 +65,62 @@ async def test_what_was_released_is_all_there_when_it_is_acquired_again(autojump
         assert partition.producers.producers[7].batches[-1].last_sequence == 5
         assert await log.append(partition, b"6", producer=ProducerStamp(7, 0, 6), **STAMPS) == 6
         assert await log.values(partition, 5) == [b"5", b"6"]
+
+
+@EVERY_MODE
+async def test_what_was_told_of_it_is_not_read(autojump_clock, durability):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[TWO], durability=durability) as log:
+        before = log.partition()
+        for number in range(4):
+            await log.append(before, b"%d" % number, producer=ProducerStamp(7, 0, number), **STAMPS)
+            await log.log.flusher.flush_all()
+        await release(log)
+        known = known_from(await contents_of(before), before.partition_id, 4)
+        assert known is not None
+        outage = store.fail(On())
+        partition = await acquire_partition(log.log, LATER, 0, Acquisition(known=known))
+        store.end(outage)
+        assert partition.manifest.segments == before.manifest.segments
+        assert len(partition.manifest.segments) == 4
+        assert (partition.next_offset, partition.high_watermark, partition.flushed_offset) == (4, 4, 4)
+        assert partition.epochs == before.epochs
+        assert partition.producers.producers[7].batches[-1].last_sequence == 3
+        assert await log.append(partition, b"4", producer=ProducerStamp(7, 0, 4), **STAMPS) == 4
+        assert await log.values(partition) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_what_was_told_counts_only_for_its_partition_and_up_to_its_end(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[TWO]) as log:
+        partition = log.partition()
+        await log.append(partition, b"a")
+        await release(log)
+        contents = await contents_of(partition)
+        partition_id = partition.partition_id
+        assert known_from(contents, partition_id, 1) is not None
+        assert known_from(contents, partition_id, 2) is None
+        assert known_from(contents, (TOPIC_ID, 1), 1) is None
+        assert known_from(contents[:-1], partition_id, 1) is None
+        assert known_from(b"", partition_id, 0) is None
+
+
+async def test_nothing_is_told_of_what_is_empty_large_damaged_or_late(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[TWO]) as log:
+        assert await contents_of(log.partition(1)) == b""
+        partition = log.partition()
+        await log.append(partition, b"a")
+        await log.log.flusher.flush_all()
+        (segment,) = partition.manifest.segments
+        assert await contents_of(partition) != b""
+        for known in (partition.quarantined, partition.missing):
+            known[segment.key] = 0
+            assert await contents_of(partition) == b""
+            known.clear()
+        partition.late.add(segment.key)
+        assert await contents_of(partition) == b""
+        partition.late.clear()
+        partition.manifest = Manifest([segment] * (TOLD_SEGMENTS_MAX_COUNT + 1))
+        assert await contents_of(partition) == b""
 
 
 @EVERY_MODE
@@ -192,6 +256,27 @@ async def test_little_is_flushed_once_where_the_store_is_there(autojump_clock):
                 await trio.sleep(0.1)
                 gate.open()
             assert await log.values(await acquire_partition(log.log, LATER, index)) == [b"a", b"b"]
+
+
+async def test_what_becomes_durable_meanwhile_goes_into_the_same_segment(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    settings = {"durability": Durability.S3_WAL, "flush_interval_seconds": NEVER_SECONDS}
+    async with memory_log(store, MemoryDisk(), topics=[TWO], **settings) as log, trio.open_nursery() as nursery:
+        await log.append(log.partition(1), b"x")
+        await log.log.flusher.flush_all()  # the store is there
+        partition = log.partition()
+        await log.append(partition, b"a")
+        gate = store.hold(On("put_if_absent", "*.wal"))
+        log.append_nowait(partition, b"b")
+        nursery.start_soon(release, log)
+        await gate.wait_arrived()
+        store.calls.clear()
+        await trio.sleep(1.0)
+        assert not partition.closed
+        gate.open()
+        await trio.sleep(1.0)
+        assert partition.closed
+        assert store.count("put_if_absent", "*.kfs") == 1
 
 
 async def test_it_is_served_again_where_the_store_goes_away_during_the_last_flush(autojump_clock):

@@ -15,7 +15,7 @@ from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Brok
 def handle(services: Services, call: Call, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     if services.heard_of is None:
         return BrokerHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
-    is_current = services.heard_of(request.broker_id, request.broker_epoch, request.current_metadata_offset)
+    is_current = services.heard_of(request)
     return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
 
 

@@ -137,7 +137,7 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
         while True:
             watch.begin(request.min_bytes)
             look = await _read_all(services, call, request, context)
-            if look.is_enough(request.min_bytes) or services.draining.is_set():
+            if look.is_enough(request.min_bytes) or services.draining.is_set() or watch.is_outdated:
                 return look
             watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
             held_count = len(look.held)
@@ -156,6 +156,7 @@ class _Watch:
     context: FetchContext
     waiter: FetchWaiter
     _partitions: list[Partition] = attrs.field(factory=list, init=False)
+    _elsewhere: list[FetchedPartition] = attrs.field(factory=list, init=False)  # followed here, led by others
     _followed: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     def __enter__(self) -> _Watch:
@@ -167,9 +168,15 @@ class _Watch:
                 self._partitions.append(partition)
             elif following is not None and (topic := _topic_of(self.services, fetched)) is not None:
                 partition_id = topic.topic_id, fetched.wanted.partition
+                self._elsewhere.append(fetched)
                 self._followed.enter_context(following.tails.watching(partition_id, self.waiter))
         self.services.waiting_fetches.add(self.waiter)
         return self
+
+    @property
+    def is_outdated(self) -> bool:
+        """Tell whether this broker leads by now what it followed: whoever waits for that would not learn of more."""
+        return any(_find(self.services, fetched) is not None for fetched in self._elsewhere)
 
     def begin(self, min_bytes: int) -> None:
         """Begin to watch.

@@ -2,8 +2,9 @@
 
     target named                 release: all of it is in the bucket, nobody finds it here
                                  commit: the target leads, with a new epoch, which begins where it was released
-                                 tell the target
-    leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds
+                                 tell the target, and what there is of it
+    leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds, unless
+                                 whoever has released it has told
                                  commit: where this epoch begins, unless whoever has released it has said so; nothing of
                                  an earlier one counts behind that
                                  open
@@ -25,19 +26,22 @@ import trio
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.telling import Told
 from kafscale.cluster.topics.index import Topic
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
+from kafscale.formats.manifest_checkpoint import KnownPartition
 from kafscale.formats.placements import decided_begin
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_objects import WalObject
-from kafscale.log.hand_over import Acquisition, acquire_partition, release_partition
+from kafscale.log.hand_over import Acquisition, acquire_partition, contents_of, known_from, release_partition
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
 from kafscale.log.recovering import Recovering
 from kafscale.log.replaying import RestoreBefore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from kafscale.wire.messages.broker_heartbeat import ReleasedPartition
 
 RETRY_SECONDS = 1.0
 ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects
@@ -58,7 +62,8 @@ class Leading:
     """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
 
     `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
-    metadata soon. `recovering` replays streams, where this broker has one.
+    metadata soon, and gives it what there is of partitions that were released; `told` has what others give so.
+    `recovering` replays streams, where this broker has one.
     """
 
     broker_id: int
@@ -68,7 +73,8 @@ class Leading:
     log: Log
     find_topic: Callable[[bytes], Topic | None]
     spec: Callable[[Topic], TopicSpec]
-    tell: Callable[[int], None]
+    tell: Callable[[int, Sequence[ReleasedPartition]], None]
+    told: Told = attrs.field(factory=Told)
     recovering: Recovering | None = None
     _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
     _more: Signal = attrs.field(factory=Signal, init=False)
@@ -189,18 +195,33 @@ class Leading:
             await release_partition(self.log, partition)
             self._handed_over[partition_id] = partition.next_offset
         end_offset = self._handed_over.setdefault(partition_id, None)
+        contents = b"" if partition is None else await contents_of(partition)
+        epoch = await self._have_target_lead(partition_id, placement.epoch, end_offset)
+        self._handed_over.pop(partition_id, None)  # its topic may have been deleted meanwhile
+        if placement.target is None:
+            return
+        released: list[ReleasedPartition] = []
+        if contents and epoch is not None:
+            released.append(
+                ReleasedPartition(topic_id=topic.topic_id, partition_index=index, leader_epoch=epoch, contents=contents)
+            )
+        self.tell(placement.target, released)
+
+    async def _have_target_lead(self, partition_id: PartitionId, epoch: int, end_offset: int | None) -> int | None:
+        """Commit that the target leads, from where it was released; return its epoch, None if another one leads."""
+        next_epoch: int | None = None
 
         def lead_elsewhere(current: Placement, number: int) -> Placement:
+            nonlocal next_epoch
+            next_epoch = number
             leader = current.leader if current.target is None else current.target
             new = attrs.evolve(current, leader=leader, epoch=number, target=None)
             if end_offset is None:
                 return new
             return attrs.evolve(new, decided_epoch=number, decided_offset=end_offset, recover=())
 
-        await self.writer.change(topic.topic_id, index, placement.epoch, lead_elsewhere)
-        self._handed_over.pop(partition_id, None)  # its topic may have been deleted meanwhile
-        if placement.target is not None:
-            self.tell(placement.target)
+        is_made = await self.writer.change(*partition_id, epoch, lead_elsewhere)
+        return next_epoch if is_made else None
 
     async def _acquire(self, topic: Topic, index: int, placement: Placement) -> None:
         async def decide(partition: Partition) -> None:
@@ -211,6 +232,7 @@ class Leading:
         if spec.leader_epochs.get(index) != placement.epoch:
             raise Superseded
         how = Acquisition(
+            known=self._known(topic, index, placement),
             begun=begun(placement),
             acknowledged_before=placement.decided_offset if placement.is_decided else 0,
             restoring=self._acquiring,
@@ -221,6 +243,14 @@ class Leading:
         else:
             await acquire_partition(self.log, spec, index, how)
         self._handed_over.pop((topic.topic_id, index), None)
+
+    def _known(self, topic: Topic, index: int, placement: Placement) -> KnownPartition | None:
+        """Return what there is of a partition, if whoever has released it has told, and nobody has led it since."""
+        partition_id = topic.topic_id, index
+        contents = self.told.take(partition_id, placement.epoch)
+        if contents is None or not placement.is_settled or partition_id in self._handed_over:
+            return None
+        return known_from(contents, partition_id, placement.decided_offset)
 
     async def _recover(self, spec: TopicSpec, index: int, streams: Sequence[int], how: Acquisition) -> None:
         if self.recovering is None:

@@ -41,7 +41,7 @@ from kafscale.cluster.brokers.records import (
     rows_of,
 )
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.brokers.telling import Telling
+from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.controller.claim import (
     SEVERAL,
@@ -160,6 +160,7 @@ async def join(
             heartbeats=heartbeats,
             calls=calls,
             telling=telling,
+            told=Told(),
             lease=Lease(liveness, lambda: check.led_at, check.confirm, lambda: heartbeats.disowned_at),
         ),
         watch_seconds=LOOK_SECONDS,

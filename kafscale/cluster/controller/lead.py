@@ -16,7 +16,7 @@ from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.brokers.telling import Telling
+from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.brokers.wakefulness import Wakefulness
 from kafscale.cluster.controller.claim import WATCH_SECONDS, Claimed, LeadCheck, watch_claim
@@ -35,6 +35,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -49,7 +50,13 @@ class Several:
     heartbeats: Heartbeats
     calls: BrokerCalls
     telling: Telling
+    told: Told
     lease: Lease
+
+    def heard(self, request: BrokerHeartbeatRequest) -> bool:
+        """Another broker has sent a heartbeat; tell whether that one may still act."""
+        self.told.note(request.released)  # before anybody looks what is committed, and acts on it
+        return self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""

@@ -243,10 +243,10 @@ class Flusher:
         It ends when nobody appends any more. When it returns, there is nothing of the partition that is not flushed.
         """
         while partition.flushed_offset < partition.next_offset and not partition.closed:
-            if partition.flushed_offset < partition.flushable_offset:
-                await self.flush(partition)
+            if partition.flushable_offset < partition.next_offset:
+                await _next_durable(partition)  # so that all of it is one segment
             else:
-                await _next_durable(partition)
+                await self.flush(partition)
 
     async def _wait_flushed(self, partition: Partition, end_offset: int) -> None:
         """Wait until all below an offset is flushed, or nothing is left below it: what an earlier attempt wrote may

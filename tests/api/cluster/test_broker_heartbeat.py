@@ -23,10 +23,10 @@ async def test_a_broker_alone_knows_of_no_other(autojump_clock: MockClock) -> No
 
 
 async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock: MockClock) -> None:
-    heard: list[tuple[int, int, int]] = []
+    heard: list[BrokerHeartbeatRequest] = []
 
-    def hear(broker_id: int, incarnation: int, revision: int) -> bool:
-        heard.append((broker_id, incarnation, revision))
+    def hear(request: BrokerHeartbeatRequest) -> bool:
+        heard.append(request)
         return len(heard) > 1
 
     async with memory_broker(memory_parts()) as running:
@@ -36,7 +36,7 @@ async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock
             response = await client.request(REQUEST, BrokerHeartbeatResponse)
             assert (response.error_code, response.is_caught_up) == (error_codes.NONE, True)
             assert response.is_fenced == (not is_current)
-        assert heard == [(2, 20, 200)] * 2
+        assert heard == [REQUEST] * 2
 
 
 def test_no_quota_holds_back_what_would_have_a_broker_be_taken_for_dead() -> None:

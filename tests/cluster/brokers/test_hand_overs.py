@@ -11,12 +11,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.leading import RELEASED_LEAST_COUNT
-from kafscale.cluster.brokers.telling import Telling
+from kafscale.cluster.brokers.leading import RELEASED_LEAST_COUNT, RETRY_SECONDS
+from kafscale.cluster.brokers.telling import TOLD_MAX_COUNT, Telling, Told
+from kafscale.cluster.metadata.shared import ATTEMPTS_MAX_SECONDS
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, ReleasedPartition
 from tests.cluster.brokers.test_several import (
     MODES,
     SOON_SECONDS,
@@ -52,7 +54,7 @@ async def forty_each() -> AsyncIterator[tuple[FaultyStore, MemoryBroker, MemoryB
 
 @pytest.mark.parametrize("durability", MODES)
 async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_leader(
-    autojump_clock: MockClock, durability: Durability
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, durability: Durability
 ) -> None:
     bucket = MemoryStore()
     seen = FaultyStore(bucket)
@@ -62,6 +64,7 @@ async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_l
         (index,) = led_by(a.broker)
         await produce_all(a, index, [b"1", b"2"])
         gate = seen.hold(On("list"))
+        monkeypatch.setattr(Told, "take", lambda _self, _partition_id, _leader_epoch: None)
         await move(a, [index], 2)
         await gate.wait_arrived()
         placement = placements(b)[index]
@@ -72,6 +75,69 @@ async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_l
         assert seen.count("put_if_match") == 0
         await produce_all(b, index, [b"3"])
         assert await values(b, index) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_what_the_next_leader_is_told_it_need_not_read(autojump_clock: MockClock, durability: Durability) -> None:
+    bucket = MemoryStore()
+    seen = FaultyStore(bucket)
+    async with Machine(bucket, 1).run(durability) as a, Machine(seen, 2).run(durability) as b:
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(a.broker)
+        await produce_all(a, index, [b"1", b"2"])
+        before = a.broker.services.log.by_name[TOPIC][index]
+        assert before is not None
+        seen.calls.clear()
+        await move(a, [index], 2)
+        await until(lambda: index in led_by(b.broker))
+        assert seen.count(key=f"*/{TOPIC}/*") == 0
+        partition = b.broker.services.log.by_name[TOPIC][index]
+        assert partition is not None
+        assert partition.manifest.segments == before.manifest.segments
+        await produce_all(b, index, [b"3"])
+        assert await values(b, index) == [b"1", b"2", b"3"]
+        await move(b, [index], 1)
+        await until(lambda: index in led_by(a.broker))
+        assert await values(a, index) == [b"1", b"2", b"3"]
+
+
+async def test_what_was_told_is_old_for_who_has_led_since(autojump_clock: MockClock) -> None:
+    """A broker that can't commit that another one leads leads again itself, with the epoch that it was told of."""
+    bucket = MemoryStore()
+    failing = FaultyStore(bucket)
+    async with Machine(failing, 1).run() as a, Machine(bucket, 2).run() as b:
+        hear = a.broker.services.heard_of
+        assert hear is not None
+        heard: list[BrokerHeartbeatRequest] = []
+
+        def remember(request: BrokerHeartbeatRequest) -> bool:
+            heard.append(request)
+            return hear(request)
+
+        a.broker.services.heard_of = remember
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(b.broker)
+        await produce_all(b, index, [b"1"])
+        await move(b, [index], 1)
+        await until(lambda: index in led_by(a.broker))
+        (told,) = [each for each in heard if each.released]
+        await produce_all(a, index, [b"2"])
+        gate = failing.hold(On("put_if_absent", "*.kfs"))
+        await move(a, [index], 2)
+        await gate.wait_arrived()
+        rule = failing.fail(On("put_if_match", "*/head"))
+        gate.open()
+        await trio.sleep(ATTEMPTS_MAX_SECONDS + RETRY_SECONDS / 2)  # it has given up, and not begun again
+        assert index not in led_by(a.broker)
+        await move(b, [index], 1)
+        hear(told)
+        failing.end(rule)
+        await until(lambda: index in led_by(a.broker))
+        assert placements(a)[index].epoch == told.released[0].leader_epoch
+        await produce_all(a, index, [b"3"])
+        assert await values(a, index) == [b"1", b"2", b"3"]
 
 
 async def test_the_next_leader_looks_at_once(autojump_clock: MockClock) -> None:
@@ -175,12 +241,16 @@ async def test_what_has_not_been_recovered_is_recovered_by_the_next_one(autojump
 class FakeCalls:
     """Answers when it is let; `asked` are the revisions that it was told."""
 
-    asked: list[int] = attrs.field(factory=list)
+    requests: list[BrokerHeartbeatRequest] = attrs.field(factory=list)
     answer: trio.Event = attrs.field(factory=trio.Event)
     fails: bool = False
 
+    @property
+    def asked(self) -> list[int]:
+        return [each.current_metadata_offset for each in self.requests]
+
     async def ask(self, _broker_id: int, message: Any, _response_class: object) -> None:
-        self.asked.append(message.current_metadata_offset)
+        self.requests.append(message)
         await self.answer.wait()
         if self.fails:
             raise BrokerUnavailable("nobody is there")
@@ -207,4 +277,36 @@ async def test_what_is_to_be_told_while_a_broker_is_asked_is_told_together(
         telling.tell(2)
         await trio.sleep(1.0)
         assert calls.asked == [1, 3, 3]
+        nursery.cancel_scope.cancel()
+
+
+def released(number: int, leader_epoch: int = 1) -> ReleasedPartition:
+    return ReleasedPartition(
+        topic_id=bytes(16), partition_index=number, leader_epoch=leader_epoch, contents=b"%d" % leader_epoch
+    )
+
+
+def test_what_is_told_counts_once_and_for_the_epoch_that_it_is_about() -> None:
+    told = Told()
+    told.note([released(0), released(1), released(1, 2), released(2)])
+    assert told.take((bytes(16), 0), 1) == b"1"
+    assert told.take((bytes(16), 0), 1) is None
+    assert told.take((bytes(16), 1), 2) == b"2"
+    assert told.take((bytes(16), 2), 3) is None
+    assert told.take((bytes(16), 2), 1) is None
+
+
+async def test_no_more_is_kept_of_what_nobody_takes_than_so_much(autojump_clock: MockClock) -> None:
+    told, calls = Told(), FakeCalls()
+    told.note(map(released, range(TOLD_MAX_COUNT + 1)))
+    assert told.take((bytes(16), 0), 1) is None
+    assert told.take((bytes(16), 1), 1) == b"1"
+    telling = Telling(broker_id=1, incarnation=1, calls=calls, revision=lambda: 1)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(telling.run)
+        for number in range(TOLD_MAX_COUNT + 1):
+            telling.tell(2, [released(number)])
+        await trio.sleep(1.0)
+        (request,) = calls.requests
+        assert [each.partition_index for each in request.released] == [*range(1, TOLD_MAX_COUNT + 1)]
         nursery.cancel_scope.cancel()

@@ -81,7 +81,7 @@ async def test_a_topic_that_is_deleted_while_a_hand_over_is_committed_ends_nobod
         log=cast(Any, SimpleNamespace(partitions={}, moving={}, by_name={})),
         find_topic=lambda topic_id: None,
         spec=cast(Any, None),
-        tell=lambda broker_id: None,
+        tell=lambda broker_id, released: None,
     )
     await leading._hand_over(cast(Any, SimpleNamespace(topic_id=FIRST, name="t")), 0)
     assert leading._handed_over == {}
