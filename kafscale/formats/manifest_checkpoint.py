@@ -197,12 +197,16 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
     known: dict[PartitionId, KnownPartition] = {}
     position = 0
     for _ in range(partition_count):
+        if position + _PARTITION.size > len(body):
+            break
         topic_id, partition, end_bytes, segment_count = _PARTITION.unpack_from(body, position)
         position += _PARTITION.size
         rows_at = position + end_bytes
         end = rows_at + segment_count * row.size
         known[topic_id, partition] = KnownPartition(body[position:rows_at], body[rows_at:end], row, decided_by)
         position = end
+    if position != len(body) or len(known) != partition_count:
+        raise DamagedObject(f"{key}: its {partition_count} partitions do not take the {len(body)} bytes that it has")
     return known
 
 

@@ -39,7 +39,7 @@ from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_P
 LAST_FLUSH_BYTES = 1 << 20
 LATELY_SECONDS = 1.0
 LAST_FLUSH_MAX_SECONDS = 10.0  # then it is served again, and tried again later
-TOLD_SEGMENTS_MAX_COUNT = 500  # of a partition, 30 KB: what there is of larger ones is listed
+TOLD_SEGMENTS_MAX_COUNT = 500  # of a partition, 30 KB beside the log's end: what there is of larger ones is listed
 
 logger = logging.getLogger(__name__)
 

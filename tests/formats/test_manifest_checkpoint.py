@@ -15,7 +15,7 @@ from crc32c import crc32c
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject
 from kafscale.formats.log_end import PRODUCERS_MAX_COUNT, LogEnd
-from kafscale.formats.manifest_checkpoint import _HEADER, MAGIC, decode_manifests
+from kafscale.formats.manifest_checkpoint import _HEADER, HEADER_BYTES, MAGIC, VERSION, decode_manifests
 from kafscale.formats.producers import Producer
 from kafscale.formats.segment import EpochStart, encode_epochs, encode_producers
 from kafscale.formats.transactions import OpenTransaction
@@ -226,6 +226,19 @@ async def test_every_flipped_or_missing_byte_is_found() -> None:
             decode_manifests("the-key", damaged)
         with pytest.raises(DamagedObject, match="the-key"):
             decode_manifests("the-key", content[:position])
+
+
+async def test_one_whose_partitions_are_not_as_long_as_it_says_is_refused() -> None:
+    """The checksum is good: a broker has been told it by whoever may send heartbeats."""
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        await flush(log, b"a")
+        content = b"".join(await encode_manifests([log.partition()]))
+    body = content[HEADER_BYTES:]
+    for wrong in (body[:-1], body + b"x", b""):
+        header = _HEADER.pack(MAGIC, VERSION, 1, len(wrong))
+        checksum = crc32c(wrong, crc32c(header)).to_bytes(4, "big")
+        with pytest.raises(DamagedObject, match="the-key"):
+            decode_manifests("the-key", header + checksum + wrong)
 
 
 def test_the_end_of_a_log_comes_back() -> None:
