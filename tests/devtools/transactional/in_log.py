@@ -116,10 +116,18 @@ class _State:
             return 0 <= raised_by <= FENCING_MAX_COUNT and self.has(place)
         return self.status is TransactionState.ONGOING and not raised_by and self.has(place)
 
-    def allows_marker(self, place: TopicPartition, marker: EndMarker) -> bool:
-        wanted = TransactionState.PREPARE_COMMIT if marker.is_commit else TransactionState.PREPARE_ABORT
-        is_its = self.status is wanted and self.value.producer_epoch == marker.producer_epoch
-        return is_its and self.has(place) and marker.coordinator_epoch >= self.leader_epoch
+    def allows_marker(self, place: TopicPartition, marker: EndMarker, *, is_open: bool) -> bool:
+        """Tell whether this outcome is decided.
+
+        That the transaction is complete may arrive late, when a later coordinator had begun without it: that one
+        writes a marker once more, where nothing is open.
+        """
+        if self.value.producer_epoch != marker.producer_epoch:
+            return False
+        if self.status is (TransactionState.PREPARE_COMMIT if marker.is_commit else TransactionState.PREPARE_ABORT):
+            return self.has(place) and marker.coordinator_epoch >= self.leader_epoch
+        completed = TransactionState.COMPLETE_COMMIT if marker.is_commit else TransactionState.COMPLETE_ABORT
+        return self.status is completed and marker.coordinator_epoch > self.leader_epoch and not is_open
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -193,9 +201,9 @@ class LogRules:
             self._fault(each.place, header.base_offset, f"{marker}, and {newest.coordinator} was there")
         newest.coordinator = max(newest.coordinator, marker.coordinator_epoch)
         state = self._state_of(header)
-        if state is None or not state.allows_marker(each.place, marker):
-            self._fault(each.place, header.base_offset, f"nobody has decided on {marker}: {state}")
         spell = self._open[marker.producer_id].pop(each.place, None)
+        if state is None or not state.allows_marker(each.place, marker, is_open=spell is not None):
+            self._fault(each.place, header.base_offset, f"nobody has decided on {marker}: {state}")
         if spell is not None:
             spell.ended_at = each.at
 

@@ -197,6 +197,14 @@ def older_coordinator(log: WrittenLog) -> None:
     log.marker(X, 4, coordinator_epoch=2)
 
 
+def completed_again(log: WrittenLog) -> None:
+    log.marker(X, 3, is_commit=False, coordinator_epoch=3, leader_epoch=3)
+
+
+def completed_otherwise(log: WrittenLog) -> None:
+    log.marker(X, 3, coordinator_epoch=4, leader_epoch=4)
+
+
 @pytest.mark.parametrize(
     ("plant", "message"),
     [
@@ -205,6 +213,8 @@ def older_coordinator(log: WrittenLog) -> None:
         (decided_otherwise, "payments-0 7: nobody has decided on"),
         (decided_elsewhere, "payments-1 2: nobody has decided on"),
         (decided_by_a_later_coordinator, "payments-1 2: nobody has decided on"),
+        (completed_again, "payments-0 6: nobody has decided on"),
+        (completed_otherwise, "payments-0 6: nobody has decided on"),
         (not_enrolled, "payments-1 2: producer 7 with epoch 3 is not enrolled"),
         (enrolled_afterwards, "payments-0 6: producer 7 with epoch 3 is not enrolled"),
         (complete_too_early, "payments-1 2: tx is complete, and this is open"),
@@ -240,6 +250,13 @@ def test_an_id_may_go_on_without_saying_that_its_transaction_was_complete() -> N
     log.marker(X, 1)
     log.state(S.ONGOING, 1, X)
     log.data(X, 1)
+    assert log.rules().faults == []
+
+
+def test_that_a_transaction_is_complete_may_arrive_when_the_next_coordinator_has_begun_without_it() -> None:
+    """What the former one had sent when it ended: seed 24626."""
+    log = sound()
+    log.marker(X, 3, is_commit=False, coordinator_epoch=4, leader_epoch=4)
     assert log.rules().faults == []
 
 
