@@ -22,6 +22,7 @@ from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse, Rel
 
 # Partitions whose contents wait to be told, or to be taken; each is small. Of more the bucket has to tell.
 TOLD_MAX_COUNT = 1_000
+TOLD_MAX_BYTES = 32 << 20  # of what is to be taken: a thousand times what a broker tells of a partition at most
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -70,17 +71,25 @@ class Told:
     """What others have told of partitions that they have released, until it is taken."""
 
     _released: dict[PartitionId, ReleasedPartition] = attrs.field(factory=dict, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
 
     def note(self, released: Iterable[ReleasedPartition]) -> None:
-        """Keep what a broker has told."""
+        """Keep what a broker has told, and of it all the newest, as far as there is room: anybody may send it."""
         for each in released:
             partition_id = each.topic_id, each.partition_index
-            self._released.pop(partition_id, None)
+            self._remove(partition_id)
             self._released[partition_id] = each
-        while len(self._released) > TOLD_MAX_COUNT:
-            del self._released[next(iter(self._released))]
+            self._size_bytes += len(each.contents)
+        while len(self._released) > TOLD_MAX_COUNT or self._size_bytes > TOLD_MAX_BYTES:
+            self._remove(next(iter(self._released)))
 
     def take(self, partition_id: PartitionId, leader_epoch: int) -> bytes | None:
         """Return, once, what there was of a partition when this epoch of it began, if somebody has told that."""
-        told = self._released.pop(partition_id, None)
+        told = self._remove(partition_id)
         return told.contents if told is not None and told.leader_epoch == leader_epoch else None
+
+    def _remove(self, partition_id: PartitionId) -> ReleasedPartition | None:
+        told = self._released.pop(partition_id, None)
+        if told is not None:
+            self._size_bytes -= len(told.contents)
+        return told

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers.leading import RELEASED_LEAST_COUNT, RETRY_SECONDS
-from kafscale.cluster.brokers.telling import TOLD_MAX_COUNT, Telling, Told
+from kafscale.cluster.brokers.telling import TOLD_MAX_BYTES, TOLD_MAX_COUNT, Telling, Told
 from kafscale.cluster.metadata.shared import ATTEMPTS_MAX_SECONDS
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
@@ -294,6 +294,20 @@ def test_what_is_told_counts_once_and_for_the_epoch_that_it_is_about() -> None:
     assert told.take((bytes(16), 1), 2) == b"2"
     assert told.take((bytes(16), 2), 3) is None
     assert told.take((bytes(16), 2), 1) is None
+
+
+def test_what_is_told_takes_no_more_memory_than_so_much() -> None:
+    """Whoever may send a heartbeat could send a thousand that are as large as a request may be."""
+    told = Told()
+    large = [attrs.evolve(released(number), contents=bytes(TOLD_MAX_BYTES // 4)) for number in range(3)]
+    told.note([*large, *large, released(3), *large, released(4)])
+    assert told.take((bytes(16), 3), 1) == b"1"
+    assert [told.take((bytes(16), number), 1) is not None for number in range(3)] == [True, True, True]
+    assert told.take((bytes(16), 4), 1) == b"1"
+    told.note([*large, attrs.evolve(released(5), contents=bytes(TOLD_MAX_BYTES))])
+    assert [told.take((bytes(16), number), 1) is not None for number in (0, 1, 2, 5)] == [False, False, False, True]
+    told.note([attrs.evolve(released(6), contents=bytes(TOLD_MAX_BYTES + 1))])
+    assert told.take((bytes(16), 6), 1) is None
 
 
 async def test_no_more_is_kept_of_what_nobody_takes_than_so_much(autojump_clock: MockClock) -> None:
