@@ -3,6 +3,7 @@
 #   make serve SERVE_ARGS="--durability segment"     more options for the broker
 #   make test PYTEST_ARGS="tests/wire -x"            fewer tests
 #   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
+#   make test-spark-next SPARK_NEXT=4.2.1            another PySpark than the newest
 #   make fuzz FUZZ_ARGS="--seed 7"                   the same requests again
 #   make test-simulation SEEDS=5000 FIRST_SEED=9000  other seeds; SIMULATE_ARGS=--short for short ones
 
@@ -10,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 AUDIT_VENV := .venv-audit
 AUDIT_BIN := $(AUDIT_VENV)/bin
+SPARK_NEXT_VENV := .venv-spark-next
+SPARK_NEXT ?= 4.3.0
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -22,7 +25,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help serve test check format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -34,7 +37,7 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go" $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
-	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-faults, make test-compose, make test-go."
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go."
 
 check: $(VENV)/installed-dev ## All of `make test` but the tests
 	$(BIN)/ruff format --check .
@@ -51,6 +54,9 @@ test-java: has-java $(VENV)/installed-dev ## Test with Kafka's own Java tools; n
 
 test-spark: has-java $(VENV)/installed-spark ## Test Spark's readers and writers; needs Java 17 and Maven
 	$(BIN)/python -m pytest -m spark $(PYTEST_ARGS)
+
+test-spark-next: has-java $(SPARK_NEXT_VENV)/installed-$(SPARK_NEXT) ## The same on PySpark SPARK_NEXT=4.3.0, in an environment of its own; without Iceberg, of which there is none for it
+	$(SPARK_NEXT_VENV)/bin/python -m pytest -m spark $(PYTEST_ARGS)
 
 test-simulation: $(VENV)/installed-dev ## Run SEEDS=2000 seeds of the simulation, from FIRST_SEED=1 on; minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate $(SEEDS) --first $(FIRST_SEED) $(SIMULATE_ARGS)
@@ -149,7 +155,7 @@ bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibrati
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
-	rm -rf $(VENV) $(AUDIT_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT_VENV) $(SPARK_NEXT_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find kafscale tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says what is installed, so that only a changed pyproject.toml installs again. The package itself is installed
@@ -173,6 +179,14 @@ $(AUDIT_VENV)/installed: requirements/audit.txt | $(VENV)/bin/python
 	@echo "Installing the tools of make audit and make lock into $(AUDIT_VENV)"
 	@$(BIN)/python -m venv $(AUDIT_VENV)
 	@$(AUDIT_BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# The newest PySpark that the extra `spark` takes: `iceberg`, which `test-spark` has, keeps to an older one.
+$(SPARK_NEXT_VENV)/installed-$(SPARK_NEXT): pyproject.toml | $(VENV)/bin/python
+	@echo "Installing KafScale, PySpark $(SPARK_NEXT) and the development tools into $(SPARK_NEXT_VENV)"
+	@rm -f $(SPARK_NEXT_VENV)/installed-*
+	@$(BIN)/python -m venv $(SPARK_NEXT_VENV)
+	@$(SPARK_NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]' pyspark==$(SPARK_NEXT)
 	@touch $@
 
 $(VENV)/bin/python:

@@ -37,6 +37,10 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+KAFKA_SOURCES: dict[str, dict[str, str]] = {  # by Spark, properties of `tests/spark/pom.xml` other than it has them
+    "4.1": {},
+    "4.2": {"spark.version": "4.2.0", "token.provider.version": "4.2.0"},
+}
 STREAM_START_COUNT = 5
 WORKER_WAS_LATE = "Python worker failed to connect back"
 DRIVER_TIMEOUT_SECONDS = 90.0
@@ -87,6 +91,31 @@ def run_stream(writer: DataStreamWriter) -> None:
         except Exception as exc:  # of Spark's, by its text alone
             if WORKER_WAS_LATE not in str(exc) or attempt == STREAM_START_COUNT:
                 raise
+
+
+def asks_again() -> bool:
+    """Tell whether this pyspark asks a source in Python for more under Trigger.AvailableNow."""
+    major, minor = _minor_version().split(".")
+    return (int(major), int(minor)) >= (4, 2)
+
+
+def kafka_source_versions() -> dict[str, str]:
+    """Return the properties of `tests/spark/pom.xml` for the pyspark that is installed: the newest for later ones."""
+    return KAFKA_SOURCES.get(_minor_version(), KAFKA_SOURCES[max(KAFKA_SOURCES)])
+
+
+def skip_without_kafka_stream() -> None:
+    """Skip a test where the Kafka source is of another Spark, whose streams it can't read for."""
+    import pytest
+
+    if _minor_version() not in KAFKA_SOURCES:
+        pytest.skip(f"the Kafka source of Spark {max(KAFKA_SOURCES)} can't stream on another, whose inside is changed")
+
+
+def _minor_version() -> str:
+    import pyspark
+
+    return ".".join(pyspark.__version__.split(".")[:2])
 
 
 def end_jvm() -> None:

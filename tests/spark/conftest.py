@@ -7,13 +7,13 @@ import pytest
 
 from tests.devtools.process import BrokerProcess, broker_process
 from tests.devtools.registry_values import Values, running_values
-from tests.devtools.spark import resolve_jars, start_spark
+from tests.devtools.spark import kafka_source_versions, resolve_jars, start_spark
 
 
 @pytest.fixture(scope="session")
 def kafka_source_jars(tmp_path_factory) -> list[str]:
     """Of Spark's Kafka source."""
-    return resolve_jars(Path(__file__).with_name("pom.xml"), tmp_path_factory.mktemp("jars"))
+    return resolve_jars(Path(__file__).with_name("pom.xml"), tmp_path_factory.mktemp("jars"), **kafka_source_versions())
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.store.paths import SegmentKey
 from tests.devtools.segment_objects import make_batches, version_2_objects
-from tests.devtools.spark import run_stream
+from tests.devtools.spark import asks_again, run_stream
 
 pytestmark = pytest.mark.spark
 
@@ -55,17 +55,13 @@ def _run(spark, directory: Path, **options: str) -> list[int]:
     return rows
 
 
-def _asks_again(spark) -> bool:
-    return tuple(map(int, spark.version.split(".")[:2])) >= (4, 2)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves sockets open
 @pytest.mark.parametrize("options", [{}, {"maxOffsetsPerTrigger": "7"}, {"minOffsetsPerTrigger": "1000"}])
 def test_windows_close_under_available_now_where_spark_asks_again(spark, tmp_path, options):
     """All but the last, which the watermark is in; on Spark 4.1 none, and a limit ends the run."""
     _put(tmp_path / "bucket", 0, 14)
-    if not _asks_again(spark):
+    if not asks_again():
         assert _run(spark, tmp_path, **options) == []
         return
     assert _run(spark, tmp_path, **options) == [10, 10, 10, 10]
@@ -84,7 +80,7 @@ def test_the_progress_of_a_query_has_metrics_of_the_source_from_spark_4_2_on(spa
     try:
         query.processAllAvailable()
         (source,) = query.recentProgress[0].sources
-        if not _asks_again(spark):
+        if not asks_again():
             assert "@metrics" not in str(source.latestOffset)
             return
         told = json.loads(source.latestOffset)

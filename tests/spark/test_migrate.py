@@ -16,7 +16,7 @@ from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import TOPIC_IDS
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
-from tests.devtools.spark import flush, run_stream, store_of
+from tests.devtools.spark import flush, run_stream, skip_without_kafka_stream, store_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -109,8 +109,7 @@ class Moving:
 def moving(spark, broker, tmp_path) -> Moving:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    if not spark.version.startswith("4.1."):
-        pytest.skip("the Kafka source is that of Spark 4.1")
+    skip_without_kafka_stream()
     topic = next(NAMES)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()

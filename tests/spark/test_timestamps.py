@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.spark import flush, run_stream, store_of, wait_for_topic
+from tests.devtools.spark import flush, run_stream, skip_without_kafka_stream, store_of, wait_for_topic
 
 pytestmark = [
     pytest.mark.spark,
@@ -23,7 +23,6 @@ SECONDS = {  # by partition, of the records; two segments each
 }
 FORMATS = ("kafscale", "kafka")
 LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
-KAFKA_SOURCE_VERSION = "4.1."
 REFUSED = "refused"
 REFUSALS = (
     "No offset matched",
@@ -135,10 +134,7 @@ def refusal(exc: Exception) -> str:
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )
 def test_a_stream_begins_where_one_of_the_kafka_source_does(spark, given, options, tmp_path):
-    if not spark.version.startswith(KAFKA_SOURCE_VERSION):
-        pytest.skip(
-            f"the Kafka source of Spark {KAFKA_SOURCE_VERSION}x can't stream on another, whose inside is changed"
-        )
+    skip_without_kafka_stream()
     ours, theirs = (streamed(spark, format, given(format, **options), tmp_path / format) for format in FORMATS)
     assert ours == theirs
 
