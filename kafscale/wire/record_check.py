@@ -7,8 +7,9 @@ null. What a reader relies on is checked: each record ends where its length says
 last one ends where the batch does. What is learnt on the way, the timestamps and which keys are null, others judge.
 
 Records of one size and shape, as meters, fixed schemas and benchmarks send them, are checked together, a slice of
-bytes for each byte of a length: 150 of them take 13 us, and 78 one by one. Either way can be cut into steps, since a
-batch may have a million records and nobody else is served meanwhile.
+bytes for each byte of a length: 150 of them take 13 us, and 78 one by one. A batch may be several runs of them, as
+timestamp deltas get longer after 64 ms. Either way can be cut into steps, since a batch may have a million records and
+nobody else is served meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ STEP_UNITS: Final = 2048
 """One record or header each, half a microsecond at most; records of one shape are cheaper."""
 ALIKE_UNITS_SHIFT: Final = 4
 ALIKE_MIN_COUNT: Final = 10  # checking fewer records one by one takes less
+RUN_MIN_COUNT: Final = 32  # the same where the end of a run has to be found
+RUN_UNITS: Final = 16  # which takes so much more
 ALIKE_MAX_HEADERS: Final = 8
 COPIED_MAX_BYTES: Final = 512  # of a record: slices of `bytes` are five times as fast as those of a memoryview
 COPIED_IN_ALL_MAX_BYTES: Final = 2 << 20  # a tenth of a millisecond
@@ -45,6 +48,7 @@ _DELTAS_END: Final = 1 << 20  # from here on they have four bytes
 _STAMPS: Final = bytes((delta << 1) ^ (delta >> 7) for delta in range(-64, 64))
 """The zigzag form of every timestamp delta of one byte, in order."""
 _STAMP_RANKS: Final = bytes(max(_STAMPS.find(byte), 0) for byte in range(256))
+_EVEN_FIRST: Final = bytes(range(128, 256, 2))  # the first one of a number of several, not below 0
 
 
 @attrs.define(eq=False, repr=False)
@@ -67,6 +71,7 @@ class RecordCheck:
     _lacks_timestamp: bool = attrs.field(default=False, init=False)  # a record does, and none before it was that early
     _headers_left: int = attrs.field(default=0, init=False)  # of the record at `index`, if they are many
     _record_end: int = attrs.field(default=0, init=False)  # of the same
+    _alike_max_count: int = attrs.field(default=_DELTAS_END, init=False)  # twice as many as were alike before
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -99,12 +104,16 @@ class RecordCheck:
             if self._headers_left:
                 units -= self._take_headers(units)
                 continue
-            taken = self.index
-            end_index = _end_of_width(taken, self.count)
-            if end_index - taken >= ALIKE_MIN_COUNT and self._take_alike(end_index):
-                units -= 1 + ((end_index - taken) >> ALIKE_UNITS_SHIFT)
+            first = self.index
+            end_index = min(_end_of_width(first, self.count), first + self._alike_max_count)
+            if end_index - first >= ALIKE_MIN_COUNT and self._take_alike(end_index):
+                units -= 1 + ((end_index - first) >> ALIKE_UNITS_SHIFT)
+                self._alike_max_count *= 2
+            elif end_index - first > RUN_MIN_COUNT and self._take_alike(self._end_of_run(end_index)):
+                units -= RUN_UNITS + ((end_index - first) >> ALIKE_UNITS_SHIFT)
+                self._alike_max_count = 2 * (self.index - first)
             else:
-                units -= self._take_any(min(end_index, taken + units), units)
+                units -= self._take_any(min(end_index, first + units), units)
         if self.position != len(self.records):
             raise InvalidRecord(f"{self.count} records end at byte {self.position} of {len(self.records)}")
         return max(units, 1)
@@ -229,13 +238,14 @@ class RecordCheck:
         """Check the records up to `end_index` by columns; False, and nothing done, if they are not all of one shape."""
         records, start, first = self.records, self.position, self.index
         count = end_index - first
-        if end_index > _DELTAS_END:
+        if end_index > _DELTAS_END or not count:
             return False
         deltas = _deltas(first, end_index)
         fixed: list[int] = []  # where a length is, which all records must have
         try:
             length, attributes = _note_number(records, start, fixed)
-            delta = attributes + 2
+            stamp = attributes + 1
+            delta = stamp + (1 if records[stamp] < 128 else 2)
             key = delta + len(deltas)
             if length & 1 or length >= 16384 or not _note_rest(records, key, attributes + (length >> 1), fixed):
                 return False
@@ -251,7 +261,11 @@ class RecordCheck:
         for position, column in enumerate(deltas, delta):
             if bytes(records[position:end:size]) != column:
                 return False
-        between = stamp_range(bytes(records[delta - 1 : end : size]), NO_TIMESTAMP_MS - self.base_timestamp_ms)
+        stamps, no_timestamp = bytes(records[stamp:end:size]), NO_TIMESTAMP_MS - self.base_timestamp_ms
+        if delta - stamp == 1:
+            between = stamp_range(stamps, no_timestamp)
+        else:
+            between = _long_stamp_range(stamps, bytes(records[stamp + 1 : end : size]), no_timestamp)
         if between is None:
             return False
         self._least_delta = min(self._least_delta, between[0])
@@ -261,6 +275,20 @@ class RecordCheck:
             self._note_null_keys(first, end_index)
         self.position, self.index = end, end_index
         return True
+
+    def _end_of_run(self, end_index: int) -> int:
+        """Return up to where the records have the length of the next one; its place if they are few, or all."""
+        records, start, first = self.records, self.position, self.index
+        try:
+            length, attributes = _note_number(records, start, [])
+        except IndexError:
+            return first
+        size = attributes - start + (length >> 1)
+        count = min(end_index - first, (len(records) - start) // size)
+        for position in range(start, attributes):
+            column = bytes(records[position : position + count * size : size])
+            count -= len(column.lstrip(column[:1]))
+        return first + count if RUN_MIN_COUNT <= count < end_index - first else first
 
 
 def stamp_range(stamps: bytes, no_timestamp: int) -> tuple[int, int] | None:
@@ -275,10 +303,24 @@ def stamp_range(stamps: bytes, no_timestamp: int) -> tuple[int, int] | None:
     if stamps.translate(None, _STAMPS[low : high + 1]):  # some are not between the first and the last
         ranks = stamps.translate(_STAMP_RANKS)
         low, high = min(ranks), max(ranks)
-    low, high = low - 64, high - 64
-    if low <= no_timestamp <= high:
-        return None if low < high else (_BEYOND, high)
-    return low, high
+    return _told(low - 64, high - 64, no_timestamp)
+
+
+def _long_stamp_range(firsts: bytes, lasts: bytes, no_timestamp: int) -> tuple[int, int] | None:
+    """The same for deltas of two bytes, none of which is below 0; None also for others."""
+    if firsts.translate(None, _EVEN_FIRST) or not lasts.isascii():
+        return None
+    both = bytearray(2 * len(firsts))
+    both[::2], both[1::2] = lasts, firsts
+    numbers = struct.unpack(f">{len(firsts)}H", both)  # in the order of the deltas, as no first byte is below 128
+    least, greatest = ((number >> 2 & 0x1FC0) + (number >> 1 & 63) for number in (min(numbers), max(numbers)))
+    return _told(least, greatest, no_timestamp)
+
+
+def _told(least: int, greatest: int, no_timestamp: int) -> tuple[int, int] | None:
+    if least <= no_timestamp <= greatest:
+        return None if least < greatest else (_BEYOND, greatest)
+    return least, greatest
 
 
 def copied_if_small(records: Buffer, count: int) -> Buffer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import pytest
@@ -103,6 +103,20 @@ def batch_of(raw: bytes, count: int, base_timestamp_ms: int) -> memoryview:
     return memoryview(encode_batch(changed, raw))
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were looked at one by one, each time."""
+    counts: list[int] = []
+    take_any = RecordCheck._take_any
+
+    def watched(self: RecordCheck, end_index: int, units: int) -> int:
+        counts.append(end_index - self.index)
+        return take_any(self, end_index, units)
+
+    monkeypatch.setattr(RecordCheck, "_take_any", watched)
+    return counts
+
+
 sizes = st.sampled_from([0, 1, 55, 60, 63, 64, 100, 600, 8200])
 runs = st.lists(
     st.fixed_dictionaries(
@@ -199,20 +213,72 @@ def test_records_of_one_shape_are_told_the_same_together_as_one_by_one(seed: int
 @pytest.mark.parametrize("key", [None, b"key"])
 @pytest.mark.parametrize("headers", [(), [("a", b"1"), ("b", None)]])
 def test_records_of_one_shape_are_taken_together_up_to_offset_deltas_of_three_bytes(
-    key: bytes | None, headers: Sequence[tuple[str, bytes | None]], monkeypatch: pytest.MonkeyPatch
+    key: bytes | None, headers: Sequence[tuple[str, bytes | None]], alone: list[int]
 ) -> None:
     count = 20_000
     raw = bytes(raw_records([Record(key, b"value", BASE_MS + i % 50, headers) for i in range(count)]))
-    alone: list[int] = []
-    take_any = RecordCheck._take_any
-
-    def watched(self: RecordCheck, end_index: int, units: int) -> int:
-        alone.append(end_index - self.index)
-        return take_any(self, end_index, units)
-
-    monkeypatch.setattr(RecordCheck, "_take_any", watched)
     assert outcome(raw, count, BASE_MS) == oracle(raw, count, BASE_MS)
     assert not alone
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    runs=st.lists(
+        st.tuples(st.sampled_from([1, 10, 31, 32, 33, 100]), st.sampled_from([0, 1, 70, 300, 8000, -70, 9000])),
+        min_size=1,
+        max_size=5,
+    ),
+    mutations=st.integers(0, 2),
+    base=st.sampled_from([BASE_MS, -1, 0]),
+)
+def test_runs_of_records_are_told_the_same_together_as_one_by_one(
+    seed: int, runs: Sequence[tuple[int, int]], mutations: int, base: int
+) -> None:
+    rng = random.Random(seed)
+    records, now_ms = [Record(None, b"value", BASE_MS)], BASE_MS
+    for count, pause_ms in runs:
+        now_ms += pause_ms
+        records += [Record(None, b"value", now_ms + rng.randrange(3)) for _ in range(count)]
+    raw = raw_records(records)
+    for _ in range(mutations):
+        mutated(raw, rng)
+    expected = oracle(bytes(raw), len(records), base)
+    assert mutations or expected is not None
+    assert outcome(bytes(raw), len(records), base) == expected
+    assert outcome(raw, len(records), base, units=rng.choice((1, 20, 500))) == expected
+
+
+@pytest.mark.parametrize("stamp", [b"\x82\1", b"\x83\1", b"\x82\x81", b"\x82\x80\1", b"\x82\x80\x80\1"])
+def test_timestamp_deltas_of_several_bytes(stamp: bytes) -> None:
+    raw = b"".join(raw_record(index, stamp=stamp) for index in range(60))
+    assert outcome(raw, 60) == oracle(raw, 60, BASE_MS)
+
+
+@pytest.mark.parametrize("step_ms", [0, 1, 7])
+def test_a_batch_of_several_moments_is_taken_together_run_by_run(alone: list[int], step_ms: int) -> None:
+    count = 1000
+    raw = bytes(raw_records([Record(None, b"value", BASE_MS + i * step_ms) for i in range(count)]))
+    assert outcome(raw, count) == oracle(raw, count, BASE_MS)
+    assert sum(alone) <= 64  # the last records before the offset deltas, or these, get longer
+
+
+def test_looking_for_runs_costs_no_more_than_a_few_looks_at_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    for name in ("_take_alike", "_end_of_run"):
+        look = getattr(RecordCheck, name)
+
+        def watched(self: RecordCheck, end_index: int, look: Callable[..., object] = look) -> object:
+            nonlocal looked_at
+            looked_at += end_index - self.index
+            return look(self, end_index)
+
+        monkeypatch.setattr(RecordCheck, name, watched)
+    for run in (10, 32, 40, 500):
+        looked_at, count = 0, 20_000
+        raw = bytes(raw_records([Record(None, bytes(index // run % 2), BASE_MS) for index in range(count)]))
+        assert outcome(raw, count) is not None
+        assert looked_at < 8 * count
 
 
 @pytest.mark.parametrize("first", [(1 << 20) - 100, (1 << 20) - 8192 - 50, 8192 - 60, 2 * 8192 - 60, 1 << 27])
