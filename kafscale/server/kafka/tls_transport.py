@@ -20,7 +20,6 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import cast
 
 import attrs
 import trio
@@ -58,10 +57,12 @@ class TlsTransport:
         """Whatever is there, of several records if there are; empty at the end of the stream."""
         parts: list[bytes] = []
         wanted = min(max_bytes, RECEIVE_MAX_BYTES)
+        decrypt = self.secured.tls.read
 
         def read(filled: int) -> int:
-            parts.append(self.secured.tls.read(min(wanted - filled, RECORD_MAX_BYTES)))
-            return len(parts[-1])
+            part = decrypt(min(wanted - filled, RECORD_MAX_BYTES))
+            parts.append(part)
+            return len(part)
 
         await self._receive(wanted, read)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -72,10 +73,10 @@ class TlsTransport:
         Before it is looked at, the socket gathers a feed of it for a moment: clients send record by record.
         """
         wanted = min(len(buffer), RECEIVE_MAX_BYTES)
+        decrypt = self.secured.tls.read
 
         def read(filled: int) -> int:
-            count = self.secured.tls.read(wanted - filled, buffer[filled:wanted])
-            return cast(int, count)  # its stub knows of no other result than bytes
+            return decrypt(wanted - filled, buffer[filled:wanted])  # type: ignore[return-value] # a count, with a buffer
 
         # A part of the next record may be here already.
         least_bytes = min(len(buffer) - RECORD_MAX_BYTES, FEED_MAX_BYTES)
