@@ -82,7 +82,8 @@ async def test_a_row_that_tells_another_earliest_time_is_found(codec: int, wrong
 
 
 async def test_of_a_row_of_many_batches_all_count() -> None:
-    batches = batches_of(*([CREATED_MS, CREATED_MS - number] for number in range(INDEX_ROWS_MAX_COUNT + 100)))
+    times_ms = [CREATED_MS - number * 7919 % 10_007 for number in range(INDEX_ROWS_MAX_COUNT + 100)]  # in no order
+    batches = batches_of(*([CREATED_MS, each] for each in times_ms))
     store = await store_of(batches)
     rows = await rows_of(store)
     assert len(rows) < len(batches)
