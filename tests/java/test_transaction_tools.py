@@ -209,7 +209,8 @@ def test_a_formatter_prints_transactions(java, name, producer):
     (identity,) = {each["producerId"] for each in own}
     assert identity >= 0
     states = [each["transactionStatus"] for each in own]
-    assert states == [0, 1, 2, 4, 1, 3, 5]
+    # That the first one is complete need not be written where the next one begins soon.
+    assert states in ([0, 1, 2, 1, 3, 5], [0, 1, 2, 4, 1, 3, 5])
 
 
 def test_a_replica_is_verified(java, name, producer):
