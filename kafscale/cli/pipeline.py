@@ -323,11 +323,12 @@ class Terminal:
 
 
 def _one_line(error: Exception) -> str:
-    """The message of an error that was meant; of others the kind too, and of Java's stacks the beginning."""
+    """The message of an error that was meant; of others the kind too, and of Java's stacks beginning and root."""
     if isinstance(error, KafScaleError):
         return " ".join(str(error).split())
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2])}"
+    causes = [line for line in lines[2:] if line.startswith("Caused by: ")]
+    return f"{type(error).__name__}: {' '.join([*lines[:2], *causes[-1:]])}"
 
 
 def _read(file: Path) -> Pipeline:

@@ -54,3 +54,21 @@ def test_how_long_the_rest_takes_is_told_from_the_second_batch_on_where_it_gets_
     told = [line.partition(", lag ")[2] for line in capsys.readouterr().err.splitlines()]
     left = ["1000", "900, about 90 s left", "950", "50, about 1 s left", "0", "10000", "9900, about 16 min left"]
     assert told == left
+
+
+def test_the_root_of_a_java_error_was_not_told(capsys):
+    """Of a metastore that lacks a call, "Failed to get table info from metastore" was all."""
+    stack = """An error occurred while calling o219.tableExists.
+: java.lang.RuntimeException: Failed to get table info from metastore sales.orders
+\tat org.apache.iceberg.hive.HiveTableOperations.doRefresh(HiveTableOperations.java:175)
+Caused by: java.lang.RuntimeException: of a client
+\tat org.apache.iceberg.ClientPoolImpl.run(ClientPoolImpl.java:72)
+Caused by: org.apache.thrift.TApplicationException: Invalid method name: 'get_table'
+\t... 12 more
+"""
+    Terminal().mapping_failed("sales.orders", RuntimeError(stack))
+    assert capsys.readouterr().err == (
+        "sales.orders: failed: RuntimeError: An error occurred while calling o219.tableExists. "
+        ": java.lang.RuntimeException: Failed to get table info from metastore sales.orders "
+        "Caused by: org.apache.thrift.TApplicationException: Invalid method name: 'get_table'\n"
+    )

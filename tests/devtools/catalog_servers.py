@@ -62,13 +62,15 @@ def _postgres(*command: str) -> None:
 
 
 @contextmanager
-def java_server(program: Path, jars: Sequence[str], properties: Mapping[str, str]) -> Iterator[str]:
+def java_server(program: Path, jars: Sequence[str], properties: Mapping[str, str], **environ: str) -> Iterator[str]:
     """A Java program of one file that serves what these properties say and prints where; yields its URL."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(jars), str(program)]
     command += [f"{name}={value}" for name, value in properties.items()]
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as errors:
         # Derby, which a Hive metastore brings, writes a log where it is started.
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=directory)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=directory, env={**os.environ, **environ}
+        )
         assert process.stdout is not None
         try:
             url = process.stdout.readline().strip()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.devtools.spark import REPOSITORY, flush, resolve_jars, skip_without_i
 HERE = REPOSITORY / "tests" / "spark" / "catalogs"
 BUCKET = "my-lake"
 REGION = "us-east-1"
+DERBY = "jdbc:derby:memory:metastore;create=true"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,12 +103,12 @@ def rest(rest_jars, tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def hive(tmp_path) -> Iterator[str]:
+def hive_2(tmp_path) -> Iterator[str]:
     """The URL of a Hive metastore that forgets all, of the version that Spark brings with its client."""
     import pyspark
 
     properties = {
-        "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+        "javax.jdo.option.ConnectionURL": DERBY,
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
         "datanucleus.connectionPoolingType": "HikariCP",  # the one of its pools that Spark has
@@ -113,6 +116,37 @@ def hive(tmp_path) -> Iterator[str]:
     }
     jars = [str(Path(pyspark.__file__).parent / "jars" / "*")]
     with java_server(HERE / "HiveMetastore.java", jars, properties) as url:
+        yield url
+
+
+@pytest.fixture
+def hive_3(tmp_path) -> Iterator[str]:
+    """The URL of one of Hive 3."""
+    with metastore(HERE / "Hive3Metastore.java", "hive-standalone-metastore", "3.1.3", tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def hive_4(tmp_path) -> Iterator[str]:
+    """The URL of one of Hive 4."""
+    with metastore(HERE / "Hive4Metastore.java", "hive-standalone-metastore-server", "4.0.1", tmp_path) as url:
+        yield url
+
+
+@contextmanager
+def metastore(program: Path, artifact: str, version: str, directory: Path) -> Iterator[str]:
+    """A metastore that forgets all, as Hive gives it out since version 3."""
+    given = {"metastore.artifact": artifact, "metastore.version": version}
+    jars = resolve_jars(HERE / "metastore.xml", directory / "jars", **given)
+    with tarfile.open(directory / "jars" / f"{artifact}-{version}-bin.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    home = directory / f"apache-hive-metastore-{version}-bin"
+    properties = {
+        "javax.jdo.option.ConnectionURL": DERBY,
+        "javax.jdo.option.ConnectionDriverName": "org.apache.derby.jdbc.EmbeddedDriver",
+        "metastore.warehouse.dir": f"{directory}/warehouse-of-the-server",
+    }
+    with java_server(program, [str(home / "lib" / "*"), *jars], properties, METASTORE_HOME=str(home)) as url:
         yield url
 
 
