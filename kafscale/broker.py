@@ -365,6 +365,7 @@ class Broker:
             flusher.start_soon(self._abort_hanging, lead, log)
             await self._wait_loaded()
             if lead.several is not None:
+                flusher.start_soon(lead.several.balance.meter.run)
                 lead.several.controller.serving.set()
             stop_by = await self._run_connections(lead, log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:

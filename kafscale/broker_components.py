@@ -128,7 +128,10 @@ async def build_services(
         wait_awake=None if several is None else lead.wakefulness.wait,
         has_led_lately=(lambda: True) if several is None else lead.has_led_lately,
         heard_of=None if several is None else several.heard,
+        balance=None if several is None else several.balance,
     )
+    if several is not None:
+        several.balance.meter.partitions = log.partitions.values
     services.following = _following(services, lead)
     transactions.register(metrics)
     groups.state_bytes.register(metrics)

@@ -20,6 +20,7 @@ from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
+    from kafscale.client.balancing import Balance
 
 LIVE, FENCED = "live", "fenced"
 STARTED_AGAIN = {"wal": "on its data directory", "s3-wal": "on any machine, with the same --broker-id"}
@@ -27,7 +28,10 @@ STARTED_AGAIN = {"wal": "on its data directory", "s3-wal": "on any machine, with
 
 @attrs.frozen(kw_only=True)
 class BrokerRow:
-    """One broker. `leads` counts the partitions that it leads or, while it does not serve, that wait for it."""
+    """One broker. `leads` counts the partitions that it leads or, while it does not serve, that wait for it.
+
+    `bytes_per_second` are written and read, as far as that is known.
+    """
 
     broker: int
     address: str
@@ -38,13 +42,17 @@ class BrokerRow:
     leads: int
     durability: str | None
     version: str | None
+    bytes_per_second: int | None
 
 
 @attrs.frozen(kw_only=True)
 class LedRow:
+    """A partition. `bytes_per_second` is told of those only which are among the busiest."""
+
     topic: str
     partition: int
     moves_to: int | None
+    bytes_per_second: int | None
 
 
 _id_argument = click.argument("broker_id", metavar="ID", type=int)
@@ -62,7 +70,9 @@ def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
     """List all brokers, also those that do not serve just now."""
 
     async def use(client: Client) -> None:
-        show(BrokerRow, await _rows(client), as_json=as_json)
+        from kafscale.client.balancing import find_balance
+
+        show(BrokerRow, await _rows(client, await find_balance(client)), as_json=as_json)
 
     run_with_client(bootstrap, use)
 
@@ -75,13 +85,20 @@ def describe_command(broker_id: int, bootstrap: Bootstrap, as_json: bool) -> Non
     """Show broker ID and the partitions that it leads, or that wait for it."""
 
     async def use(client: Client) -> None:
+        from kafscale.client.balancing import find_balance
         from kafscale.client.brokers import list_places
         from kafscale.client.reassignments import list_reassignments
 
-        row = _row_of(await _rows(client), broker_id)
+        balance = await find_balance(client)
+        row = _row_of(await _rows(client, balance), broker_id)
         moving = await list_reassignments(client)
         led = [
-            LedRow(topic=each.topic, partition=each.partition, moves_to=moving.get((each.topic, each.partition)))
+            LedRow(
+                topic=each.topic,
+                partition=each.partition,
+                moves_to=moving.get(each.at),
+                bytes_per_second=None if balance is None else balance.busiest.get(each.at),
+            )
             for each in await list_places(client)
             if each.broker_id == broker_id
         ]
@@ -120,7 +137,7 @@ def drain_command(broker_id: int, undo: bool, timeout_seconds: float, bootstrap:
 @_id_argument
 @bootstrap_option
 def undrain_command(broker_id: int, bootstrap: Bootstrap) -> None:
-    """Have broker ID lead partitions again: they move to it until all brokers lead about as many."""
+    """Have broker ID lead partitions again: they move to it until all brokers have as much to do."""
 
     async def use(client: Client) -> None:
         await _undrain(client, broker_id)
@@ -197,7 +214,7 @@ async def _unshare(settings: Settings) -> None:
             await ending.run(settings.broker_id, directory_id)
 
 
-async def _rows(client: Client) -> list[BrokerRow]:
+async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRow]:
     from kafscale.client.brokers import DRAINING, DURABILITY, STATE, VERSION, broker_configs, list_brokers, list_places
 
     brokers = await list_brokers(client)
@@ -217,9 +234,15 @@ async def _rows(client: Client) -> list[BrokerRow]:
                 leads=led[each.broker_id],
                 durability=known.get(DURABILITY),
                 version=known.get(VERSION),
+                bytes_per_second=_load(balance, each.broker_id),
             )
         )
     return rows
+
+
+def _load(balance: Balance | None, broker_id: int) -> int | None:
+    told = None if balance is None else balance.brokers.get(broker_id)
+    return None if told is None or told.bytes_per_second < 0 else told.bytes_per_second
 
 
 def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
-from kafscale.cli.output import say, show
+from kafscale.cli.output import say, show, show_json
 from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
 from kafscale.errors import NotFound
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kafscale.client import Client
     from kafscale.client.brokers import Place
     from kafscale.client.reassignments import At
+    from kafscale.wire.messages.own.balance import BalancedBroker
 
 CALM_SECONDS = 12.0  # without a move, after which there is none to come: balance is looked at every 5 s
 
@@ -31,6 +32,28 @@ class PartitionRow:
     leader: int | None
     moves_to: int | None
     waits_for: int | None
+
+
+@attrs.frozen(kw_only=True)
+class MoveRow:
+    """A partition that would move. `bytes_per_second` is told where it is among the busiest."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    moves_to: int
+    bytes_per_second: int | None
+
+
+@attrs.frozen(kw_only=True)
+class BalanceRow:
+    """A broker, what it leads and has to do in bytes a second, and what it would."""
+
+    broker: int
+    leads: int
+    bytes_per_second: int | None
+    then_leads: int
+    then_bytes_per_second: int | None
 
 
 @click.group("partitions")
@@ -91,16 +114,25 @@ def move_command(
 
 @command.command("balance")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only show what would move, and what brokers would have to do then.")
 @timeout_option
+@json_option
 @bootstrap_option
-def balance_command(topics: tuple[str, ...], timeout_seconds: float, bootstrap: Bootstrap) -> None:
+def balance_command(
+    topics: tuple[str, ...], dry_run: bool, timeout_seconds: float, as_json: bool, bootstrap: Bootstrap
+) -> None:
     """Forget which brokers partitions of TOPIC, or of all topics, were moved to by hand, and wait for balance.
 
-    Partitions move until all brokers lead about as many, but for those of other topics that were moved by hand.
+    Partitions move until all brokers have about as much to do: by what is written to their partitions and read from
+    them, and by the number of those. What was moved by hand of other topics stays. --json is of --dry-run.
     """
 
     async def use(client: Client) -> None:
-        await _release(client, await _places(client, topics))
+        places = await _places(client, topics)
+        if dry_run:
+            await _show_balance(client, places, topics, as_json)
+            return
+        await _release(client, places)
         await _wait_for_balance(client, timeout_seconds)
 
     run_with_client(bootstrap, use)
@@ -154,6 +186,46 @@ async def _release(client: Client, places: Collection[Place]) -> None:
     say(f"{len(wanted) - len(refused)} partitions had been moved by hand, and may move again")
 
 
+async def _show_balance(client: Client, places: Collection[Place], topics: Collection[str], as_json: bool) -> None:
+    from kafscale.client.balancing import find_balance
+    from kafscale.client.brokers import list_places
+
+    balance = await find_balance(client, topics or None)
+    if balance is None:
+        raise click.ClickException("no broker tells what would move: none decides for all just now, or it is older")
+    leaders = {each.at: each.broker_id for each in (await list_places(client) if topics else places)}
+    moves = [
+        MoveRow(
+            topic=at[0],
+            partition=at[1],
+            leader=leaders.get(at),
+            moves_to=target,
+            bytes_per_second=balance.busiest.get(at),
+        )
+        for at, target in balance.moves.items()
+    ]
+    brokers = [_balance_row(each) for each in balance.brokers.values()]
+    if as_json:
+        show_json({"moves": list(map(attrs.asdict, moves)), "brokers": list(map(attrs.asdict, brokers))})
+        return
+    if balance.is_waiting:
+        say("brokers are measuring what they have to do: nothing moves before they have, which takes half a minute")
+    show(MoveRow, moves)
+    click.echo()
+    show(BalanceRow, brokers)
+
+
+def _balance_row(told: BalancedBroker) -> BalanceRow:
+    is_known = told.bytes_per_second >= 0
+    return BalanceRow(
+        broker=told.broker_id,
+        leads=told.partition_count,
+        bytes_per_second=told.bytes_per_second if is_known else None,
+        then_leads=told.planned_partition_count,
+        then_bytes_per_second=told.planned_bytes_per_second if is_known else None,
+    )
+
+
 async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:
     """Wait until brokers lead alike, or as much so as what was moved by hand allows."""
     balance = _Balance(client)
@@ -168,24 +240,36 @@ async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:
 
 @attrs.define
 class _Balance:
-    """How many partitions move, or are to; `led` is what each broker that may lead partitions leads."""
+    """How many partitions move, or are to; `led` is what each broker that may lead partitions leads.
+
+    Where nobody tells what is to move, it is over when all lead as many, or when nothing has moved for a while.
+    """
 
     client: Client
     led: Counter[int] = attrs.field(factory=Counter)
     _calm_since: float | None = None
 
     async def look(self) -> int:
-        import trio
-
-        from kafscale.client.brokers import DRAINING, broker_configs, list_brokers, list_places
-        from kafscale.client.reassignments import list_reassignments
+        from kafscale.client.balancing import find_balance
+        from kafscale.client.brokers import DRAINING, broker_configs, list_brokers
 
         live = [each.broker_id for each in await list_brokers(self.client) if not each.is_fenced]
         configs = await broker_configs(self.client, live)
-        places = await list_places(self.client)
-        moving_count = len(await list_reassignments(self.client))
         self.led = Counter({each: 0 for each in live if configs.get(each, {}).get(DRAINING) != "true"})
-        self.led.update(each.leader for each in places if each.leader in self.led)
+        balance = await find_balance(self.client)
+        if balance is None:
+            return await self._look_at_numbers()
+        self.led.update({each: balance.brokers[each].partition_count for each in self.led if each in balance.brokers})
+        return balance.moving_count + len(balance.moves) + balance.is_waiting
+
+    async def _look_at_numbers(self) -> int:
+        import trio
+
+        from kafscale.client.brokers import list_places
+        from kafscale.client.reassignments import list_reassignments
+
+        self.led.update(each.leader for each in await list_places(self.client) if each.leader in self.led)
+        moving_count = len(await list_reassignments(self.client))
         if moving_count:
             self._calm_since = None
             return moving_count

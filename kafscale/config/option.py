@@ -24,6 +24,7 @@ from kafscale.config.units import format_duration, format_size, parse_duration, 
 from kafscale.config.values import (
     Address,
     AuthorizerKind,
+    BalanceBy,
     Durability,
     GroupAssignor,
     GroupMigrationPolicy,
@@ -258,7 +259,7 @@ def _make_converter() -> cattrs.Converter:
             made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
     for enum_type in (
         *(AuthorizerKind, Durability, GroupAssignor, GroupMigrationPolicy),
-        *(ReplicationFactorPolicy, LogLevel, LogFormat, SaslMechanism, SslClientAuth, SslVersion),
+        *(BalanceBy, ReplicationFactorPolicy, LogLevel, LogFormat, SaslMechanism, SslClientAuth, SslVersion),
     ):
         made.register_structure_hook(enum_type, _word)
         made.register_unstructure_hook(enum_type, str)

@@ -25,6 +25,7 @@ from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
     Address,
     AuthorizerKind,
+    BalanceBy,
     Durability,
     Listener,
     ListenerProtocol,
@@ -403,6 +404,12 @@ class Settings:
         why="Kafka: broker.session.timeout.ms, 9 s. Here a heartbeat costs no write, and nothing is lost by a mistake.",
         least=0.5,
         most=300,
+    )
+    balance_by: BalanceBy = option(
+        BalanceBy.LOAD,
+        "Beside others: partitions move until brokers have as much to do (load), by the bytes that are written and "
+        "read and the number of partitions, or lead as many (number). That of the controller counts.",
+        why="Kafka leaves that to Cruise Control, which weighs both as well.",
     )
     processes_count: int = option(
         1,

@@ -40,6 +40,13 @@ class Durability(enum.StrEnum):
     SEGMENT = "segment"
 
 
+class BalanceBy(enum.StrEnum):
+    """What brokers that share a bucket are to have alike."""
+
+    LOAD = "load"
+    NUMBER = "number"
+
+
 class ReplicationFactorPolicy(enum.StrEnum):
     """What CreateTopics does with a replication factor above 1."""
 

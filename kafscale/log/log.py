@@ -233,7 +233,10 @@ class Log:
         """Serve a partition of an open topic from now on."""
         assert not partition.closed
         partition.is_leaving = False
-        partition.producers.opening_until = trio.current_time() + OPENING_SECONDS
+        now = trio.current_time()
+        if partition.opened_at is None:  # otherwise it is served again
+            partition.opened_at = now
+        partition.producers.opening_until = now + OPENING_SECONDS
         self.moving.pop(partition.partition_id, None)
         self.by_name[partition.topic][partition.index] = partition
         self.partitions[partition.partition_id] = partition

@@ -62,10 +62,15 @@ async def test_brokers_are_listed_also_those_that_have_stopped(two: Several) -> 
 
 async def test_a_broker_is_described_with_what_it_leads(two: Several) -> None:
     await two.create()
-    described = await two.kafscale.json("brokers", "describe", "2")
+    with trio.fail_after(SOON_SECONDS):
+        while (described := await two.kafscale.json("brokers", "describe", "2"))["bytes_per_second"] is None:
+            await trio.sleep(0.05)  # the controller has not been told all loads yet
     led = two.cluster.led_by(2, TOPIC)
     assert described["leads"] == len(led) == COUNT // 2
-    assert described["partitions"] == [{"topic": TOPIC, "partition": index, "moves_to": None} for index in led]
+    assert described["bytes_per_second"] == 0
+    assert described["partitions"] == [
+        {"topic": TOPIC, "partition": index, "moves_to": None, "bytes_per_second": None} for index in led
+    ]
     said = await two.kafscale("brokers", "describe", "7", code=1)
     assert "there is no broker 7; there are 1, 2" in said
 

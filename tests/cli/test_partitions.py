@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
+from kafscale.client import balancing
 from kafscale.cluster.topics.topics import NewTopic
 from tests.cli.conftest import CommandLine
 from tests.cli.test_brokers import TOPIC, Several
-from tests.devtools.loopback_cluster import loopback_cluster
+from tests.devtools.loopback_cluster import SOON_SECONDS, loopback_cluster
 
 COUNT = 4
 
@@ -46,6 +47,35 @@ async def test_what_is_moved_by_hand_stays_until_it_is_balanced(two: Several) ->
     assert "4 partitions had been moved by hand, and may move again\n" in said
     assert "no partition moves any more: broker 1 leads 3, broker 2 leads 3\n" in said
     assert "0 partitions had been moved by hand" in await two.kafscale("partitions", "balance", TOPIC)
+
+
+async def test_what_balance_would_move_is_shown_and_does_not_move(two: Several) -> None:
+    await two.kafscale("partitions", "move", TOPIC, "--to", "2")
+    assert "there is no topic" in await two.kafscale("partitions", "balance", "nope", "--dry-run", code=1)
+    with trio.fail_after(SOON_SECONDS):
+        while not (shown := await two.kafscale.json("partitions", "balance", TOPIC, "--dry-run"))["moves"]:
+            await trio.sleep(0.05)  # the controller has not been told all loads yet
+    assert {(each["topic"], each["leader"], each["moves_to"]) for each in shown["moves"]} == {(TOPIC, 2, 1)}
+    assert [(each["leads"], each["then_leads"]) for each in shown["brokers"]] == [(0, 2), (4, 2)]
+    assert [each["bytes_per_second"] for each in shown["brokers"]] == [0, 0]
+    said = await two.kafscale("partitions", "balance", "--dry-run")
+    assert TOPIC in said
+    assert two.cluster.led_by(2, TOPIC) == list(range(COUNT))
+
+
+async def test_where_no_broker_tells_what_would_move_numbers_are_waited_for(
+    two: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tells_nothing(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(balancing, "find_balance", tells_nothing)
+    await two.kafscale("partitions", "move", TOPIC, "--to", "2")
+    assert "none decides" in await two.kafscale("partitions", "balance", "--dry-run", code=1)
+    said = await two.kafscale("partitions", "balance")
+    assert "no partition moves any more: broker 1 leads 2, broker 2 leads 2\n" in said
+    rows = await two.kafscale.json("brokers", "list")
+    assert [each["bytes_per_second"] for each in rows] == [None, None]
 
 
 async def test_what_is_moved_by_hand_comes_back_after_a_drain(two: Several) -> None:

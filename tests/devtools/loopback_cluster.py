@@ -20,9 +20,10 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.cli import waiting
 from kafscale.client.connection import Connection, connect_to
-from kafscale.cluster.brokers import control, failing_over, leaving
+from kafscale.cluster.brokers import control, failing_over, heartbeats, leaving
 from kafscale.cluster.controller import joining
 from kafscale.config import Address, Durability, Listener
+from kafscale.log import load
 from kafscale.server.kafka.binding import bind
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -35,6 +36,9 @@ LOOK_SECONDS = 0.05  # in the place of what brokers otherwise wait
 _WAITS = (
     (control, "LOOK_SECONDS"),
     (control, "BALANCE_SECONDS"),
+    (heartbeats, "SAMPLE_SECONDS"),
+    (load, "SAMPLE_SECONDS"),
+    (load, "MATURE_SECONDS"),
     (failing_over, "GIVEN_UP_WAIT_SECONDS"),
     (joining, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),

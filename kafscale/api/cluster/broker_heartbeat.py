@@ -1,7 +1,8 @@
 """BrokerHeartbeat (63, KIP-631), version 0: another broker of the same bucket says that one of its incarnations runs.
 
 Kafka's brokers send it to the controller alone. Here the controller sends it to the others, too: the answer tells that
-they run. Version 1 has log directories that have failed (KIP-858); a broker here ends when its own has.
+they run. The controller is told what its sender has to do as well, in a field of our own. Version 1 has log directories
+that have failed (KIP-858); a broker here ends when its own has.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
 
 
-def handle(services: Services, call: Call, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+def handle(services: Services, call: Call, request: LoadedHeartbeatRequest) -> BrokerHeartbeatResponse:
     if services.heard_of is None:
         return BrokerHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
     is_current = services.heard_of(request)
     return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
 
 
-API = Api(63, "BrokerHeartbeat", 0, 0, BrokerHeartbeatRequest, BrokerHeartbeatResponse, handle)
+API = Api(63, "BrokerHeartbeat", 0, 0, LoadedHeartbeatRequest, BrokerHeartbeatResponse, handle)

@@ -16,6 +16,7 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.referrals import Referrals
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.assignment import Assignment
+from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.following import Following
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.client_quotas import ClientQuotas
@@ -32,7 +33,7 @@ from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -47,8 +48,8 @@ class Services:
     tells and changes what is known of them. `heard_of` is to be told of heartbeats; it returns whether whoever sent one
     may still act. `wait_awake` is to be waited for before an answer, as this process may have been suspended, and
     raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the bucket lately that it may.
-    `following` reads what others lead, as far as it is in the bucket. `referrals` remembers whom this broker has sent
-    there.
+    `following` reads what others lead, as far as it is in the bucket. `balance` tells what should move. `referrals`
+    remembers whom this broker has sent there.
     """
 
     metrics: Metrics
@@ -80,7 +81,8 @@ class Services:
     mover: Mover | None = None
     membership: Membership | None = None
     following: Following | None = None
-    heard_of: Callable[[BrokerHeartbeatRequest], bool] | None = None
+    heard_of: Callable[[LoadedHeartbeatRequest], bool] | None = None
+    balance: Balance | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True
     referrals: Referrals = attrs.field(factory=Referrals, init=False)

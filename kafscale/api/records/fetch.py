@@ -359,6 +359,7 @@ async def _read_into(
         slices.release()  # only the first batch of a response may be larger than asked for
     elif slices.buffers:
         look.add(slices, data)
+        partition.recent_bytes += slices.size_bytes
         partition.traffic.bytes_out.value += slices.size_bytes
         if not slices.is_hole:
             partition.traffic.records_out.value += slices.end_offset - offset

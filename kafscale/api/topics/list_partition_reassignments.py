@@ -5,6 +5,8 @@ v0  (flexible) of all topics, or of the partitions that are named
 Those are the partitions that are to be led by another broker than now; a broker that is alone has none. The new leader
 is told as a replica that is added, and the present one as one that is removed. As in Kafka, a partition that does not
 exist is no error.
+
+The controller tells in fields of our own, if it is asked, what each broker has to do, and what balance would move.
 """
 
 from __future__ import annotations
@@ -13,23 +15,32 @@ from collections.abc import Collection, Iterable
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
+from kafscale.cluster.brokers.balance import Balance, BalancePlan, Led
 from kafscale.cluster.mover import Mover
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.wire.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from kafscale.wire.messages.own.balance import (
+    BalancedBroker,
+    BalanceRequest,
+    BalanceResponse,
+    BusyPartition,
+    PlannedMove,
+    ToldBalance,
+)
+
+UNKNOWN_LOAD = -1
 
 
-async def handle(
-    services: Services, call: Call, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
+async def handle(services: Services, call: Call, request: BalanceRequest) -> BalanceResponse:
     mover = services.mover
     if mover is None:
-        return ListPartitionReassignmentsResponse()
+        return BalanceResponse()
+    if request.wants_balance:
+        await services.catch_up()  # another broker may have been told a moment ago what may move
     turns = Turns()
     topics = []
     for topic, indexes in await _asked(services, request):
@@ -37,12 +48,14 @@ async def handle(
         ongoing = _ongoing(services, mover, topic, indexes)
         if ongoing:
             topics.append(OngoingTopicReassignment(name=topic.name, partitions=ongoing))
-    return ListPartitionReassignmentsResponse(topics=topics)
+    balance = services.balance if request.wants_balance else None
+    is_controller = services.assignment.controller_id == services.node.node_id
+    if balance is None or not is_controller:
+        return BalanceResponse(topics=topics)
+    return BalanceResponse(topics=topics, balance=_balance(services, balance, request))
 
 
-async def _asked(
-    services: Services, request: ListPartitionReassignmentsRequest
-) -> Iterable[tuple[Topic, Collection[int] | None]]:
+async def _asked(services: Services, request: BalanceRequest) -> Iterable[tuple[Topic, Collection[int] | None]]:
     """Topics that exist, each once, and the partitions that are asked for; None for all."""
     if request.topics is None:
         return [(topic, None) for topic in services.topics.all()]
@@ -69,12 +82,37 @@ def _ongoing(
     return ongoing
 
 
-API = Api(
-    46,
-    "ListPartitionReassignments",
-    0,
-    0,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    handle,
-)
+def _balance(services: Services, balance: Balance, request: BalanceRequest) -> ToldBalance:
+    names = {topic.topic_id: topic.name for topic in services.topics.all()}
+    released = {topic.topic_id for name in request.released if (topic := services.topics.get(name)) is not None}
+    plan = balance.plan(None if request.releases_all else released)
+    return ToldBalance(
+        is_waiting=plan.is_waiting,
+        brokers=[_balanced(plan, broker_id) for broker_id in sorted(plan.now)],
+        busiest=[
+            BusyPartition(topic=names[topic_id], partition_index=index, bytes_per_second=round(bytes_per_second))
+            for topic_id, row in plan.loads.busiest.items()
+            if topic_id in names
+            for index, bytes_per_second in row.items()
+        ],
+        moves=[
+            PlannedMove(topic=names[each.topic_id], partition_index=each.index, target=each.target)
+            for each in plan.moves
+            if each.topic_id in names
+        ],
+    )
+
+
+def _balanced(plan: BalancePlan, broker_id: int) -> BalancedBroker:
+    now, then = plan.now[broker_id], plan.then.get(broker_id, Led())
+    is_known = plan.loads.is_known
+    return BalancedBroker(
+        broker_id=broker_id,
+        bytes_per_second=round(now.bytes_per_second) if is_known else UNKNOWN_LOAD,
+        partition_count=now.partition_count,
+        planned_bytes_per_second=round(then.bytes_per_second) if is_known else UNKNOWN_LOAD,
+        planned_partition_count=then.partition_count,
+    )
+
+
+API = Api(46, "ListPartitionReassignments", 0, 0, BalanceRequest, BalanceResponse, handle)

@@ -4,6 +4,8 @@
     state       the same in memory, which follows the metadata
     assignment  what the APIs ask, in the place of that of a broker alone
     placing     pure: who is to lead what is new, and what should move for balance
+    loads       what brokers have told of what they have to do
+    balance     what should move, as far as this broker knows
     placements  changes of rows, those of many partitions in one commit
     leading     acquires and releases partitions, as the rows say
     moving      moves that somebody asks for

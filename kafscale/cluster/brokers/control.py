@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Set
 import attrs
 import trio
 
+from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.failing_over import FailOver
 from kafscale.cluster.brokers.liveness import PATIENCE_TIMEOUTS, Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.brokers.records import (
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
@@ -71,6 +71,7 @@ class Controller:
     store: ObjectStore
     namespace: str
     liveness: Liveness
+    balance: Balance
     fail_over: FailOver = attrs.field(init=False)
     serving: trio.Event = attrs.field(factory=trio.Event, init=False)
     _vacancy: ControllerRecord | None = attrs.field(default=None, init=False)  # that this broker has left
@@ -83,7 +84,7 @@ class Controller:
     _needed: Set[int] | None = attrs.field(default=None, init=False)  # the streams that were when it looked last
 
     def __attrs_post_init__(self) -> None:
-        self.fail_over = FailOver(self.state, self.liveness.session_timeout_seconds)
+        self.fail_over = FailOver(self.state, self.liveness.session_timeout_seconds, self.balance.known_loads)
         self.metadata.kept_until = lambda: self._kept_until if self.is_mine else 0
 
     @property
@@ -265,16 +266,8 @@ class Controller:
         if all(record.may_lead for record in live.values()) and trio.current_time() < self._balance_at:
             return
         self._balance_at = trio.current_time() + BALANCE_SECONDS
-        heard = {
-            each: record
-            for each, record in live.items()
-            if (each == self.broker_id or self.liveness.is_heard(each))
-            and not record.is_leaving  # such a one names targets itself, unless others leave, too
-        }
-        eligible = [each for each, record in heard.items() if record.may_lead]
         moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
-        moves = moves_for_balance(self.state.placements, eligible, heard, max(0, MOVES_AT_ONCE_COUNT - moving))
-        await self.writer.name_targets(moves)
+        await self.writer.name_targets(self.balance.moves(max(0, MOVES_AT_ONCE_COUNT - moving)))
 
 
 def _are_most(some: Collection[int], counted: Set[int]) -> bool:

@@ -23,24 +23,27 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 import trio
 
-from kafscale.cluster.brokers.placing import leaders_of_new
+from kafscale.cluster.brokers.loads import UNKNOWN, Loads
+from kafscale.cluster.brokers.placing import Weights, leaders_of_new
 from kafscale.cluster.brokers.records import (
     NEXT_NUMBER_KEY,
     BrokerRecord,
     BrokerState,
     ControllerRecord,
+    Placement,
     record_key,
     rows_of,
 )
-from kafscale.cluster.brokers.state import ClusterState, leaders_count
+from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError
+from kafscale.formats.manifest import PartitionId
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 
@@ -52,12 +55,17 @@ STOPPED_WAIT_SECONDS = 10.0  # for one to come back that has not handed over, as
 logger = logging.getLogger(__name__)
 
 
+def _no_loads() -> Loads:
+    return UNKNOWN
+
+
 @attrs.define(eq=False, repr=False)
 class FailOver:
-    """Has others lead what brokers led that do not any more."""
+    """Has others lead what brokers led that do not any more; those with the least to do by what `loads` tells."""
 
     state: ClusterState
     session_timeout_seconds: float
+    loads: Callable[[], Loads] = _no_loads
     _seen_revision: int = attrs.field(default=-1, init=False)
     _since: dict[tuple[int, int, BrokerState], float] = attrs.field(factory=dict, init=False)  # seen here as it is now
     _next_at: float = attrs.field(default=math.inf, init=False)  # when others may lead for one more
@@ -78,7 +86,7 @@ class FailOver:
         """
         if not lost and not back and not self._may_have_orphans():
             return
-        plan = _Plan(self.state, lost, back, self._ripe())
+        plan = _Plan(self.state, lost, back, self._ripe(), self.loads())
 
         async def make(revision: int) -> Transaction | None:
             if self.state.controller == by:
@@ -127,6 +135,7 @@ class _Plan:
     lost: Mapping[int, str]
     back: Collection[int]
     ripe: Collection[int]
+    loads: Loads
     declared: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     returned: list[int] = attrs.field(factory=list, init=False)
     moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # from whom, to whom
@@ -181,30 +190,63 @@ class _Plan:
         gone = {broker_id for broker_id, record in brokers.items() if record.state is BrokerState.FENCED}
         if not heirs or not (from_whom or gone):
             return {}
-        led = Counter(leaders_count(self.state.placements))
+        orphans = {
+            (topic_id, index): each.recover_from(brokers[each.leader])
+            for topic_id, row in self.state.placements.items()
+            for index, each in enumerate(row)
+            if each.leader in from_whom
+        }
+        if not heirs_with_stream:
+            orphans = {partition_id: streams for partition_id, streams in orphans.items() if not streams}
+        changed = self._without_targets(gone)
+        for partition_id, leader in self._heirs(orphans, heirs, heirs_with_stream).items():
+            current = self.state.placements[partition_id[0]][partition_id[1]]
+            self.moved[current.leader, leader] += 1
+            changed[partition_id] = attrs.evolve(
+                current, leader=leader, epoch=number, target=None, recover=orphans[partition_id]
+            )
+        return self._encoded(changed)
+
+    def _without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
+        """Return what was to be led by who can't any more, without that."""
+        return {
+            (topic_id, index): attrs.evolve(each, target=None)
+            for topic_id, row in self.state.placements.items()
+            for index, each in enumerate(row)
+            if each.target in gone
+        }
+
+    def _heirs(
+        self,
+        orphans: Mapping[PartitionId, Sequence[int]],
+        heirs: Collection[int],
+        heirs_with_stream: Collection[int],
+    ) -> Mapping[PartitionId, int]:
+        """Choose who is to lead what, in the order of what weighs most."""
+        if not orphans:
+            return {}
+        placements = self.state.placements
+        weights = Weights.of(placements, heirs, self.loads)
+        of_brokers = weights.of_brokers(placements)
+        weight_of = {each: weights.of_one(placements, each) for each in orphans}
+        own = {topic_id: Counter(each.leader for each in placements[topic_id]) for topic_id, _ in orphans}
+        chosen: dict[PartitionId, int] = {}
+        for partition_id in sorted(orphans, key=lambda each: -weight_of[each]):
+            able = heirs_with_stream if orphans[partition_id] else heirs
+            (leader,) = leaders_of_new(1, able, of_brokers, own[partition_id[0]])
+            of_brokers[leader] = of_brokers.get(leader, 0) + weight_of[partition_id]
+            own[partition_id[0]][leader] += 1
+            chosen[partition_id] = leader
+        return chosen
+
+    def _encoded(self, changed: Mapping[PartitionId, Placement]) -> Mapping[str, bytes]:
+        rows: dict[bytes, dict[int, Placement]] = {}
+        for (topic_id, index), placement in changed.items():
+            rows.setdefault(topic_id, {})[index] = placement
         puts: dict[str, bytes] = {}
-        for topic_id, placements in self.state.placements.items():
-            recover = {
-                index: each.recover_from(brokers[each.leader])
-                for index, each in enumerate(placements)
-                if each.leader in from_whom
-            }
-            orphans = [index for index, streams in recover.items() if heirs_with_stream or not streams]
-            in_vain = [index for index, each in enumerate(placements) if each.target in gone]
-            if not orphans and not in_vain:
-                continue
-            row = list(placements)
-            for index in in_vain:
-                row[index] = attrs.evolve(row[index], target=None)
-            own = Counter(each.leader for each in row)
-            for index in orphans:
-                streams = recover[index]
-                (leader,) = leaders_of_new(1, heirs_with_stream if streams else heirs, led, own)
-                led[leader] += 1
-                own[leader] += 1
-                self.moved[row[index].leader, leader] += 1
-                row[index] = attrs.evolve(row[index], leader=leader, epoch=number, target=None, recover=streams)
-            puts |= rows_of(topic_id, row, [*orphans, *in_vain])
+        for topic_id, placements in rows.items():
+            row = [placements.get(index, each) for index, each in enumerate(self.state.placements[topic_id])]
+            puts |= rows_of(topic_id, row, list(placements))
         return puts
 
     def report(self) -> None:

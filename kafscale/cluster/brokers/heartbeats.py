@@ -11,6 +11,8 @@ A heartbeat tells up to which revision its sender knows the metadata, and is sen
 placements changed: so who is to lead something looks at the head then, and not up to half a second later.
 An answer tells whether the sender may be what it says: not where it was declared dead, or another incarnation of it is
 known of, by the metadata or by a heartbeat.
+
+The controller is told every few seconds what its sender has to do (`kafscale.cluster.brokers.loads`).
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.liveness import Liveness
+from kafscale.cluster.brokers.loads import load_message
 from kafscale.cluster.brokers.records import NOBODY, BrokerRecord, BrokerState
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
 from kafscale.wire import error_codes
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
 
 PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
 WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
@@ -59,7 +64,7 @@ class Heartbeats:
     `connect` opens a connection to a broker, of which it is given id and record. Raises ProtocolError, KafkaError,
     BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
     as far as it is known here, and `look_soon` has this broker look for one that is later. Without `connect` there are
-    no heartbeats, and so nobody is lost.
+    no heartbeats, and so nobody is lost. `load` tells what this broker has to do.
     """
 
     broker_id: int
@@ -69,6 +74,7 @@ class Heartbeats:
     connect: Connect | None
     revision: Callable[[], int]
     look_soon: Callable[[int], None]
+    load: Callable[[], BrokerLoad]
     _changed: Signal = attrs.field(factory=Signal, init=False)
     disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
     _latest: dict[int, int] = attrs.field(factory=dict, init=False)  # incarnations that are known of
@@ -144,13 +150,20 @@ class Heartbeats:
     async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
         """Send heartbeats as long as a connection lasts; False if there was none."""
         line: Line | None = None
+        load_told_at, is_settled = -math.inf, False
         try:
             with trio.fail_after(self.liveness.session_timeout_seconds):
                 line = await connect(broker_id, record)
             while True:
                 told = self.revision()
+                request = heartbeat(self.broker_id, self.incarnation, told)
+                is_due = trio.current_time() - load_told_at >= SAMPLE_SECONDS or not is_settled
+                if is_due and self._decides(broker_id):
+                    load_told_at, load = trio.current_time(), self.load()
+                    is_settled = load.is_settled
+                    request.load = load_message(load)
                 with trio.fail_after(self.liveness.session_timeout_seconds):
-                    await self._ask(broker_id, line, told)
+                    await self._ask(broker_id, line, request)
                 self.liveness.heard(broker_id, record.incarnation)
                 await self._pause(told)
         except (BrokerUnavailable, ProtocolError, KafkaError, trio.TooSlowError) as exc:
@@ -162,6 +175,9 @@ class Heartbeats:
             if line is not None:
                 await line.aclose()
 
+    def _decides(self, broker_id: int) -> bool:
+        return self.state.controller is not None and self.state.controller.broker_id == broker_id
+
     async def _pause(self, told: int) -> None:
         """Wait for the next heartbeat, for less if there is more to tell."""
         await trio.sleep(PAUSE_LEAST_SECONDS)
@@ -169,20 +185,21 @@ class Heartbeats:
             while self.revision() == told:
                 await self._changed.wait()
 
-    async def _ask(self, broker_id: int, line: Line, revision: int) -> None:
-        response = await line.request(heartbeat(self.broker_id, self.incarnation, revision), BrokerHeartbeatResponse)
+    async def _ask(self, broker_id: int, line: Line, request: LoadedHeartbeatRequest) -> None:
+        response = await line.request(request, BrokerHeartbeatResponse)
         if response.error_code == error_codes.NONE and response.is_fenced:
             self.disowned_at = trio.current_time()
-            self.look_soon(revision + 1)  # which ends this incarnation, if it is true and the bucket can be reached
+            # which ends this incarnation, if it is true and the bucket can be reached
+            self.look_soon(request.current_metadata_offset + 1)
         is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         if is_refused and broker_id not in self._refusing:
             logger.warning("broker %d refuses heartbeats: this one needs ClusterAction on the cluster there", broker_id)
         (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
 
 
-def heartbeat(broker_id: int, incarnation: int, revision: int) -> BrokerHeartbeatRequest:
+def heartbeat(broker_id: int, incarnation: int, revision: int) -> LoadedHeartbeatRequest:
     """Return what an incarnation of a broker sends that knows the metadata up to a revision."""
-    return BrokerHeartbeatRequest(
+    return LoadedHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=incarnation,
         current_metadata_offset=revision,

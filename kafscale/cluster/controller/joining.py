@@ -25,6 +25,7 @@ import attrs
 import trio
 
 import kafscale
+from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
@@ -69,6 +70,7 @@ from kafscale.errors import DeclaredDead, Fenced, NotFound, PlanOutdated, Precon
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.load import LoadMeter
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import EarlierStreams, Streams
 from kafscale.store.base import ObjectStore
@@ -108,6 +110,15 @@ async def join(
         metadata.note_newer(revision)
         check.sooner.set()
 
+    meter = LoadMeter()
+    balance = Balance(
+        broker_id=settings.broker_id,
+        incarnation=incarnation,
+        state=state,
+        liveness=liveness,
+        meter=meter,
+        by=settings.balance_by,
+    )
     controller = Controller(
         broker_id=settings.broker_id,
         incarnation=incarnation,
@@ -117,6 +128,7 @@ async def join(
         store=own_views.background,
         namespace=settings.namespace,
         liveness=liveness,
+        balance=balance,
     )
     heartbeats = Heartbeats(
         broker_id=settings.broker_id,
@@ -126,6 +138,7 @@ async def join(
         connect=connect,
         revision=lambda: metadata.applied.number,
         look_soon=look_soon,
+        load=meter.load,
     )
     calls = BrokerCalls(state, connect)
     telling = Telling(
@@ -156,6 +169,7 @@ async def join(
             state=state,
             writer=writer,
             controller=controller,
+            balance=balance,
             streams=streams,
             heartbeats=heartbeats,
             calls=calls,

@@ -8,12 +8,14 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.leading import begun, decide_begin
 from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
+from kafscale.cluster.brokers.loads import load_of
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Telling, Told
@@ -35,7 +37,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -46,6 +48,7 @@ class Several:
     state: ClusterState
     writer: PlacementWriter
     controller: Controller
+    balance: Balance
     streams: Streams
     heartbeats: Heartbeats
     calls: BrokerCalls
@@ -53,10 +56,13 @@ class Several:
     told: Told
     lease: Lease
 
-    def heard(self, request: BrokerHeartbeatRequest) -> bool:
+    def heard(self, request: LoadedHeartbeatRequest) -> bool:
         """Another broker has sent a heartbeat; tell whether that one may still act."""
         self.told.note(request.released)  # before anybody looks what is committed, and acts on it
-        return self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
+        is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
+        if is_current and request.load is not None:
+            self.balance.take(request.broker_id, request.broker_epoch, load_of(request.load))
+        return is_current
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
@@ -153,6 +159,7 @@ class Lead:
             self.journal.register(metrics)
         if self.several is not None:
             self.several.controller.register(metrics)
+            self.several.balance.meter.register(metrics)
 
     async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
         """Know what earlier incarnations have left of partitions that are led here, before anything is listed of them.

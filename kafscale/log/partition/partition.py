@@ -155,6 +155,8 @@ class Partition:
     latest_round: Round | None = attrs.field(default=None, init=False)
     waiters: set[FetchWaiter] = attrs.field(factory=set, init=False)
     dirty_since: float | None = attrs.field(default=None, init=False)
+    recent_bytes: int = attrs.field(default=0, init=False)  # appended and fetched; who measures it begins anew
+    opened_at: float | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
     closed_error: int = attrs.field(default=NONE, init=False)  # the answer to whoever holds it after it was closed
     is_leaving: bool = attrs.field(default=False, init=False)  # it is to be closed: nobody rewrites segments of it
@@ -286,6 +288,7 @@ class Partition:
                 self.producers.record(header, base_offset, now_ms, durable_before=durable_before)
         if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
             self.epochs.append(EpochStart(self.leader_epoch, base_offset))
+        self.recent_bytes += batch.size_bytes
         self.traffic.bytes_in.value += batch.size_bytes
         self.traffic.records_in.value += header.record_count
         self.tail.append(batch)

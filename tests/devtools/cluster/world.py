@@ -27,8 +27,6 @@ from random import Random
 import attrs
 import trio
 
-from kafscale.cluster.brokers.assignment import ClusterAssignment
-from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.config import CoordinatorSettings, Durability, Settings
@@ -313,10 +311,13 @@ class ClusterSimulation:
         return None
 
     def _imbalance(self) -> str | None:
-        assignment = self.machines[0].newest.broker.services.assignment
-        assert isinstance(assignment, ClusterAssignment)
-        state = assignment.state
-        moves = moves_for_balance(state.placements, self._broker_ids, self._broker_ids, max_count=1)
+        everybody = [machine.newest.broker.services for machine in self.machines]
+        controller = next((each for each in everybody if each.assignment.controller_id == each.node.node_id), None)
+        if controller is None or controller.balance is None:
+            return "nobody is the controller"
+        if controller.balance.loads() is None:
+            return "the controller does not know all loads"
+        moves = controller.balance.moves(max_count=1)
         return f"{moves[0]} is left to be made" if moves else None
 
     async def _look_at_bucket(self) -> None:

@@ -6,12 +6,25 @@ import attrs
 import pytest
 
 from kafscale.wire.codec import decode, encode
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from kafscale.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kafscale.wire.messages.own.balance import BalanceRequest, BalanceResponse
 from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
+from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
 from kafscale.wire.schema import fields_of
 from tests.devtools.wire_messages import some_messages, versions_of
 
-MESSAGES = [(EnrolledRequest, ListTransactionsRequest), (EnrolledResponse, ListTransactionsResponse)]
+MESSAGES = [
+    (EnrolledRequest, ListTransactionsRequest),
+    (EnrolledResponse, ListTransactionsResponse),
+    (LoadedHeartbeatRequest, BrokerHeartbeatRequest),
+    (BalanceRequest, ListPartitionReassignmentsRequest),
+    (BalanceResponse, ListPartitionReassignmentsResponse),
+]
 
 
 @pytest.mark.parametrize(("ours", "kafkas"), MESSAGES)

@@ -1,0 +1,125 @@
+"""What brokers have told the controller of their load, and how old that is. Pure but for a clock.
+
+    each broker     measures what it leads (`kafscale.log.load`), and tells the controller with a heartbeat
+    the controller  keeps what it was told last; of a partition that has just moved, what its former leader told
+
+A load counts while all brokers tell theirs. One that has just begun does not know yet: nothing is evened until it does.
+One that has not told anything for PATIENCE_SECONDS is of an earlier version, which never will; then number counts
+alone, as it does where such a one is the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+import attrs
+import trio
+
+from kafscale.formats.manifest import PartitionId
+from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
+from kafscale.wire.messages.own.load import Load, PartitionLoad, TopicLoad
+
+FRESH_SECONDS = 20.0  # in which a broker tells it a few times
+CARRIED_SECONDS = 45.0  # in which whoever leads a partition now has measured it
+PATIENCE_SECONDS = 30.0
+
+
+@attrs.frozen
+class Loads:
+    """Bytes a second: of the busiest partitions by topic id and index, and by leader, of each of its others."""
+
+    busiest: Mapping[bytes, Mapping[int, float]]
+    others: Mapping[int, float]
+    is_known: bool = True
+
+
+UNKNOWN = Loads({}, {}, is_known=False)
+
+
+@attrs.frozen
+class _Told:
+    incarnation: int
+    load: BrokerLoad
+    at: float
+
+
+@attrs.define(eq=False, repr=False)
+class HeardLoads:
+    """What a broker has heard of loads; it is complete where that is the controller."""
+
+    clock: Callable[[], float] = trio.current_time
+    _told: dict[int, _Told] = attrs.field(factory=dict, init=False)
+    _busiest: dict[PartitionId, tuple[float, float]] = attrs.field(factory=dict, init=False)  # and when it was told
+    _missed_since: dict[int, float] = attrs.field(factory=dict, init=False)
+
+    def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
+        """A broker tells its load."""
+        now = self.clock()
+        self._told[broker_id] = _Told(incarnation, load, now)
+        for partition_id, bytes_per_second in load.busiest.items():
+            self._busiest[partition_id] = bytes_per_second, now
+
+    def look(self, brokers: Mapping[int, int]) -> Loads | None:
+        """Return the loads of these brokers, which are by id their incarnations; None while it is worth to wait."""
+        now = self.clock()
+        told = {each: self.of_broker(each, incarnation) for each, incarnation in brokers.items()}
+        missed = [each for each, load in told.items() if load is None]
+        self._missed_since = {each: self._missed_since.get(each, now) for each in missed}
+        if any(now - since > PATIENCE_SECONDS for since in self._missed_since.values()):
+            return UNKNOWN
+        known = {each: load for each, load in told.items() if load is not None and load.is_settled}
+        if len(known) < len(told):
+            return None
+        return Loads(self._current(now), {each: load.of_others for each, load in known.items()})
+
+    def of_broker(self, broker_id: int, incarnation: int) -> BrokerLoad | None:
+        """Return what an incarnation of a broker has told lately."""
+        told = self._told.get(broker_id)
+        is_fresh = told is not None and told.incarnation == incarnation and self.clock() - told.at <= FRESH_SECONDS
+        return told.load if told is not None and is_fresh else None
+
+    def _current(self, now: float) -> Mapping[bytes, Mapping[int, float]]:
+        self._busiest = {each: known for each, known in self._busiest.items() if now - known[1] <= CARRIED_SECONDS}
+        return by_topic((each, bytes_per_second) for each, (bytes_per_second, _) in self._busiest.items())
+
+
+def by_topic(loads: Iterable[tuple[PartitionId, float]]) -> Mapping[bytes, Mapping[int, float]]:
+    """Sort the loads of partitions by topic id and index."""
+    found: dict[bytes, dict[int, float]] = {}
+    for (topic_id, index), bytes_per_second in loads:
+        found.setdefault(topic_id, {})[index] = bytes_per_second
+    return found
+
+
+def load_message(load: BrokerLoad) -> Load:
+    """Return what a heartbeat has of a load."""
+    return Load(
+        is_settled=load.is_settled,
+        busiest=[
+            TopicLoad(
+                topic_id=topic_id,
+                partitions=[
+                    PartitionLoad(partition_index=index, bytes_per_second=int(each)) for index, each in row.items()
+                ],
+            )
+            for topic_id, row in by_topic(load.busiest.items()).items()
+        ],
+        others_count=load.others_count,
+        others_bytes_per_second=load.others_bytes_per_second,
+    )
+
+
+def load_of(message: Load) -> BrokerLoad:
+    """Return what a heartbeat tells; not more partitions than any broker tells of."""
+    told = (
+        ((topic.topic_id, each.partition_index), each.bytes_per_second)
+        for topic in message.busiest
+        for each in topic.partitions
+    )
+    return BrokerLoad(
+        is_settled=message.is_settled,
+        busiest=dict(islice(told, TOLD_MOST_COUNT)),
+        others_count=message.others_count,
+        others_bytes_per_second=message.others_bytes_per_second,
+    )
