@@ -253,7 +253,9 @@ def _batch_count_to_expect(objects: _Objects) -> int | None:
 
 
 def _batch_count_of_header(objects: _Objects) -> int | None:
-    """Return what the header of version 2 or 3 says; None if it is damaged."""
+    """Return what the header of version 2 or 3 says; None if it is damaged, or came cut off."""
+    if len(objects.head) < segment.HEADER.size:
+        return None
     magic, version, _, base_offset, batch_count, _, _ = segment.HEADER.unpack_from(objects.head)
     is_known = version in (segment.VERSION, segment.VERSION_WITH_TRANSACTIONS)
     whole = is_known and (magic, base_offset) == (segment.HEADER_MAGIC, objects.key.base_offset) and batch_count > 0

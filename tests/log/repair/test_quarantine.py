@@ -17,7 +17,9 @@ from kafscale.formats import segment
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.segment import HEADER
 from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.repair.findings import Kind
 from kafscale.log.repair.quarantine import UNKNOWN_END_GAP
+from kafscale.log.repair.verify_segment import check_segment
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
@@ -529,6 +531,18 @@ async def test_a_sound_segment_that_comes_damaged_twice_in_a_row_is_not_passed_o
             assert first in log.partition().manifest.segments, cut_count
             assert cut.met_count == cut_count
         await expect(log, range(12))
+
+
+async def test_a_header_that_comes_cut_off_is_a_finding() -> None:
+    """It raised struct.error, and ended the broker, where footer and `.index` had come cut off too."""
+    store = FaultyStore(await written())
+    async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+        key = log.partition().manifest.segments[0].key
+    for _ in range(5):
+        cuts = [store.truncate(On(operation, times=1)) for operation in ("get_tail", "get_range", "get")]
+        checked = await check_segment(store, key)
+        assert checked.has(Kind.FOOTER)
+        assert [cut.met_count for cut in cuts] == [1, 1, 1]
 
 
 async def test_the_collection_of_orphans_leaves_a_quarantined_segment_alone(autojump_clock) -> None:
