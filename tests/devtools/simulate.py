@@ -29,7 +29,7 @@ from multiprocessing import get_context
 
 import attrs
 
-from tests.devtools.cluster.mutations import MUTATIONS, NOT_FOUND
+from tests.devtools.cluster.mutations import MUTATIONS
 from tests.devtools.cluster.world import ClusterSimulation
 from tests.devtools.determinism import run_seeded
 from tests.devtools.simulation import Simulation
@@ -38,7 +38,7 @@ from tests.devtools.transactional import mutations as transactional
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
 BRIEF_LINES_COUNT = 12
-ALL_MUTATIONS = {**transactional.MUTATIONS, **MUTATIONS, **NOT_FOUND}
+ALL_MUTATIONS = {**transactional.MUTATIONS, **MUTATIONS}
 CPU_MAX_SECONDS = 60.0  # of one seed; most take less than four
 
 

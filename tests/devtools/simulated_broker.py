@@ -142,8 +142,22 @@ class SimulatedBroker:
         """Have the broker die at a point; to be called before `run`."""
         self._point = CrashPoint(point, passes_count, die=self._die, die_soon=self._die_soon)
 
+    def may_wait_at(self, point: str, wait: Callable[[], Awaitable[None]]) -> None:
+        """Have a point at which `wait_behind` has it wait; to be called before `run`."""
+
+        async def wait_here() -> None:
+            self.spare()
+            await wait()
+
+        self._point = CrashPoint(point, sys.maxsize, die=wait_here)
+
+    def wait_behind(self, passes_count: int) -> None:
+        """Have it wait at its point, once it has passed that so often."""
+        assert self._point is not None
+        self._point.passes_left_count = passes_count
+
     def spare(self) -> None:
-        """Have it die at no point any more."""
+        """Have it die, or wait, at no point any more."""
         if self._point is not None:
             self._point.passes_left_count = sys.maxsize
 

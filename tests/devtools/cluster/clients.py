@@ -111,6 +111,7 @@ class ClusterClients:
             random=random,
             knows=self._knows,
             reads_each=self.extent.reads_often,
+            askers_count=self.extent.askers_count,
             groups=groups,
             stopping=self.stopping,
         )

@@ -11,6 +11,8 @@ from enum import Enum
 
 import attrs
 
+from tests.devtools.cluster.weather import is_succession
+
 
 class Clients(Enum):
     """What belongs together and takes part, or does not."""
@@ -37,7 +39,17 @@ class Extent:
     join_max_seconds: float = 5.0
     calm_max_seconds: float = 2.0  # of load, before the trouble and behind it
     quiet_seconds: Sequence[float] = (60.0,)  # until partitions are balanced, and what is not needed is gone
+    segment_merges_bytes: Sequence[int] = (0, 32 << 10, 256 << 10)
+    segment_delete_delays_ms: Sequence[int] = (0, 100, 60_000)
+    askers_count: int = 0  # about the ends of epochs; 0: perhaps there is one
     reads_often: bool = True  # a reader of each partition; and all is read back before the last restart, too
+
+    @classmethod
+    def of(cls, seed: int, *, is_short: bool = False) -> Extent:
+        """Return that of a seed."""
+        if not is_short:
+            return LONG
+        return SUCCESSION if is_succession(seed) else SHORT
 
 
 LONG = Extent()
@@ -58,4 +70,16 @@ SHORT = Extent(
     calm_max_seconds=0.5,
     quiet_seconds=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 30.0),
     reads_often=False,
+)
+SUCCESSION = attrs.evolve(
+    SHORT,
+    machine_counts=(3,),
+    clients=((Clients.PLAIN,),),
+    partition_count=1,
+    join_max_seconds=0.2,
+    quiet_seconds=(0.0,),
+    segment_merges_bytes=(32 << 10,),
+    segment_delete_delays_ms=(0,),
+    askers_count=5,
+    reads_often=True,
 )

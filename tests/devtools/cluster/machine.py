@@ -8,12 +8,15 @@
     is taken over from  `segment`: the next life starts, with an empty disk, while this one is suspended, or cut off
                         from the bucket, or well; it must end when it notices
 
+In a succession (`weather`) it is suspended at a point, again and again, and ends when it has been declared dead.
+
 Meanwhile its store, network, disk and clock fail as `tests.devtools.troubles` has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 
 import attrs
@@ -78,6 +81,8 @@ class Machine:
 
     async def run(self, turn_count: int) -> None:
         """Trouble the broker that is there, turn after turn; in the end nothing fails or crashes any more."""
+        if self.weather.suspended_at:
+            self.newest.wait_behind(self._passes())
         for _ in range(turn_count):
             await self._turn()
         self._heal(self.newest)
@@ -135,6 +140,8 @@ class Machine:
         await self.start()
 
     def _endings(self) -> list[Callable[[], Awaitable[None]]]:
+        if self.weather.suspended_at:
+            return [trio.lowlevel.checkpoint]  # it ends when it is declared dead
         endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self.stop, self.stop_and_move]
         endings += [self._suspend] * self.weather.suspensions_count + [self._cut_off]
         if self.settings.durability is not Durability.WAL:
@@ -173,6 +180,16 @@ class Machine:
         if not life.has_crashed:
             life.process.resume()
             self.log.note(f"{life.name} goes on")
+
+    def _passes(self) -> int:
+        return self.random.randrange(self.weather.point_passes_max_count)
+
+    async def _suspend_here(self, life: SimulatedBroker) -> None:
+        """Suspend it where one of its tasks is, which calls this."""
+        life.wait_behind(self._passes())
+        life.process.suspend()
+        self.spawn(partial(self._suspend_for_a_while, life))
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _cut_off(self) -> None:
         """The bucket is away for it, in one direction or both."""
@@ -269,8 +286,12 @@ class Machine:
         life.metadata.full = False
         life.metadata.reserved_count = 1_000_000
         self._lines[life] = line
-        if not calm and rng.random() < 0.3:
-            life.will_die_at(rng.choice(POINTS), rng.randrange(self.weather.point_passes_max_count))
+        if self.weather.suspended_at:
+            life.may_wait_at(self.weather.suspended_at, partial(self._suspend_here, life))
+            if not calm:
+                life.wait_behind(self._passes())
+        elif not calm and rng.random() < 0.3:
+            life.will_die_at(rng.choice(POINTS), self._passes())
         if not calm and rng.random() < 0.3:
             life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
         self.lives.append(life)

@@ -3,11 +3,11 @@
     with MUTATIONS["grant before release"]():
         simulate seeds, of which one has to fail
 
-`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one. No seed has found those of NOT_FOUND yet, as
-they take more than one coincidence. What was merged, or is below a log start, is decided in a way that every successor
-sees before anything goes; a look more shows only where a stream is trimmed between the listing and the replay of
-whoever recovers from it. Where an epoch began shows by its first segment too, so that only those count which had
-written none: two, with segments of the same offsets that arrive late, the first before a third one looks.
+`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one, with `--short` where successions are to
+(`weather`). Some take more than one coincidence. What was merged is decided in a way that every successor sees before
+anything goes, so that a look more only shows where one has looked between the merged segment's PUT and its arrival.
+Where an epoch began shows by its first segment too, so that only that of a leader counts which had written none, and
+was asked, or superseded by a third one, behind which a segment of the first has arrived.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
-from tests.devtools.cluster.weather import is_storm
+from tests.devtools.cluster.weather import is_storm, is_succession
 from tests.devtools.cluster.world import durability_of
 from tests.devtools.replaced import replaced
 
@@ -137,20 +137,24 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "overwrite the head": _overwrite_the_head,
     "skip the fence": partial(replaced, _Epoch, "_has_ended", _find_without_fence),
     "late segment accepted": partial(replaced, _Judge, "find_late", _find_nothing_late),
-}
-NOT_FOUND: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "delete without looking": _delete_without_looking,
     "ignore where epochs began": partial(replaced, leading, "begun", _begun_nowhere),
 }
-# What only storms of such a durability find (`weather`), and seldom others.
+# What only storms of such a durability find, and seldom others; and what short seeds do that are successions.
 IN_STORMS: Mapping[str, Durability] = {
     "late segment accepted": Durability.SEGMENT,
+}
+IN_SUCCESSIONS: Mapping[str, Durability] = {
+    "delete without looking": Durability.SEGMENT,
+    "ignore where epochs began": Durability.SEGMENT,
 }
 
 
 def seeds_for(mutation: str) -> Iterator[int]:
-    """Iterate over the seeds that may find a mutation, without end."""
-    durability = IN_STORMS.get(mutation)
-    for seed in count(1):
-        if durability is None or (is_storm(seed) and durability_of(seed) is durability):
-            yield seed
+    """Iterate over the seeds that may find a mutation, without end; they are short if it is one of IN_SUCCESSIONS."""
+    if mutation in IN_STORMS:
+        return (seed for seed in count(1) if is_storm(seed) and durability_of(seed) is IN_STORMS[mutation])
+    if mutation in IN_SUCCESSIONS:
+        of_merges, durability = mutation == "delete without looking", IN_SUCCESSIONS[mutation]
+        return (seed for seed in count(1) if is_succession(seed, of_merges) and durability_of(seed) is durability)
+    return count(1)

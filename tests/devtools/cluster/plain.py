@@ -40,6 +40,7 @@ class PlainClients:
     random: Random
     knows: Knows
     reads_each: bool
+    askers_count: int
     groups: Sequence[MembersOfGroup]
     stopping: trio.Event
     topic: Topic = attrs.field(init=False)
@@ -62,7 +63,7 @@ class PlainClients:
         """Read until cancelled."""
         for reader in self._readers("follower"):
             nursery.start_soon(reader.run)
-        if self._takes_part():
+        for _ in range(self.askers_count or int(self._takes_part())):
             nursery.start_soon(self._epoch_asker().run)
         for group in self.groups:
             group.start(nursery, self.topic, self.stopping)

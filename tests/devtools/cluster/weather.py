@@ -4,7 +4,10 @@ In a storm a broker lives for a moment only. Uploads take longer than it, and th
 brokers have segments of the same offsets under way at once, some of which arrive when the next one has looked already.
 What is read arrives late, so that much happens between two steps of whoever recovers a partition.
 
-In a short seed less happens, and sooner.
+In a short seed less happens, and sooner. Some short seeds are successions: whoever leads is suspended when it is about
+to put a segment, often for longer than it takes others to take over, of whom the next one is suspended when it is about
+to put its first; or, in half of them, when it is about to put a merged one. So several have segments of the same
+offsets that come late, before or after another one has looked.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from random import Random
 import attrs
 
 STORM_PROBABILITY = 0.2
+SUCCESSION_PROBABILITY = 0.1  # of a short seed
 
 
 @attrs.frozen(kw_only=True)
@@ -34,10 +38,13 @@ class Weather:
     reads_max_seconds: Sequence[float] = (0.0,)
     late_max_seconds: Sequence[float] = (0.0, 0.3, 10.0)
     point_passes_max_count: int = 20  # of a crash point, without a crash
+    suspended_at: str = ""  # a point (`tests.devtools.crash_points`), if it is a succession
 
     @classmethod
     def of(cls, seed: int, *, is_short: bool = False) -> Weather:
         """Return that of a seed."""
+        if is_short and is_succession(seed):
+            return SUCCESSION_OF_MERGES if is_succession(seed, of_merges=True) else SUCCESSION
         if is_storm(seed):
             return SHORT_STORM if is_short else STORM
         return SHORT_FAIR if is_short else FAIR
@@ -77,8 +84,26 @@ SHORT_STORM = attrs.evolve(
     links_cut_max_seconds=2.5,
     point_passes_max_count=5,
 )
+SUCCESSION = attrs.evolve(
+    SHORT_STORM,
+    turns_counts=(12,),
+    life_max_seconds=6.0,
+    suspended_at="kfs-put-before",
+    suspended_max_seconds=4.0,
+    uploads_max_seconds=(0.0,),
+    reads_max_seconds=(0.0, 0.3),
+    point_passes_max_count=2,
+)
+SUCCESSION_OF_MERGES = attrs.evolve(SUCCESSION, suspended_at="merge-kfs-put-before")
 
 
 def is_storm(seed: int) -> bool:
     """Tell whether a seed is one."""
     return Random(f"{seed} weather").random() < STORM_PROBABILITY
+
+
+def is_succession(seed: int, of_merges: bool | None = None) -> bool:
+    """Tell whether a seed is one, if it is short; and whether it is merged segments or others that come late."""
+    drawn = Random(f"{seed} weather").random()
+    is_of_merges = drawn >= 1 - SUCCESSION_PROBABILITY / 2
+    return drawn >= 1 - SUCCESSION_PROBABILITY and of_merges in (None, is_of_merges)

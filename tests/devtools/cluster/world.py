@@ -12,6 +12,7 @@ from the brokers and from the bucket, before and after a restart of all. A furth
 (`topics`).
 
 A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
+In some, brokers succeed each other while each of them is suspended in the middle of an upload (`weather`).
 
 The seed's remainder by the number of modes is the durability. `simulate --cluster` runs seeds.
 """
@@ -35,7 +36,7 @@ from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
 from tests.devtools.bucket import read_bucket
 from tests.devtools.cluster.clients import ClusterClients, Part
-from tests.devtools.cluster.extent import LONG, SHORT, Clients, Extent
+from tests.devtools.cluster.extent import Clients, Extent
 from tests.devtools.cluster.head_log import Grant, HeadLog
 from tests.devtools.cluster.links import Links
 from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
@@ -101,7 +102,7 @@ class ClusterSimulation:
     def __attrs_post_init__(self) -> None:
         rng = self._random = Random(f"{self.seed} cluster")
         self.history = History(self.log.note)
-        self.extent = SHORT if self.is_short else LONG
+        self.extent = Extent.of(self.seed, is_short=self.is_short)
         self.weather = Weather.of(self.seed, is_short=self.is_short)
         session_seconds = Random(f"{self.seed} session").choice(self.extent.member_sessions_seconds)
         self.settings = memory_settings(
@@ -111,11 +112,11 @@ class ClusterSimulation:
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
             flush_interval_seconds=rng.choice([0.02, 0.1, 1.0]),
-            segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
+            segment_merge_bytes=rng.choice(self.extent.segment_merges_bytes),
             compaction_check_interval_seconds=rng.choice([2.0, 10.0]),
             cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
             readahead_bytes=rng.choice([0, 4 << 10, 64 << 10]),
-            segment_delete_delay_ms=rng.choice([0, 100, 60_000]),
+            segment_delete_delay_ms=rng.choice(self.extent.segment_delete_delays_ms),
             retention_check_interval_seconds=rng.choice([5.0, 60.0]),
             orphan_check_interval_seconds=rng.choice([5.0, 60.0]),
             orphan_grace_seconds=30.0,
