@@ -56,8 +56,10 @@ class Balance:
     _heard: HeardLoads = attrs.field(factory=HeardLoads, init=False)
 
     def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
-        """Another broker tells its load."""
-        self._heard.take(broker_id, incarnation, load)
+        """A broker tells its load; what nobody knows of by the metadata tells nothing."""
+        record = self.state.brokers.get(broker_id)
+        if record is not None and record.incarnation == incarnation:
+            self._heard.take(broker_id, incarnation, load)
 
     def loads(self) -> Loads | None:
         """Return the loads of all brokers that are heard of; None while it is not known whether all tell theirs."""

@@ -23,6 +23,7 @@ from kafscale.wire.messages.own.load import Load, PartitionLoad, TopicLoad
 FRESH_SECONDS = 20.0  # in which a broker tells it a few times
 CARRIED_SECONDS = 45.0  # in which whoever leads a partition now has measured it
 PATIENCE_SECONDS = 30.0
+CARRIED_MOST_COUNT = 50_000  # partitions, those that were told last: what 250 brokers tell
 
 
 @attrs.frozen
@@ -58,7 +59,10 @@ class HeardLoads:
         now = self.clock()
         self._told[broker_id] = _Told(incarnation, load, now)
         for partition_id, bytes_per_second in load.busiest.items():
+            self._busiest.pop(partition_id, None)
             self._busiest[partition_id] = bytes_per_second, now
+        while len(self._busiest) > CARRIED_MOST_COUNT:
+            del self._busiest[next(iter(self._busiest))]
 
     def look(self, brokers: Mapping[int, int]) -> Loads | None:
         """Return the loads of these brokers, which are by id their incarnations; None while it is worth to wait."""
@@ -111,15 +115,15 @@ def load_message(load: BrokerLoad) -> Load:
 
 
 def load_of(message: Load) -> BrokerLoad:
-    """Return what a heartbeat tells; not more partitions than any broker tells of."""
+    """Return what a heartbeat tells; not more partitions than any broker tells of, and no load below 0."""
     told = (
-        ((topic.topic_id, each.partition_index), each.bytes_per_second)
+        ((topic.topic_id, each.partition_index), max(0, each.bytes_per_second))
         for topic in message.busiest
         for each in topic.partitions
     )
     return BrokerLoad(
         is_settled=message.is_settled,
         busiest=dict(islice(told, TOLD_MOST_COUNT)),
-        others_count=message.others_count,
-        others_bytes_per_second=message.others_bytes_per_second,
+        others_count=max(0, message.others_count),
+        others_bytes_per_second=max(0, message.others_bytes_per_second),
     )

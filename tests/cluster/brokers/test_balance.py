@@ -12,12 +12,15 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers import placing
+from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.failing_over import _Plan
 from kafscale.cluster.brokers.heartbeats import Heartbeats
+from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.loads import UNKNOWN, Loads
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.config import BalanceBy
+from kafscale.log.load import BrokerLoad, LoadMeter
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from tests.cluster.brokers.test_several import Machine, create, led_by, machines, move, produce, until, values
@@ -167,3 +170,27 @@ def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
     plan = _Plan(state, {3: "it is killed"}, (), (1, 2, 3), UNKNOWN)
     assert plan.make(0) is not None
     assert plan.moved == {(3, 1): 3, (3, 2): 1}
+
+
+async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
+    """Anybody may send a heartbeat where nobody has to log in, with any broker id."""
+    state = ClusterState(MemoryMetadataStore())
+    state.brokers = {
+        2: BrokerRecord(
+            incarnation=7, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False
+        )
+    }
+    balance = Balance(
+        broker_id=1,
+        incarnation=1,
+        state=state,
+        liveness=Liveness(1.0),
+        meter=LoadMeter(),
+        by=BalanceBy.LOAD,
+    )
+    load = BrokerLoad(busiest={}, others_count=0, others_bytes_per_second=0, is_settled=True)
+    for broker_id, incarnation in ((2, 6), (2, 8), (3, 7), (2, 7)):
+        balance.take(broker_id, incarnation, load)
+    assert balance._heard.of_broker(2, 7) == load
+    assert list(balance._heard._told) == [2]
+    assert balance._heard.of_broker(2, 8) is None

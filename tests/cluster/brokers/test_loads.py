@@ -4,6 +4,7 @@ import attrs
 
 from kafscale.cluster.brokers.heartbeats import heartbeat
 from kafscale.cluster.brokers.loads import (
+    CARRIED_MOST_COUNT,
     CARRIED_SECONDS,
     FRESH_SECONDS,
     PATIENCE_SECONDS,
@@ -116,3 +117,25 @@ def test_a_heartbeat_stays_small_and_no_more_is_taken() -> None:
     request.load = load_message(load(*many[:-1]))
     assert len(b"".join(encode(request, 0))) < 8 << 10
     assert len(load_of(load_message(load(*many))).busiest) == TOLD_MOST_COUNT
+
+
+def test_whoever_tells_ever_new_partitions_takes_no_more_memory() -> None:
+    """Nobody looks at what was heard, where that is not the controller."""
+    heard = HeardLoads(Clock())
+    for number in range(CARRIED_MOST_COUNT + 10):
+        heard.take(1, 11, load(((TOPIC, number), 1)))
+        if number == CARRIED_MOST_COUNT - 1:
+            heard.take(1, 11, load(((TOPIC, 0), 2)))
+    assert len(heard._busiest) == CARRIED_MOST_COUNT
+    found = heard.look({1: 11})
+    assert found is not None
+    assert found.busiest[TOPIC][0] == 2
+    assert 1 not in found.busiest[TOPIC]
+
+
+def test_a_load_below_nothing_is_none() -> None:
+    told = load_message(load(((TOPIC, 0), -5), others=-7))
+    told.others_count = -1
+    assert load_of(told) == BrokerLoad(
+        busiest={(TOPIC, 0): 0}, others_count=0, others_bytes_per_second=0, is_settled=True
+    )
