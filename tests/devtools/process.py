@@ -49,7 +49,7 @@ class BrokerProcess:
     """One broker and its data directory; not running until `start`.
 
     `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
-    they may be changed between starts.
+    they may be changed between starts. `package` is the directory whose `kafscale` runs, None for what is tested.
     From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones. `protocol` is
     that of the listener of `kafka`, and `client_settings` what a client needs there, by Kafka's names.
     """
@@ -58,6 +58,7 @@ class BrokerProcess:
     options: Sequence[str] = ()
     environ: Mapping[str, str] = attrs.field(factory=dict)
     program: Sequence[str] = KAFSCALE
+    package: Path | None = None
     kafka: Address = _ANY_PORT
     admin: Address = _ANY_PORT
     protocol: str = "PLAINTEXT"
@@ -191,12 +192,16 @@ class BrokerProcess:
         return self.directory / "stderr.log"
 
     def _command(self) -> list[str]:
-        serve = [sys.executable, *self.program, "serve", "--data-dir", str(self.data_dir)]
+        interpreter = [
+            sys.executable,
+            *([] if self.package is None else ["-P"]),
+        ]  # not what is in the directory it is in
+        serve = [*interpreter, *self.program, "serve", "--data-dir", str(self.data_dir)]
         return [*serve, "--listen", f"{self.protocol}={self.kafka}", "--admin-listen", str(self.admin), *self.options]
 
     def _environ(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
-        package = str(Path(kafscale.__file__).parent.parent)
+        package = str(self.package or Path(kafscale.__file__).parent.parent)
         paths = os.pathsep.join(filter(None, [package, inherited.get("PYTHONPATH")]))
         return {**inherited, "PYTHONPATH": paths, **self.environ}
 

@@ -18,10 +18,12 @@ def broker_processes(
     store: S3Process | None = None,
     protocol: str = "PLAINTEXT",
     bucket: Path | None = None,
+    package: Path | None = None,
 ) -> Iterator[Sequence[BrokerProcess]]:
     """Run brokers 1 to `count` for the block, each with a directory of its own; they are killed at its end.
 
-    The bucket is one of `store`, or the directory `bucket`, or one of theirs; `protocol` is that of their listeners.
+    The bucket is one of `store`, or the directory `bucket`, or one of theirs; `protocol` is that of their listeners,
+    and `package` as for a `BrokerProcess`.
     """
     with TemporaryDirectory(prefix="kafscale-") as used, ExitStack() as running:
         directory = Path(used)
@@ -40,6 +42,7 @@ def broker_processes(
                     options=("--several-brokers", "--broker-id", str(broker_id), *at, *options),
                     environ=environ,
                     protocol=protocol,
+                    package=package,
                 )
             )
             for broker_id in range(1, count + 1)
