@@ -47,11 +47,12 @@ from kafscale.wire.schema import mapped
 
 FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
+RETENTION_MAX_MS = 2**62  # for ever; the offset's record has 64 bits for the moment at which it ends
 
 
 async def handle(services: Services, call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
     await prepare_groups(services)
-    retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
+    retention_ms = min(request.retention_time_ms, RETENTION_MAX_MS) if request.retention_time_ms >= 0 else None
     refused: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     topic_ids: dict[str, bytes] = {}

@@ -496,6 +496,15 @@ async def test_a_client_may_choose_the_retention_up_to_version_4(autojump_clock:
         assert kept_ms == expected
 
 
+async def test_a_retention_that_ends_after_all_time_is_taken_for_ever(autojump_clock: MockClock, services: Any) -> None:
+    """It could not be written into the offset's record, so the commit raised struct.error."""
+    request = commit_request({"t": {0: 7}}, retention_time_ms=2**63 - 1)
+    answer = await ask(offset_commit.API, services, request, version=4)
+
+    assert codes(answer.topics) == {"t": {0: e.NONE}}
+    assert services.groups.offsets("g")["t"][0].expire_timestamp_ms >= 2**62
+
+
 async def test_offsets_of_topics_that_the_group_reads_are_not_deleted(autojump_clock: MockClock, services: Any) -> None:
     member_id = await become_stable(services)  # reads "t"
     identity = {"member_id": member_id, "generation_id_or_member_epoch": 1}
