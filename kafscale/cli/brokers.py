@@ -241,8 +241,10 @@ async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRo
 
 
 def _load(balance: Balance | None, broker_id: int) -> int | None:
+    from kafscale.client.balancing import known
+
     told = None if balance is None else balance.brokers.get(broker_id)
-    return None if told is None or told.bytes_per_second < 0 else told.bytes_per_second
+    return None if told is None else known(told.bytes_per_second)
 
 
 def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:

@@ -216,13 +216,14 @@ async def _show_balance(client: Client, places: Collection[Place], topics: Colle
 
 
 def _balance_row(told: BalancedBroker) -> BalanceRow:
-    is_known = told.bytes_per_second >= 0
+    from kafscale.client.balancing import known
+
     return BalanceRow(
         broker=told.broker_id,
         leads=told.partition_count,
-        bytes_per_second=told.bytes_per_second if is_known else None,
+        bytes_per_second=known(told.bytes_per_second),
         then_leads=told.planned_partition_count,
-        then_bytes_per_second=told.planned_bytes_per_second if is_known else None,
+        then_bytes_per_second=known(told.planned_bytes_per_second),
     )
 
 

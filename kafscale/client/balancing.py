@@ -16,6 +16,11 @@ from kafscale.login.failures import check
 from kafscale.wire.messages.own.balance import BalancedBroker, BalanceRequest, BalanceResponse
 
 
+def known(bytes_per_second: int) -> int | None:
+    """Return a load that a broker was told to have; None where it is not known."""
+    return None if bytes_per_second < 0 else bytes_per_second
+
+
 @attrs.frozen(kw_only=True)
 class Balance:
     """What each broker leads and has to do, by id, the busiest partitions, and what would move, and whereto.

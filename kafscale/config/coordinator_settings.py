@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
-from kafscale.config.option import Milliseconds, option, options_of
+from kafscale.config.option import Milliseconds, option
 from kafscale.config.units import MAX_TIMEOUT_MS
 from kafscale.config.values import GroupAssignor, GroupMigrationPolicy
 from kafscale.errors import ConfigError
@@ -101,31 +103,26 @@ class CoordinatorSettings:
         least=1,
     )
 
-    def text(self, attribute: str) -> str:
-        """The value of an option as a user would write it."""
-        wanted = next(each for each in options_of(CoordinatorSettings) if each.attribute == attribute)
-        return wanted.format(getattr(self, attribute))
 
-
-def check_coordinator(settings: CoordinatorSettings) -> None:
-    """Raise ConfigError if two of the options contradict each other."""
+def check_coordinator(settings: CoordinatorSettings, text: Callable[[str], str]) -> None:
+    """Raise ConfigError if two of the options contradict each other; `text` writes one as a user would."""
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
         raise ConfigError(
-            f"--group-min-session-timeout: '{settings.text('group_min_session_timeout_ms')}' is too much; allowed: "
-            f"at most --group-max-session-timeout, which is {settings.text('group_max_session_timeout_ms')}"
+            f"--group-min-session-timeout: '{text('group_min_session_timeout_ms')}' is too much; allowed: "
+            f"at most --group-max-session-timeout, which is {text('group_max_session_timeout_ms')}"
         )
     for kind in ("session_timeout", "heartbeat_interval"):
         name = kind.replace("_", "-")
         wanted, least, most = (f"group_consumer_{each}{kind}_ms" for each in ("", "min_", "max_"))
         if not getattr(settings, least) <= getattr(settings, wanted) <= getattr(settings, most):
             raise ConfigError(
-                f"--group-consumer-{name}: '{settings.text(wanted)}' is out of range; allowed: "
-                f"from --group-consumer-min-{name}, which is {settings.text(least)}, "
-                f"to --group-consumer-max-{name}, which is {settings.text(most)}"
+                f"--group-consumer-{name}: '{text(wanted)}' is out of range; allowed: "
+                f"from --group-consumer-min-{name}, which is {text(least)}, "
+                f"to --group-consumer-max-{name}, which is {text(most)}"
             )
     if settings.group_consumer_heartbeat_interval_ms >= settings.group_consumer_session_timeout_ms:
         raise ConfigError(
-            f"--group-consumer-heartbeat-interval: '{settings.text('group_consumer_heartbeat_interval_ms')}' is too "
+            f"--group-consumer-heartbeat-interval: '{text('group_consumer_heartbeat_interval_ms')}' is too "
             "much; allowed: less than --group-consumer-session-timeout, which is "
-            f"{settings.text('group_consumer_session_timeout_ms')}"
+            f"{text('group_consumer_session_timeout_ms')}"
         )

@@ -461,7 +461,7 @@ class Settings:
         for user in self.super_users:
             if not all(user.partition(":")):
                 raise ConfigError(f"--super-user: '{user}' is no principal; allowed: TYPE:NAME, as in User:alice")
-        check_coordinator(self.coordinator)
+        check_coordinator(self.coordinator, self.text)
         if self.limits.max_message_bytes > min(self.chunk_pool_bytes, self.limits.max_frame_bytes):
             raise ConfigError(
                 f"--max-message-bytes: '{self.text('max_message_bytes')}' is too much; allowed: at most "

@@ -11,14 +11,14 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 
 
-def handle(services: Services, call: Call, request: LoadedHeartbeatRequest) -> BrokerHeartbeatResponse:
+def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> BrokerHeartbeatResponse:
     if services.heard_of is None:
         return BrokerHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
     is_current = services.heard_of(request)
     return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
 
 
-API = Api(63, "BrokerHeartbeat", 0, 0, LoadedHeartbeatRequest, BrokerHeartbeatResponse, handle)
+API = Api(63, "BrokerHeartbeat", 0, 0, OwnHeartbeatRequest, BrokerHeartbeatResponse, handle)

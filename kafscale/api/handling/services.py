@@ -33,7 +33,7 @@ from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -81,7 +81,7 @@ class Services:
     mover: Mover | None = None
     membership: Membership | None = None
     following: Following | None = None
-    heard_of: Callable[[LoadedHeartbeatRequest], bool] | None = None
+    heard_of: Callable[[OwnHeartbeatRequest], bool] | None = None
     balance: Balance | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True

@@ -34,7 +34,7 @@ from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
 from kafscale.wire import error_codes
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 
 PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
 WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
@@ -185,7 +185,7 @@ class Heartbeats:
             while self.revision() == told:
                 await self._changed.wait()
 
-    async def _ask(self, broker_id: int, line: Line, request: LoadedHeartbeatRequest) -> None:
+    async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> None:
         response = await line.request(request, BrokerHeartbeatResponse)
         if response.error_code == error_codes.NONE and response.is_fenced:
             self.disowned_at = trio.current_time()
@@ -197,9 +197,9 @@ class Heartbeats:
         (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
 
 
-def heartbeat(broker_id: int, incarnation: int, revision: int) -> LoadedHeartbeatRequest:
+def heartbeat(broker_id: int, incarnation: int, revision: int) -> OwnHeartbeatRequest:
     """Return what an incarnation of a broker sends that knows the metadata up to a revision."""
-    return LoadedHeartbeatRequest(
+    return OwnHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=incarnation,
         current_metadata_offset=revision,

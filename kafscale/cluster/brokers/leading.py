@@ -41,7 +41,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.recovering import Recovering
 from kafscale.log.replaying import RestoreBefore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
-from kafscale.wire.messages.broker_heartbeat import ReleasedPartition
+from kafscale.wire.messages.own.heartbeat import ReleasedPartition
 
 RETRY_SECONDS = 1.0
 ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects

@@ -100,22 +100,21 @@ class Weights:
 
     def busiest(self, topic_id: bytes) -> Mapping[int, float]:
         """Return the weights of the partitions of a topic whose loads are known one by one."""
-        unit = self.unit_bytes_per_second
-        if unit is None:
-            return {}
-        return {index: 1 + load / unit for index, load in self.loads.busiest.get(topic_id, {}).items()}
+        return {index: self._of(load) for index, load in self.loads.busiest.get(topic_id, {}).items()}
 
     def other(self, leader: int) -> float:
         """Return the weight of each of the other partitions that a broker leads."""
-        unit = self.unit_bytes_per_second
-        return 1 if unit is None else 1 + self.loads.others.get(leader, 0.0) / unit
+        return self._of(self.loads.others.get(leader, 0.0))
 
     def of_one(self, placements: Mapping[bytes, Sequence[Placement]], partition_id: PartitionId) -> float:
         """Return what a single partition weighs."""
         topic_id, index = partition_id
-        unit, loads = self.unit_bytes_per_second, self.loads
-        load = loads.busiest.get(topic_id, {}).get(index)
-        return self.other(placements[topic_id][index].leader) if load is None or unit is None else 1 + load / unit
+        load = self.loads.busiest.get(topic_id, {}).get(index)
+        return self.other(placements[topic_id][index].leader) if load is None else self._of(load)
+
+    def _of(self, bytes_per_second: float) -> float:
+        unit = self.unit_bytes_per_second
+        return 1 if unit is None else 1 + bytes_per_second / unit
 
     def of_brokers(self, placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, float]:
         """Return what each broker leads or, where a partition is to move, is to lead, together."""

@@ -18,7 +18,8 @@ from kafscale.cluster.brokers.heartbeats import heartbeat
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.formats.manifest import PartitionId
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse, ReleasedPartition
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from kafscale.wire.messages.own.heartbeat import ReleasedPartition
 
 # Partitions whose contents wait to be told, or to be taken; each is small. Of more the bucket has to tell.
 TOLD_MAX_COUNT = 1_000

@@ -37,7 +37,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -56,7 +56,7 @@ class Several:
     told: Told
     lease: Lease
 
-    def heard(self, request: LoadedHeartbeatRequest) -> bool:
+    def heard(self, request: OwnHeartbeatRequest) -> bool:
         """Another broker has sent a heartbeat; tell whether that one may still act."""
         self.told.note(request.released)  # before anybody looks what is committed, and acts on it
         is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)

@@ -1,25 +1,10 @@
-"""BrokerHeartbeat (key 63, version 0): a broker says that it runs (KIP-631). Only brokers send it.
-
-`released` is KafScale's own: whoever does not know it passes it over, as any unknown tag.
-"""
+"""BrokerHeartbeat (key 63, version 0): a broker says that it runs (KIP-631). Only brokers send it."""
 
 from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, wire
-
-RELEASED_TAG = 10_000  # far from those that Kafka's own fields may get
-
-
-@attrs.define(kw_only=True)
-class ReleasedPartition:
-    """A partition that the receiver leads from now on, with this epoch; `contents` is a checkpoint of its manifest."""
-
-    topic_id: bytes = wire("uuid")
-    partition_index: int = wire("int32")
-    leader_epoch: int = wire("int32")
-    contents: bytes = wire("bytes")
+from kafscale.wire.schema import wire
 
 
 @attrs.define(kw_only=True)
@@ -31,7 +16,6 @@ class BrokerHeartbeatRequest:
     current_metadata_offset: int = wire("int64")
     want_fence: bool = wire("bool")
     want_shut_down: bool = wire("bool")
-    released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=RELEASED_TAG, factory=list)
 
 
 @attrs.define(kw_only=True)

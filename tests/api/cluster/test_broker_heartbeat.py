@@ -8,10 +8,10 @@ from kafscale.api.cluster.broker_heartbeat import API
 from kafscale.server.kafka.dispatch import UNCOUNTED
 from kafscale.wire import error_codes
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 from tests.devtools.memory_broker import memory_broker, memory_parts
 
-REQUEST = LoadedHeartbeatRequest(
+REQUEST = OwnHeartbeatRequest(
     broker_id=2, broker_epoch=20, current_metadata_offset=200, want_fence=False, want_shut_down=False
 )
 
@@ -24,9 +24,9 @@ async def test_a_broker_alone_knows_of_no_other(autojump_clock: MockClock) -> No
 
 
 async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock: MockClock) -> None:
-    heard: list[LoadedHeartbeatRequest] = []
+    heard: list[OwnHeartbeatRequest] = []
 
-    def hear(request: LoadedHeartbeatRequest) -> bool:
+    def hear(request: OwnHeartbeatRequest) -> bool:
         heard.append(request)
         return len(heard) > 1
 

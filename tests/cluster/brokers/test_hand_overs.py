@@ -18,7 +18,7 @@ from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, ReleasedPartition
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, ReleasedPartition
 from tests.cluster.brokers.test_several import (
     MODES,
     SOON_SECONDS,
@@ -109,9 +109,9 @@ async def test_what_was_told_is_old_for_who_has_led_since(autojump_clock: MockCl
     async with Machine(failing, 1).run() as a, Machine(bucket, 2).run() as b:
         hear = a.broker.services.heard_of
         assert hear is not None
-        heard: list[BrokerHeartbeatRequest] = []
+        heard: list[OwnHeartbeatRequest] = []
 
-        def remember(request: BrokerHeartbeatRequest) -> bool:
+        def remember(request: OwnHeartbeatRequest) -> bool:
             heard.append(request)
             return hear(request)
 
@@ -241,7 +241,7 @@ async def test_what_has_not_been_recovered_is_recovered_by_the_next_one(autojump
 class FakeCalls:
     """Answers when it is let; `asked` are the revisions that it was told."""
 
-    requests: list[BrokerHeartbeatRequest] = attrs.field(factory=list)
+    requests: list[OwnHeartbeatRequest] = attrs.field(factory=list)
     answer: trio.Event = attrs.field(factory=trio.Event)
     fails: bool = False
 

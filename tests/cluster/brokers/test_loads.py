@@ -17,7 +17,7 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 
 TOPIC, OTHER = bytes(16), b"\1" * 16
 TWO = {1: 11, 2: 12}
@@ -103,12 +103,12 @@ def test_a_heartbeat_carries_a_load_and_earlier_versions_pass_over_it() -> None:
     )
     request.load = load_message(told)
     sent = b"".join(encode(request, 0))
-    found = decode(LoadedHeartbeatRequest, 0, memoryview(sent))
+    found = decode(OwnHeartbeatRequest, 0, memoryview(sent))
     assert found.load is not None
     assert load_of(found.load) == told
     older = decode(BrokerHeartbeatRequest, 0, memoryview(sent))
     assert (older.broker_id, older.broker_epoch, older.current_metadata_offset) == (1, 11, 5)
-    assert decode(LoadedHeartbeatRequest, 0, memoryview(without)).load is None
+    assert decode(OwnHeartbeatRequest, 0, memoryview(without)).load is None
 
 
 def test_a_heartbeat_stays_small_and_no_more_is_taken() -> None:

@@ -14,14 +14,14 @@ from kafscale.wire.messages.list_partition_reassignments import (
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from kafscale.wire.messages.own.balance import BalanceRequest, BalanceResponse
 from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
-from kafscale.wire.messages.own.load import LoadedHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 from kafscale.wire.schema import fields_of
 from tests.devtools.wire_messages import some_messages, versions_of
 
 MESSAGES = [
     (EnrolledRequest, ListTransactionsRequest),
     (EnrolledResponse, ListTransactionsResponse),
-    (LoadedHeartbeatRequest, BrokerHeartbeatRequest),
+    (OwnHeartbeatRequest, BrokerHeartbeatRequest),
     (BalanceRequest, ListPartitionReassignmentsRequest),
     (BalanceResponse, ListPartitionReassignmentsResponse),
 ]

@@ -1,6 +1,6 @@
-"""BrokerHeartbeat between brokers: what the sender has to do, which the controller is told.
+"""BrokerHeartbeat between brokers: what the sender has released, and for the controller, what it has to do.
 
-OWN_TAG is what a broker has released. Who does not know the field answers as to any heartbeat, and balances without it.
+Who does not know these fields answers as to any heartbeat, and asks the bucket, or balances without them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,16 @@ import attrs
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from kafscale.wire.messages.own import OWN_TAG
 from kafscale.wire.schema import Array, Nullable, wire
+
+
+@attrs.define(kw_only=True)
+class ReleasedPartition:
+    """A partition that the receiver leads from now on, with this epoch; `contents` is a checkpoint of its manifest."""
+
+    topic_id: bytes = wire("uuid")
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    contents: bytes = wire("bytes")
 
 
 @attrs.define(kw_only=True)
@@ -35,5 +45,6 @@ class Load:
 
 
 @attrs.define(kw_only=True)
-class LoadedHeartbeatRequest(BrokerHeartbeatRequest):
+class OwnHeartbeatRequest(BrokerHeartbeatRequest):
+    released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
     load: Load | None = wire(Nullable(Load), tag=OWN_TAG + 1, default=None)
