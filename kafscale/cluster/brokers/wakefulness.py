@@ -27,27 +27,25 @@ class Wakefulness:
 
     look: Callable[[], Awaitable[None]]
     _ticked_at: float = attrs.field(factory=trio.current_time, init=False)
-    _has_looked: trio.Event | None = attrs.field(default=None, init=False)  # since a pause
+    _has_looked: trio.Event | None = attrs.field(default=None, init=False)  # while one looks
 
     async def run(self) -> None:
         """Notice pauses, until cancelled. Raises Fenced."""
         while True:
             await trio.sleep(TICK_SECONDS)
-            if self._was_paused():
-                await self._look()
+            await self.wait()
             self._ticked_at = trio.current_time()
 
     async def wait(self) -> None:
         """Return at once, without a checkpoint; behind a pause of this process when it has looked. Raises Fenced."""
-        if self._has_looked is not None:
-            await self._has_looked.wait()
-        elif self._was_paused():
+        while self._was_paused():
             await self._look()
 
     def _was_paused(self) -> bool:
         return trio.current_time() - self._ticked_at > PAUSE_SECONDS
 
     async def _look(self) -> None:
+        """Look, or wait for whoever does; that one may be cancelled, and then nobody has looked."""
         if self._has_looked is not None:
             await self._has_looked.wait()
             return
@@ -55,7 +53,7 @@ class Wakefulness:
         try:
             with trio.move_on_after(LOOK_MAX_SECONDS), suppress(StoreError, DamagedObject):
                 await self.look()
-        finally:
             self._ticked_at = trio.current_time()
+        finally:
             self._has_looked.set()
             self._has_looked = None

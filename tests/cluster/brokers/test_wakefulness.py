@@ -81,6 +81,43 @@ async def test_who_was_declared_dead_meanwhile_does_not_answer(autojump_clock: M
         await wakefulness.wait()
 
 
+async def test_nobody_answers_who_waited_for_the_look_of_another_that_was_declared_dead(
+    autojump_clock: MockClock,
+) -> None:
+    wakefulness, refused_count = Wakefulness(Bucket(failure=Fenced("declared dead")).look), 0
+    await trio.sleep(2 * PAUSE_SECONDS)
+
+    async def answer() -> None:
+        nonlocal refused_count
+        with pytest.raises(Fenced):
+            await wakefulness.wait()
+        refused_count += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(answer)
+    assert refused_count == 3
+
+
+async def test_a_look_whose_client_went_away_is_taken_up_by_another(autojump_clock: MockClock) -> None:
+    bucket = Bucket(seconds=0.5)
+    wakefulness = Wakefulness(bucket.look)
+    await trio.sleep(2 * PAUSE_SECONDS)
+    answered_at = list[float]()
+
+    async def answer() -> None:
+        await wakefulness.wait()
+        answered_at.append(trio.current_time())
+
+    began = trio.current_time()
+    async with trio.open_nursery() as others:
+        others.start_soon(answer)
+        with trio.move_on_after(0.25):
+            await wakefulness.wait()
+    assert bucket.look_count == 2
+    assert answered_at == [began + 0.75]
+
+
 async def test_nobody_waits_for_a_bucket_that_is_away(autojump_clock: MockClock) -> None:
     wakefulness = Wakefulness(Bucket(seconds=100.0).look)
     await trio.sleep(2 * PAUSE_SECONDS)
