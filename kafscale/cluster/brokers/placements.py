@@ -29,6 +29,7 @@ class _Wanted:
     epoch: int
     change: Change
     is_made: bool | None = None  # False: somebody else has changed the leader epoch
+    is_given_up: bool = False  # nobody waits for it any more
 
 
 @attrs.define(eq=False, repr=False)
@@ -46,9 +47,13 @@ class PlacementWriter:
         """
         wanted = _Wanted(topic_id, index, epoch, change)
         self._waiting.append(wanted)
-        async with self._committing:
-            if wanted.is_made is None:
-                await self._commit_waiting(wanted)
+        try:
+            async with self._committing:
+                if wanted.is_made is None:
+                    await self._commit_waiting()
+        except BaseException:
+            wanted.is_given_up = True  # or the next commit would make it, whenever that is
+            raise
         return bool(wanted.is_made)
 
     async def name_targets(self, moves: Iterable[Move]) -> None:
@@ -64,12 +69,12 @@ class PlacementWriter:
 
         await self.change(move.topic_id, move.index, move.epoch, with_target)
 
-    async def _commit_waiting(self, mine: _Wanted) -> None:
-        batch, self._waiting = self._waiting, []
+    async def _commit_waiting(self) -> None:
+        batch, self._waiting = [each for each in self._waiting if not each.is_given_up], []
         try:
             await self._commit(batch)
         except BaseException:
-            self._waiting[:0] = [each for each in batch if each is not mine]  # each tries by itself, in its turn
+            self._waiting[:0] = batch  # each of the others tries by itself, in its turn
             raise
 
     async def _commit(self, batch: Iterable[_Wanted]) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 import attrs
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, rows_of
@@ -93,3 +93,16 @@ async def test_a_leader_epoch_is_given_once_also_to_brokers_that_ask_at_once(aut
             row[0].epoch for row in writers[1].state.placements.values()
         }
         assert epochs >= {NUMBER, NUMBER + 1}
+
+
+async def test_what_nobody_waits_for_any_more_is_not_made_by_a_later_commit(autojump_clock: MockClock) -> None:
+    """A client has gone that asked for a move, and much later somebody else changes something."""
+    async with writers_of(1, 3) as (writer,):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.change, topic_id(0), 0, 5, decided)
+            await wait_all_tasks_blocked()  # that one is being committed
+            with trio.move_on_after(0.001) as client:
+                await writer.change(topic_id(1), 0, 5, partial(led_by, 2))
+        assert client.cancelled_caught
+        assert await writer.change(topic_id(2), 0, 5, decided)
+        assert [writer.state.placements[topic_id(topic)][0].leader for topic in range(3)] == [1, 1, 1]
