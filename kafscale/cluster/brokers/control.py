@@ -192,7 +192,11 @@ class Controller:
         controller = self.state.controller
         assert controller is not None
         live = self.state.live()
-        lost = {each: why for each, why in self.liveness.lost().items() if each in live}
+        lost = {
+            each: why
+            for each, why in self.liveness.lost().items()
+            if each in live and self.liveness.watches(each, live[each].incarnation)
+        }
         unheard = [each for each in live if each != self.broker_id and not self.liveness.is_heard(each)]
         counted = {*live, self.broker_id}  # this one may be away itself
         if not self._is_last_resort and _are_most(unheard, counted):

@@ -45,7 +45,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError
 from kafscale.formats.manifest import PartitionId
 from kafscale.metrics import CounterFamily, Metrics
-from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST
 
 # Until others lead what a broker led that may acknowledge without a look at the metadata; or the session timeout, where
 # that is longer (`kafscale.cluster.brokers.lease`).
@@ -136,9 +136,13 @@ class _Plan:
     back: Collection[int]
     ripe: Collection[int]
     loads: Loads
+    _incarnations: Mapping[int, int] = attrs.field(init=False)  # that these are about, whoever has begun since
     declared: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     returned: list[int] = attrs.field(factory=list, init=False)
     moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # from whom, to whom
+
+    def __attrs_post_init__(self) -> None:
+        self._incarnations = {broker_id: record.incarnation for broker_id, record in self.state.brokers.items()}
 
     def make(self, revision: int) -> Transaction | None:
         """Plan it; None if there is nothing to do."""
@@ -166,6 +170,8 @@ class _Plan:
         self.forget()
         brokers = dict(self.state.brokers)
         for broker_id, record in self.state.brokers.items():
+            if record.incarnation != self._incarnations.get(broker_id):
+                continue
             if broker_id in self.lost and record.state is BrokerState.LIVE:
                 state = BrokerState.FENCED if record.may_fail_over else BrokerState.AWAY
                 brokers[broker_id] = self.declared[broker_id] = attrs.evolve(record, state=state)
@@ -268,15 +274,17 @@ async def give_up(state: ClusterState, broker_id: int) -> None:
 
     What is only on its machine is lost. When this returns it is fenced; the controller assigns its partitions as soon
     as the broker has had the time to notice, so that `state.led_by` says nothing of it any more. Raises KafkaError
-    BROKER_ID_NOT_REGISTERED if there is none with this id, StoreError.
+    INVALID_REQUEST if it serves, or does again, BROKER_ID_NOT_REGISTERED if there is none with this id, StoreError.
     """
-    if broker_id not in state.brokers:
-        raise KafkaError(BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}.")
     key = record_key(broker_id)
 
     async def plan(revision: int) -> Transaction | None:
         record = state.brokers.get(broker_id)
-        if record is None or record.is_given_up:
+        if record is None:
+            raise KafkaError(BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not registered.")
+        if record.state is BrokerState.LIVE:
+            raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: drain it, and nothing is lost.")
+        if record.is_given_up:
             return None
         fenced = attrs.evolve(record, state=BrokerState.FENCED, is_given_up=True)
         return Transaction(

@@ -91,6 +91,10 @@ class Liveness:
                 found[broker_id] = "its address refuses connections"
         return found
 
+    def watches(self, broker_id: int, incarnation: int) -> bool:
+        """Tell whether what is said of a broker is about this incarnation."""
+        return self._find(broker_id, incarnation) is not None
+
     def is_heard(self, broker_id: int) -> bool:
         """Tell whether this incarnation was heard of, and lately; of all that, where nobody watches."""
         if not self.is_watching:

@@ -62,8 +62,6 @@ class Membership:
         When this returns, that is decided; it takes some seconds to come about. Raises KafkaError INVALID_REQUEST if it
         serves, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
         """
-        if self._record(broker_id).state is BrokerState.LIVE:
-            raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: drain it, and nothing is lost.")
         try:
             await give_up(self.state, broker_id)
         except StoreError as exc:

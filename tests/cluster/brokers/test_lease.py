@@ -12,7 +12,10 @@ from trio.testing import MockClock
 
 from kafscale.cluster.brokers.failing_over import give_up
 from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS
-from kafscale.cluster.brokers.records import BrokerState
+from kafscale.cluster.brokers.records import BrokerState, record_key
+from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
 from kafscale.config import Durability
 from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -52,6 +55,12 @@ async def three_with_logs() -> AsyncIterator[tuple[Cluster, list[FaultyStore]]]:
         yield running, buckets
 
 
+async def fence(state: ClusterState, broker_id: int) -> None:
+    """Give up a broker that the others may still hear of."""
+    given_up = attrs.evolve(state.brokers[broker_id], state=BrokerState.FENCED, is_given_up=True)
+    await state.follower.commit(Transaction(puts={record_key(broker_id): encode(given_up)}, essential=True))
+
+
 async def test_while_the_bucket_is_away_producing_goes_on(autojump_clock: MockClock) -> None:
     async with three_with_logs() as (running, buckets):
         for bucket in buckets:
@@ -85,7 +94,7 @@ async def test_who_was_given_up_acknowledges_nothing_when_others_lead(
         (index,) = led_by(running.brokers[3].broker)
         buckets[2].fail(On())
         running.network.cut(3, 1, 2, one_way=is_heard)
-        await give_up(running.state(2), 3)
+        await fence(running.state(2), 3)
         acknowledged_at: list[float] = []
 
         async def produce_all_the_time() -> None:
