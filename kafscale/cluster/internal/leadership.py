@@ -21,6 +21,7 @@ from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import Partition
+from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 
 logger = logging.getLogger(__name__)
 
@@ -129,9 +130,13 @@ class Leadership:
                         loader.apply(batch)
                     loader.finish()
             except KafkaError as exc:
-                if not partition.closed:
+                if partition.closed:
+                    logger.info("%s is not coordinated here any more: %s", partition, exc)
+                elif exc.code == OFFSET_OUT_OF_RANGE:  # a topic that is not only compacted, as somebody has set it
+                    logger.info("%s is read again from its new beginning on: %s", partition, exc)
+                    return False
+                else:
                     raise
-                logger.info("%s is not coordinated here any more: %s", partition, exc)
             except (StoreError, DamagedObject) as exc:
                 logger.warning("%s can't be read, so what it coordinates has to wait: %s", partition, exc)
                 return False

@@ -143,6 +143,31 @@ async def test_a_store_that_fails_is_asked_again(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
+async def test_what_retention_deletes_while_it_is_read_is_left_out(autojump_clock):
+    """Somebody may have a topic of coordinators deleted from, too."""
+    disk, kept = MemoryDisk(), Kept()
+    store = FaultyStore(MemoryStore())
+    settings = {"topics": [SPEC], "flush_interval_seconds": NEVER_SECONDS}
+    async with memory_log(store, disk, **settings) as log:
+        for value in (b"a1", b"b1", b"c1"):
+            await write(log, value)
+            await log.log.flusher.flush_all()
+        disk = disk.crash()
+    async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
+        leadership, partition = Leadership(log.log, {TOPIC: kept}), log.partition(name=TOPIC)
+        second = partition.manifest.segments[1]
+        gate = store.hold(On("get*", second.kfs_key))
+        await nursery.start(leadership.run)
+        await gate.wait_arrived(1)
+        partition.delete_records(2)
+        partition.drop_deleted()
+        await store.delete([second.kfs_key])
+        gate.open()
+        await leadership.wait_loaded()
+        assert kept.values() == [b"c1"]
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_is_appended_while_it_is_read_is_not_missed(autojump_clock):
     disk = MemoryDisk()
     async with memory_log(MemoryStore(), disk, topics=[SPEC]) as log:
