@@ -29,7 +29,7 @@ from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Told
 from kafscale.cluster.topics.index import Topic
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import DamagedObject, KafkaError, StoreError
+from kafscale.errors import DamagedObject, KafkaError, StartupError, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.manifest_checkpoint import KnownPartition
 from kafscale.formats.placements import decided_begin
@@ -177,7 +177,7 @@ class Leading:
                 await self._acquire(topic, index, placement)
         except Superseded:
             logger.info("%s is to be led by another broker by now", name)
-        except (StoreError, DamagedObject, KafkaError) as exc:
+        except (StoreError, DamagedObject, StartupError, KafkaError) as exc:
             logger.warning("%s can't come or go just now: %s", name, exc)
             await trio.sleep(RETRY_SECONDS)
         finally:

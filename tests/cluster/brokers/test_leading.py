@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import attrs
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -13,6 +14,8 @@ from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.topics.index import Topic
+from kafscale.errors import StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
 
 FIRST, SECOND = bytes(16), bytes([1] * 16)
@@ -85,3 +88,32 @@ async def test_a_topic_that_is_deleted_while_a_hand_over_is_committed_ends_nobod
     )
     await leading._hand_over(cast(Any, SimpleNamespace(topic_id=FIRST, name="t")), 0)
     assert leading._handed_over == {}
+
+
+@attrs.define(eq=False, kw_only=True)
+class Older(Leading):
+    """Acquires what a newer version has written."""
+
+    async def _acquire(self, topic: Topic, index: int, placement: Placement) -> None:
+        await trio.lowlevel.checkpoint()
+        raise StartupError("a newer KafScale has written it; start that version, or a newer one")
+
+
+async def test_what_a_newer_version_has_written_does_not_end_who_is_to_lead_it(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It leads other partitions, too, while brokers are upgraded one by one."""
+    state = ClusterState(MemoryMetadataStore())
+    leading = Older(
+        broker_id=1,
+        incarnation=1,
+        state=state,
+        writer=PlacementWriter(state),
+        log=cast(Any, None),
+        find_topic=lambda topic_id: None,
+        spec=cast(Any, None),
+        tell=cast(Any, None),
+    )
+    topic = cast(Any, SimpleNamespace(topic_id=FIRST, name="t"))
+    await leading._work(topic, 0, Placement(1, 2, 1, 0))
+    assert "t-0 can't come or go just now: a newer KafScale" in caplog.text
