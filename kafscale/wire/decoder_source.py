@@ -4,8 +4,9 @@ Every generated decoder keeps to this: `size` is `len(buf)`; `pos` is where it r
 is compared with what is left before anything is made of it, so that a lie costs nothing. Reading past the end raises
 IndexError or struct.error, other nonsense ValueError or DecodeError; one handler around it all makes them DecodeError.
 
-Elements of arrays are counted over the whole message, since one of a byte or three becomes an object of a hundred. A
-decoder in pieces is a generator that pauses after each `PIECE_COUNT` of them, for who has others to serve.
+Elements of arrays are counted over the whole message, since one of a byte or three becomes an object of a hundred, and
+tagged fields with them, as stepping over one takes as long. A decoder in pieces is a generator that pauses after each
+`PIECE_COUNT` of them, for who has others to serve.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ from typing import Any, TypeGuard
 import attrs
 
 from kafscale.errors import DecodeError
-from kafscale.wire.primitives import read_uvarint, skip_tags
-from kafscale.wire.schema import FIXED, Array, Field, FieldType, Nullable, is_fixed, tagged_fields, untagged_fields
+from kafscale.wire.primitives import TAGS_MAX_COUNT, read_uvarint, skip_fields
+from kafscale.wire.schema import (
+    FIXED,
+    STRING_MAX_BYTES,
+    Array,
+    Field,
+    FieldType,
+    Nullable,
+    is_fixed,
+    tagged_fields,
+    untagged_fields,
+)
 from kafscale.wire.source import Source
 
 # Of all arrays of a message together: 100,000 partitions, or a million ids. As objects that is up to 200 MB.
@@ -27,7 +38,7 @@ _NAMES: dict[str, Any] = {
     "DecodeError": DecodeError,
     "StructError": struct.error,
     "read_uvarint": read_uvarint,
-    "skip_tags": skip_tags,
+    "skip_fields": skip_fields,
     "unpack_from": struct.unpack_from,
 }
 
@@ -147,9 +158,7 @@ class _DecoderCompiler:
             item_bytes = minimum_bytes(of, self.version, flexible=self.flexible)
             with source.block(f"if {count} * {item_bytes} > size - pos:"):
                 source.add(f"raise ValueError(f'an array of {{{count}}} is longer than the message')")
-            source.add(f"elements += {count}")
-            with source.block(f"if elements > {self.elements_max_count}:"):
-                source.add(f"raise ValueError('more than {self.elements_max_count} elements')")
+            self._count_elements(count)
             if is_fixed(of) and of != "uuid":  # "16s" can't be repeated by a number in front
                 source.add(f"{out} = list(unpack_from(f'>{{{count}}}{FIXED[of]}', buf, pos))")
                 source.add(f"pos += {count} * {item_bytes}")
@@ -167,6 +176,11 @@ class _DecoderCompiler:
                 if self.in_pieces:
                     source.count_element("1")
 
+    def _count_elements(self, count: str) -> None:
+        self.source.add(f"elements += {count}")
+        with self.source.block(f"if elements > {self.elements_max_count}:"):
+            self.source.add(f"raise ValueError('more than {self.elements_max_count} elements')")
+
     def _variable(self, out: str, type_: str) -> None:
         source = self.source
         length, end = source.variable("length"), source.variable("end")
@@ -177,6 +191,9 @@ class _DecoderCompiler:
             source.add(f"{end} = pos + {length}")
             with source.block(f"if {end} > size:"):
                 source.add(f"raise ValueError(f'{type_} of {{{length}}} bytes is longer than the message')")
+            if type_ == "string" and self.flexible:
+                with source.block(f"if {length} > {STRING_MAX_BYTES}:"):
+                    source.add(f"raise ValueError(f'string of {{{length}}} bytes; {STRING_MAX_BYTES} are allowed')")
             made = {"string": "str({}, 'utf-8')", "bytes": "bytes({})", "records": "{}"}[type_]
             source.add(f"{out} = {made.format(f'buf[pos:{end}]')}")
             source.add(f"pos = {end}")
@@ -203,11 +220,16 @@ class _DecoderCompiler:
         with source.block("if not buf[pos]:"):
             source.add("pos += 1")
         with source.block("else:"):
-            if not known:
-                source.add("pos = skip_tags(buf, pos, size)")
-                return
             count, tag, end = source.variable("count"), source.variable("tag"), source.variable("end")
             self._uvarint(count)
+            with source.block(f"if {count} > {TAGS_MAX_COUNT}:"):
+                source.add(f"raise ValueError(f'{{{count}}} tagged fields; {TAGS_MAX_COUNT} are allowed')")
+            self._count_elements(count)
+            if self.in_pieces:
+                source.count_element(count)
+            if not known:
+                source.add(f"pos = skip_fields(buf, pos, size, {count})")
+                return
             with source.block(f"for _ in range({count}):"):
                 source.add(f"{tag}, pos = read_uvarint(buf, pos)")
                 source.add(f"{end}, pos = read_uvarint(buf, pos)")

@@ -13,6 +13,7 @@ from kafscale.errors import DecodeError
 
 MAX_VARINT_BITS: Final = 35  # five bytes of seven bits, as Kafka's ByteUtils.readUnsignedVarint
 MAX_VARLONG_BITS: Final = 70  # ten bytes
+TAGS_MAX_COUNT: Final = 1_000  # of a section: 0.2 ms. Kafka's messages have up to 5; it has no limit
 
 
 def read_uvarint(buf: Buffer, pos: int, max_bits: int = MAX_VARINT_BITS) -> tuple[int, int]:
@@ -76,9 +77,16 @@ def skip_tags(buf: Buffer, pos: int, size: int) -> int:
     """Step over a section of tagged fields, none of which is known.
 
     Raises:
-        DecodeError: the section does not end within `size`.
+        DecodeError: the section does not end within `size`, or has more fields than anybody sends.
     """
     count, pos = read_uvarint(buf, pos)
+    if count > TAGS_MAX_COUNT:
+        raise DecodeError(f"{count} tagged fields; {TAGS_MAX_COUNT} are allowed")
+    return skip_fields(buf, pos, size, count)
+
+
+def skip_fields(buf: Buffer, pos: int, size: int, count: int) -> int:
+    """Step over so many tagged fields. Raises DecodeError if they do not end within `size`."""
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         length, pos = read_uvarint(buf, pos)

@@ -56,6 +56,9 @@ FIXED: Final = {
 VARIABLE: Final = ("string", "bytes", "records")
 """Types with a length in front. "records" is decoded to a memoryview, without a copy, and "bytes" to `bytes`."""
 
+STRING_MAX_BYTES: Final = 0x7FFF
+"""Of any version, as in Kafka: what came in one whose lengths have room for more goes out in others."""
+
 
 @attrs.frozen
 class Array:

@@ -21,7 +21,7 @@ from kafscale.wire import codec, compression
 from kafscale.wire.batch_header import HEADER_BYTES, set_crc
 from kafscale.wire.frames import RequestHeader, request_frame
 from kafscale.wire.records import ProducerStamp, Record, build_batch
-from kafscale.wire.schema import FIXED, Array, Field, FieldType, Nullable, fields_of
+from kafscale.wire.schema import FIXED, STRING_MAX_BYTES, Array, Field, FieldType, Nullable, fields_of
 
 TOPIC = "fuzzed"
 GROUP = "fuzzed-group"
@@ -30,12 +30,14 @@ ITEMS_MAX_COUNT = 3  # of an array, as a rule
 MANY_ITEMS_COUNT = 300  # of one in twenty
 MUTATIONS_MAX_COUNT = 6
 RUN_MAX_BYTES = 64
+LONGEST_SHARE = 0.005  # of strings
 SIZE_BYTES = 4
 
 _STRINGS: Sequence[str] = (
     *(TOPIC, TOPIC, TOPIC, GROUP, GROUP),
     *("", "range", "consumer", "x" * 300, "..", "a/b", "\x1b[2J\u202e", "retention.ms", "cleanup.policy", "1", "-1"),
 )
+_LONGEST = "x" * STRING_MAX_BYTES
 _NUMBERS: Sequence[int] = (0, 0, 0, 1, 1, 2, 3, -1, -2, 100, 500, 10_000, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 _LENGTHS: Sequence[bytes] = (b"\x7f\xff", b"\xff\xfe", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe", b"\xff" * 10, b"\0")
 _CODECS = (compression.NONE, compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD)
@@ -143,7 +145,7 @@ class _Maker:
             case type():
                 return self.struct(type_)
             case "string":
-                return self.random.choice(_STRINGS)
+                return _LONGEST if self.random.random() < LONGEST_SHARE else self.random.choice(_STRINGS)
             case "bytes":
                 return self.random.randbytes(self.random.choice([0, 4, 40]))
             case "records":

@@ -12,7 +12,7 @@ from tests.devtools.fuzz import fuzz
 from tests.devtools.fuzz_frames import make_frame, mutate
 from tests.devtools.process import BrokerProcess
 
-SEED = 7
+SEED = 8
 SECONDS = 3.0
 TOPIC_ID = bytes(range(16))
 

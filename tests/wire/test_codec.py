@@ -16,6 +16,7 @@ from kafscale.buffers import Buffer
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decode, decoder, decoder_in_pieces, encode, encode_array, encoder_in_pieces
 from kafscale.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from kafscale.wire.primitives import TAGS_MAX_COUNT, uvarint
 from kafscale.wire.schema import NEVER, Array, Nullable, mapped, wire
 from kafscale.wire.source import PIECE_COUNT
 
@@ -59,6 +60,15 @@ class Nested:
     MAX_VERSION: ClassVar = 0
     FLEXIBLE_SINCE: ClassVar = 0
     ELEMENTS_MAX_COUNT: ClassVar = 20
+
+    rows: list[Row] = wire(Array(Row), factory=list)
+
+
+@attrs.define(kw_only=True)
+class Rows:
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 0
+    FLEXIBLE_SINCE: ClassVar = 0
 
     rows: list[Row] = wire(Array(Row), factory=list)
 
@@ -388,3 +398,38 @@ def test_elements_are_counted_over_all_arrays_of_a_message() -> None:
     assert len(decode(Nested, 0, rows).rows) == 10
     with pytest.raises(DecodeError, match="more than 20 elements"):
         decode(Nested, 0, b"\x0c" + b"\x02\x00\x00\x00\x07\x00" * 11 + b"\x00")
+
+
+def test_tagged_fields_are_elements_too() -> None:
+    """To step over one takes as long as to read an element, and has as few bytes."""
+    tags = b"\x03" + b"\x05\x00" * 3
+    rows = b"\x07" + (b"\x01" + tags) * 6 + b"\x00"
+    with pytest.raises(DecodeError, match="more than 20 elements"):
+        decode(Nested, 0, rows)
+    assert len(decode(Nested, 0, b"\x06" + (b"\x01" + tags) * 5 + b"\x00").rows) == 5
+
+
+def test_sections_of_very_many_tags_are_refused() -> None:
+    tags = uvarint(TAGS_MAX_COUNT + 1) + b"\x7f\x00" * (TAGS_MAX_COUNT + 1)
+    with pytest.raises(DecodeError, match="1001 tagged fields"):
+        decode(Rows, 0, b"\x02\x01" + tags + b"\x00")
+    knows_tags = encoded(attrs.evolve(SAMPLE, endpoints=[]), 2)
+    assert knows_tags.endswith(b"\0")
+    with pytest.raises(DecodeError, match="1001 tagged fields"):
+        decode(Everything, 2, knows_tags[:-1] + tags)
+
+
+def test_sections_of_tags_count_for_pieces() -> None:
+    tags = uvarint(PIECE_COUNT) + b"\x05\x00" * PIECE_COUNT
+    rows = b"\x05" + (b"\x01" + tags) * 4 + b"\x00"
+    assert sum(1 for _ in decoder_in_pieces(Rows, 0)(memoryview(rows), 0)) == 4
+
+
+def test_strings_are_as_long_as_those_of_any_version() -> None:
+    """A longer one was taken, and versions whose lengths have 16 bits could not tell it: they raised struct.error."""
+    longest = attrs.evolve(SAMPLE, name="x" * 0x7FFF)
+    assert decode(Everything, 2, encoded(longest, 2)).name == decode(Everything, 0, encoded(longest, 0)).name
+    with pytest.raises(DecodeError, match="string of 32768 bytes"):
+        decode(Everything, 2, encoded(attrs.evolve(SAMPLE, name="x" * 0x8000), 2))
+    large = attrs.evolve(SAMPLE, metadata=bytes(1 << 16))
+    assert len(decode(Everything, 2, encoded(large, 2)).metadata) == 1 << 16

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kafscale.errors import DecodeError
 from kafscale.wire.primitives import (
     MAX_VARLONG_BITS,
+    TAGS_MAX_COUNT,
     UVARINT,
     read_uvarint,
     read_varint,
@@ -68,3 +69,12 @@ def test_tagged_fields_are_skipped_to_the_byte_after_them() -> None:
     assert skip_tags(raw + b"rest", 0, len(raw) + 4) == len(raw)
     with pytest.raises(DecodeError, match="past the end"):
         skip_tags(b"\x01\x00\x04abc", 0, 6)
+
+
+def test_tagged_fields_have_a_most() -> None:
+    """Each has two bytes at least; eight million of them in a header took seconds."""
+    fields = b"\x05\x00" * TAGS_MAX_COUNT
+    most = uvarint(TAGS_MAX_COUNT) + fields
+    assert skip_tags(most, 0, len(most)) == len(most)
+    with pytest.raises(DecodeError, match="1001 tagged fields"):
+        skip_tags(uvarint(TAGS_MAX_COUNT + 1) + fields + b"\x05\x00", 0, len(most) + 2)
