@@ -38,6 +38,8 @@ Kafka error codes are integers from `kafscale.wire.error_codes`; this module imp
 
 from __future__ import annotations
 
+MESSAGE_MAX_LENGTH = 1000  # characters; a string of the protocol has at most 32,767 bytes
+
 
 class KafScaleError(Exception):
     """The root of the tree."""
@@ -66,10 +68,12 @@ class FrameTooLarge(ProtocolError):
 class KafkaError(KafScaleError):
     """An error that Kafka's protocol has a code for.
 
-    `code` is from `kafscale.wire.error_codes`; `message` goes to the client where the API has a field for it.
+    `code` is from `kafscale.wire.error_codes`; `message` goes to the client where the API has a field for it. What it
+    quotes of a request may be longer than a message can be, so it is cut off.
     """
 
     def __init__(self, code: int, message: str | None = None) -> None:
+        message = message and message[:MESSAGE_MAX_LENGTH]
         super().__init__(code, message)
         self.code = code
         self.message = message

@@ -7,8 +7,16 @@ import struct
 from kafscale.config import Address
 from kafscale.wire import codec
 from kafscale.wire.error_codes import UNSUPPORTED_VERSION
+from kafscale.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest
+from kafscale.wire.messages.alter_configs import AlterConfigsResource as AlteredResource
 from kafscale.wire.messages.api_versions import ApiVersionsResponse
-from tests.devtools.hostile import next_answer, raw_connection
+from kafscale.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kafscale.wire.messages.describe_client_quotas import DescribeClientQuotasComponent, DescribeClientQuotasRequest
+from kafscale.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kafscale.wire.schema import STRING_MAX_BYTES
+from tests.devtools.hostile import next_answer, raw_connection, request_bytes
 from tests.devtools.process import BrokerProcess
 
 API_VERSIONS = 18
@@ -54,3 +62,43 @@ async def test_bad_input_is_logged_in_few_short_lines_that_act_on_no_terminal(br
     assert len(log) < LOG_MAX_BYTES
     assert "Traceback" not in log
     assert not [each for each in "\x1b\x9b\u202e" if each in log]
+
+
+async def test_names_as_long_as_can_be_are_quoted_in_part(broker: BrokerProcess) -> None:
+    """A message that quoted one was longer than a message can be: the connection ended, with a traceback in the log."""
+    longest = "x" * STRING_MAX_BYTES
+    nulls = [AlterableConfig(name=f"{index}" * 300, value=None) for index in range(200)]
+    number = CreatableTopicConfig(name="retention.ms", value=longest)
+    user = DescribeClientQuotasComponent(entity_type=longest, match_type=0, match="a")
+    requests = [
+        (DescribeConfigsRequest(resources=[_broker_resource(longest)]), 1),
+        (AlterConfigsRequest(resources=[AlteredResource(resource_type=2, resource_name="t", configs=nulls)]), 0),
+        (CreateTopicsRequest(topics=[_topic(number)], timeout_ms=0), 2),
+        (DescribeClientQuotasRequest(components=[user]), 0),
+        (ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=longest, partitions=[0])]), 0),
+    ]
+    for request, version in requests:
+        assert await _ask(broker.kafka, request_bytes(request, version)) is not None, request
+    assert "Traceback" not in broker.log
+
+
+async def test_longer_names_than_any_version_can_tell_are_refused(broker: BrokerProcess) -> None:
+    """They were taken, and from then on ListGroups and DescribeGroups of older versions ended each connection."""
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="x" * (STRING_MAX_BYTES + 1),
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    assert await _ask(broker.kafka, request_bytes(request, 9)) is None
+    assert "Traceback" not in broker.log
+
+
+def _broker_resource(name: str) -> DescribeConfigsResource:
+    return DescribeConfigsResource(resource_type=4, resource_name=name, configuration_keys=None)
+
+
+def _topic(config: CreatableTopicConfig) -> CreatableTopic:
+    return CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[config])

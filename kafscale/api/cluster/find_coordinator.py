@@ -23,6 +23,7 @@ from kafscale.cluster.node import Node
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import Turns, distinct
+from kafscale.errors import KafkaError
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
@@ -67,8 +68,10 @@ async def _prepare(services: Services, call: Call, key_type: int, keys: Sequence
 def _find(services: Services, call: Call, key_type: int, key: str) -> Coordinator:
     right = _RIGHTS.get(key_type)
     if right is not None:
-        if (error_code := services.access.error_code(call, right, key)) != NONE:
-            return Coordinator(key=key, error_code=error_code, error_message=f"Not authorized to {right} {key}.")
+        try:
+            services.access.check(call, right, key)
+        except KafkaError as exc:
+            return Coordinator(key=key, error_code=exc.code, error_message=exc.message)
         node = _group_coordinator(services, key) if key_type == GROUP else _transaction_coordinator(services, key)
         at = None if node is None else endpoint_of(services, node, call.peer)
         if node is None or at is None:

@@ -50,7 +50,6 @@ from kafscale.wire.messages.alter_client_quotas import (
 
 WHOLE_TOLERANCE: Final = 1e-6  # Kafka's
 NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota, which is kept in memory. Kafka: 32,767
-MESSAGE_MAX_LENGTH: Final = 1000  # it quotes names of the request, which may be longer than a message can be
 
 
 @attrs.frozen
@@ -86,7 +85,7 @@ async def handle(services: Services, call: Call, request: AlterClientQuotasReque
                 raise KafkaError(INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entry.entity)}")
             changes[change.entity] = change
         except KafkaError as exc:
-            result.error_code, result.error_message = exc.code, (exc.message or "")[:MESSAGE_MAX_LENGTH]
+            result.error_code, result.error_message = exc.code, exc.message
         results.append(result)
     if changes and not request.validate_only:
         try:
