@@ -11,7 +11,7 @@ import trio
 from kafscale.client.client import connect
 from kafscale.client.connection import Connection
 from kafscale.wire import codec
-from kafscale.wire.error_codes import INVALID_REQUEST, LEADER_NOT_AVAILABLE, NONE, POLICY_VIOLATION
+from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST, LEADER_NOT_AVAILABLE, NONE, POLICY_VIOLATION
 from kafscale.wire.frames import parse_response_header
 from kafscale.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -24,6 +24,13 @@ from kafscale.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
+)
+from kafscale.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kafscale.wire.messages.consumer_group_heartbeat import (
+    TopicPartitions as OwnedPartitions,
 )
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.messages.describe_client_quotas import (
@@ -54,7 +61,14 @@ from kafscale.wire.messages.describe_user_scram_credentials import (
 from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kafscale.wire.messages.list_groups import ListGroupsRequest
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -76,6 +90,7 @@ from kafscale.wire.messages.offset_fetch import (
 )
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from kafscale.wire.primitives import uvarint
 from tests.devtools import timed_loop
 from tests.devtools.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
 from tests.devtools.process import BrokerProcess, broker_process
@@ -256,6 +271,41 @@ async def test_a_large_group_that_is_asked_for_many_times(broker: BrokerProcess)
         _, (answer,) = await attack(broker, [request_bytes(DescribeGroupsRequest(groups=["large"] * 600), 5)])
     (group,) = decoded(answer, DescribeGroupsResponse, 5).groups
     assert len(group.members) == 1
+
+
+async def test_partitions_of_a_member_that_are_told_one_by_one(broker: BrokerProcess) -> None:
+    """For each of them those before it were copied: a minute for 200,000."""
+    owned = [OwnedPartitions(topic_id=bytes(16), partitions=[index]) for index in range(200_000)]
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="one-by-one", member_id="m", member_epoch=0, rebalance_timeout_ms=1_000, topic_partitions=owned
+    )
+    _, (answer,) = await attack(broker, [request_bytes(request, 1)])
+    assert decoded(answer, ConsumerGroupHeartbeatResponse, 1).error_code == INVALID_REQUEST
+
+
+async def test_lists_of_configs_that_grow_by_thousands(broker: BrokerProcess) -> None:
+    """Each item was looked for among those before it."""
+    names = [f"listed{index}" for index in range(10)]
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    items = ",".join(f"{index:x}" for index in range(7_000))
+    grown = [AlterableConfig(name="cleanup.policy", config_operation=2, value=items)]
+    resources = [AlterConfigsResource(resource_type=2, resource_name=name, configs=grown) for name in names]
+    async with connect(broker.kafka) as client:
+        await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000), CreateTopicsResponse)
+    _, (answer,) = await attack(broker, [request_bytes(IncrementalAlterConfigsRequest(resources=resources), 1)])
+    outcomes = decoded(answer, IncrementalAlterConfigsResponse, 1).responses
+    assert [each.error_code for each in outcomes] == [INVALID_CONFIG] * 10
+
+
+async def test_a_request_of_tagged_fields_alone(broker: BrokerProcess) -> None:
+    """Eight million fields that nobody knows, of its header or its body, took some two seconds of the event loop."""
+    count = 7_000_000
+    tags = uvarint(count) + b"\x05\x00" * count
+    plain = request_bytes(ListGroupsRequest(), 3)
+    assert plain.endswith(b"\0\0")  # the tagged fields of header and body
+    frames = [plain[4:-2] + tags + b"\0", plain[4:-1] + tags]
+    _, answers = await attack(broker, [len(frame).to_bytes(4) + frame for frame in frames])
+    assert answers == [None, None]
 
 
 async def test_offsets_of_one_partition_looked_up_many_times(broker: BrokerProcess) -> None:

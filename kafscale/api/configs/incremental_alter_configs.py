@@ -26,6 +26,7 @@ from kafscale.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from kafscale.wire.schema import STRING_MAX_BYTES
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -69,13 +70,16 @@ def _edit_list(configs: Configs, config: AlterableConfig, value: str) -> str:
         operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"
         raise KafkaError(INVALID_CONFIG, f"Can't {operation} to key {config.name} because its type is not LIST.")
     current = configs.get(config.name, definition.default) or ""
-    items = [item for item in current.split(",") if item]
+    items = dict.fromkeys(item for item in current.split(",") if item)
     for item in value.split(","):
-        if config.config_operation == SUBTRACT and item in items:
-            items.remove(item)
-        elif config.config_operation == APPEND and item not in items:
-            items.append(item)
-    return ",".join(items)
+        if config.config_operation == SUBTRACT:
+            items.pop(item, None)
+        else:
+            items[item] = None
+    edited = ",".join(items)
+    if len(edited.encode()) > STRING_MAX_BYTES:
+        raise KafkaError(INVALID_CONFIG, f"The list {config.name} would have more than {STRING_MAX_BYTES} bytes.")
+    return edited
 
 
 API = Api(44, "IncrementalAlterConfigs", 0, 1, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, handle)

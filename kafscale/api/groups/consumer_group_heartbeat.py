@@ -65,10 +65,10 @@ def _heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
 
 
 def _partitions(topics: Sequence[TopicPartitions]) -> Partitions:
-    found: dict[bytes, frozenset[int]] = {}
+    found: dict[bytes, set[int]] = {}
     for topic in topics:
-        found[topic.topic_id] = found.get(topic.topic_id, frozenset()).union(topic.partitions)
-    return found
+        found.setdefault(topic.topic_id, set()).update(topic.partitions)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in found.items()}
 
 
 def _response(reply: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:

@@ -93,10 +93,9 @@ class RateQuota:
         now = trio.current_time()
         rate = self._rates.of(_Sharers.of(limit))
         rate.add(amount, now)
-        throttle_ms = round(rate.excess_seconds(limit.value, now) * 1000)
+        throttle_ms = _milliseconds(rate.excess_seconds(limit.value, now), self.throttle_max_ms)
         if throttle_ms <= 0:
             return 0
-        throttle_ms = min(throttle_ms, self.throttle_max_ms)
         self.throttled_seconds.observe(throttle_ms / 1000)
         return throttle_ms
 
@@ -155,11 +154,11 @@ class MutationCharges:
 
     def throttle_ms(self) -> int:
         """Return for how long the client is to hold back now that the request is done."""
-        throttle_ms = round((self._held_back_until - trio.current_time()) * 1000)
+        throttle_ms = _milliseconds(self._held_back_until - trio.current_time(), THROTTLE_MAX_MS)
         if throttle_ms <= 0:
             return 0
         self.quota.throttled_seconds.observe(throttle_ms / 1000)
-        return min(throttle_ms, THROTTLE_MAX_MS)
+        return throttle_ms
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -231,6 +230,11 @@ class Quotas:
             return found
 
         return limit
+
+
+def _milliseconds(seconds: float, max_ms: int) -> int:
+    """Return so many, of what is without end where a quota is next to nothing."""
+    return round(min(seconds * 1000, max_ms))
 
 
 def _bounded(name: str | None) -> str | None:

@@ -147,7 +147,7 @@ async def _elect(
             async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
                 for each in wanted[first : first + AT_ONCE_COUNT]:
                     nursery.start_soon(_move, services, mover, each, elected)
-    with trio.move_on_after(timeout_ms / 1000):
+    with trio.move_on_after(max(0, timeout_ms) / 1000):
         await mover.wait_until(lambda: all(elected[each.at] is not None or each.is_led(services) for each in wanted))
     for each in wanted:
         if elected[each.at] is None and not each.is_led(services):

@@ -91,6 +91,15 @@ async def test_a_list_grows_from_its_default(services: Any) -> None:
     assert services.topics.get("a").overrides["cleanup.policy"] == "delete,compact"
 
 
+async def test_a_list_does_not_grow_past_what_any_version_can_tell(services: Any) -> None:
+    """DescribeConfigs of versions 1 to 3 raised struct.error for who asked for the topic."""
+    name, half = "leader.replication.throttled.replicas", ",".join(f"{index}:1" for index in range(3_000))
+    (first,) = await alter(services, change((name, APPEND, half)))
+    (second,) = await alter(services, change((name, APPEND, half.replace(":1", ":2"))))
+    assert (first.error_code, second.error_code) == (0, error_codes.INVALID_CONFIG)
+    assert services.topics.get("a").overrides[name] == half
+
+
 async def test_deleting_what_is_not_set_is_no_error(services: Any) -> None:
     (result,) = await alter(services, change(("segment.ms", DELETE, None), ("no.such.config", DELETE, None)))
     assert result.error_code == 0

@@ -60,6 +60,18 @@ async def test_the_clients_that_are_remembered_are_bounded(
     assert max(len(sharers.user or "") for sharers in quota._rates._measures) <= quotas.NAME_MAX_LENGTH
 
 
+async def test_a_quota_of_next_to_nothing_holds_back_for_as_long_as_can_be_said(autojump_clock: MockClock) -> None:
+    """The time was infinite, which is no number of milliseconds: each request of its clients ended its connection."""
+    nearly_nothing = 5e-324
+    quota = RateQuota(limit=of_each(nearly_nothing), throttled_seconds=Histogram(), throttle_max_ms=1_000)
+    assert quota.throttle_ms(some_call(), 1) == 1_000
+    found = await quotas_of(QuotaEntity(user=DEFAULT, client_id=DEFAULT), controller_mutation_rate=nearly_nothing)
+    charges = found.charges(some_call(), strict_since=1)
+    assert charges is not None
+    charges.charge("t", 1)
+    assert charges.throttle_ms() == quotas.THROTTLE_MAX_MS
+
+
 async def test_the_buckets_that_are_remembered_are_bounded(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:

@@ -132,6 +132,15 @@ async def test_an_election_that_takes_too_long_is_told(autojump_clock: MockClock
     assert trio.current_time() >= began + 2.0
 
 
+async def test_an_election_that_may_take_less_than_no_time_is_told_at_once(several: Any) -> None:
+    """It ended the connection: trio knows no negative time."""
+    await assign(several, "b", 0, [THIRD_ID])
+    several.mover.is_quick = False
+    partitions = [TopicPartitions(topic="b", partitions=[0])]
+    found = told(await ask(API, several, ElectLeadersRequest(topic_partitions=partitions, timeout_ms=-1)))
+    assert found == {"b": [(0, error_codes.REQUEST_TIMED_OUT)]}
+
+
 async def test_nothing_is_moved_for_an_unclean_election(several: Any) -> None:
     await assign(several, "b", 0, [OTHER_ID])
     partitions = [TopicPartitions(topic="b", partitions=[0])]
