@@ -7,13 +7,13 @@ the state in memory happens in the order of the log.
     no room (disk or pool)     who is not essential is told that nothing was written; who is waits for some
     no room for what is        who has submitted it is told that it takes long (`late`), and called back all the same
     appended already
-    not led here any more,     they are called back with False
+    not led here any more,     they are called back with False, also where it is led here again by then (`resign`)
     or the log has failed
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -69,6 +69,7 @@ class _Submission:
     late: Callable[[], None]
     placed: Callable[[Sequence[int]], None]
     essential: bool
+    tenure: int
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -88,7 +89,12 @@ class GroupLog:
     _waiting: dict[int, deque[_Submission]] = attrs.field(factory=dict, init=False)  # by partition
     _writing: set[int] = attrs.field(factory=set, init=False)
     _following: list[_Following] = attrs.field(factory=list, init=False)  # until it runs
+    _tenures: Counter[int] = attrs.field(factory=Counter, init=False)  # how often each partition was resigned
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def resign(self, partition: int) -> None:
+        """Write nothing more of what was submitted for a partition: others may have written there, when it is back."""
+        self._tenures[partition] += 1
 
     def submit(
         self,
@@ -104,7 +110,14 @@ class GroupLog:
 
         When they are durable `placed` is told before that which offsets of the log they have.
         """
-        submission = _Submission(records=records, then=then, late=late, placed=placed, essential=essential)
+        submission = _Submission(
+            records=records,
+            then=then,
+            late=late,
+            placed=placed,
+            essential=essential,
+            tenure=self._tenures[partition],
+        )
         self._waiting.setdefault(partition, deque()).append(submission)
         if self._nursery is not None:
             self._begin(partition)
@@ -127,7 +140,14 @@ class GroupLog:
             following.then(False)  # whoever has failed says so
             return
         if following.partition in self._writing:  # it may be before that batch
-            next_one = _Submission(records=(), then=following.then, late=_not_told, placed=_not_noted, essential=False)
+            next_one = _Submission(
+                records=(),
+                then=following.then,
+                late=_not_told,
+                placed=_not_noted,
+                essential=False,
+                tenure=self._tenures[following.partition],
+            )
             self._waiting[following.partition].appendleft(next_one)
         else:
             following.then(True)
@@ -164,6 +184,9 @@ class GroupLog:
     async def _write_all(self, partition: int) -> None:
         waiting = self._waiting[partition]
         while waiting:
+            if waiting[0].tenure != self._tenures[partition]:
+                waiting.popleft().then(False)
+                continue
             if not waiting[0].records:
                 waiting.popleft().then(True)
                 continue
@@ -191,6 +214,8 @@ class GroupLog:
                         return None
                     _tell_late(taken)
                     await self.log.wait_for_room(partition, piece)
+                    if taken[0].tenure != self._tenures[partition]:
+                        return None
                 appended = latest
                 offsets.extend(range(latest.base_offset, latest.base_offset + len(piece)))
             if appended is not None:

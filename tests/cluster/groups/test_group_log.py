@@ -121,6 +121,23 @@ async def test_without_room_only_what_is_essential_waits(autojump_clock: MockClo
     assert numbers(bench.log) == [[2]]
 
 
+async def test_what_waits_for_room_is_not_written_when_its_partition_has_gone_and_come_back(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
+    """Another broker may have written of the same groups meanwhile: then this would count instead."""
+    bench.log.full = True
+    bench.submit(1, essential=True)
+    await wait_all_tasks_blocked()
+    bench.submit(2, essential=True)
+    bench.submit(3, partition=1, essential=True)
+    bench.groups.resign(0)
+    bench.submit(4, essential=True)
+    bench.log.make_room()
+    await wait_all_tasks_blocked()
+    assert sorted(bench.told) == [(1, False), (2, False), (3, True), (4, True)]
+    assert (numbers(bench.log), numbers(bench.log, 1)) == ([[4]], [[3]])
+
+
 @pytest.mark.parametrize("failure", [StorageFailed("gone"), KafkaError(NOT_LEADER_OR_FOLLOWER)])
 async def test_a_failure_is_told_and_later_ones_are_tried(
     autojump_clock: MockClock, bench: Bench, failure: Exception

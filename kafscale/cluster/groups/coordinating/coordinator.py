@@ -167,6 +167,7 @@ class GroupCoordinator:
     def resign(self, partition: int) -> None:
         """This broker does not lead a partition any more: forget its groups, and send their members elsewhere."""
         self.led.resign(partition)
+        self._log.resign(partition)
         self.transactions.resign(partition)
         doomed = [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]
         for group_id in doomed:
