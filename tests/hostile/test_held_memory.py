@@ -11,8 +11,16 @@ from kafscale.client.producer import Producer
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafscale.wire.records import Record
-from tests.devtools.hostile import bystander, next_answer, raw_connection, raw_connections, request_bytes
+from tests.devtools.hostile import (
+    WARM_UP_ROUNDS,
+    bystander,
+    next_answer,
+    raw_connection,
+    raw_connections,
+    request_bytes,
+)
 from tests.devtools.process import BrokerProcess, broker_process
 from tests.devtools.resident import rss_mib
 
@@ -20,6 +28,7 @@ MIB = 1 << 20
 FETCH_MAX_SECONDS = 20.0  # a client gives up after 30 s
 COLD, COLD_MIB = "cold", 24
 JOINS_COUNT, JOIN_BYTES = 200, 1_000_000
+HELD_SECONDS = 4.0
 
 
 def fetch_request(offset: int, size_bytes: int) -> bytes:
@@ -84,3 +93,22 @@ async def test_joins_that_are_left_alone_stay_within_a_bound() -> None:
         assert 25 < outcomes.count(NONE) <= 33
         assert rss_mib(broker.pid) - before_mib < 150
         assert broker.log.count("--group-state-bytes") == 1
+
+
+async def test_produces_that_are_refused_wait_for_their_turn_within_a_bound() -> None:
+    """Half a gigabyte of answers to 12 MB of them, on two connections whose first request waits for ever."""
+    wide = [PartitionProduceData(index=index, records=None) for index in range(49_000)]
+    topic_data = [TopicProduceData(name="unknown", partition_data=wide)]
+    refused = request_bytes(ProduceRequest(acks=1, timeout_ms=0, topic_data=topic_data), 9)
+    partition = FetchPartition(partition=0, fetch_offset=WARM_UP_ROUNDS, partition_max_bytes=1)
+    topics = [FetchTopic(topic="bystander", partitions=[partition])]
+    waiting = request_bytes(FetchRequest(max_wait_ms=600_000, min_bytes=1 << 30, max_bytes=1 << 30, topics=topics), 12)
+    with broker_process("--queued-max-request-bytes=8MiB") as broker:
+        async with bystander(broker) as seen, raw_connections(broker.kafka, 2) as attackers:
+            with trio.move_on_after(HELD_SECONDS):
+                async with trio.open_nursery() as nursery:
+                    for attacker in attackers:
+                        await attacker.send_all(waiting)
+                        nursery.start_soon(attacker.send_all, 20 * refused)
+        assert not seen.failures
+        assert seen.grown_mib < 150

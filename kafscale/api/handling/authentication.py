@@ -103,6 +103,7 @@ class Authenticator:
     async def authenticate(self, session: SaslSession, data: bytes) -> Answer:
         """Return what to answer to a SaslAuthenticate, late if it ends the connection. Raises ProtocolError."""
         step = session.authenticate(data, _now())
+        del data
         while not isinstance(step, Answer):
             result = await self._derive(step) if isinstance(step, DeriveKey) else await self._fetch()
             step = session.resume(result, _now())

@@ -36,6 +36,8 @@ OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
+REFUSED_BYTES = 300  # of memory, for the answer to a batch that is refused: of the request that may be 6
+REFUSED_RECORD_BYTES = 100
 FATAL_TO_PRODUCERS = frozenset(  # what ends a producer, or its transaction
     {
         error_codes.INVALID_PRODUCER_EPOCH,
@@ -82,6 +84,16 @@ class PendingProduce:
     def throttle_ms(self) -> int:
         """Return for how long the client is to hold back, by its quota."""
         return self.response.throttle_time_ms
+
+    @property
+    def refused_bytes(self) -> int:
+        """Return about how much memory the answers to what was refused take. What is in the log has room of its own."""
+        return sum(
+            REFUSED_BYTES + REFUSED_RECORD_BYTES * len(partition.record_errors)
+            for topic in self.response.responses
+            for partition in topic.partition_responses
+            if partition.error_code
+        )
 
     # ---- begin ------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,14 @@ class _Pass:
             self.moved.append((data, exc.leader))
         self.complete = True
 
+    def let_go(self) -> bool:
+        """Keep nothing of what was read, as others need the memory; tell whether there was anything."""
+        had_records = bool(self.held)
+        _release(self.held)
+        if had_records:
+            self.results.clear()
+        return had_records
+
     def is_enough(self, min_bytes: int) -> bool:
         """Tell whether there is nothing to wait for."""
         return self.complete or self.size_bytes >= min_bytes
@@ -131,7 +139,7 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
     look = await _read_all(services, call, request, context)
     if look.is_enough(request.min_bytes):  # as for most, which then need no watch
         return look
-    _release(look.held)
+    look.let_go()
     waiter = FetchWaiter(0, committed_only=request.isolation_level == READ_COMMITTED)
     with _Watch(services, context, waiter) as watch:
         while True:
@@ -140,12 +148,11 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
             if look.is_enough(request.min_bytes) or services.draining.is_set() or watch.is_outdated:
                 return look
             watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
-            held_count = len(look.held)
-            _release(look.held)  # nobody waits with memory that others need
+            had_records = look.let_go()
             with trio.move_on_at(deadline) as timeout:
                 await watch.waiter.event.wait()
             if timeout.cancelled_caught:
-                return await _read_all(services, call, request, context) if held_count else look
+                return await _read_all(services, call, request, context) if had_records else look
 
 
 @attrs.define(eq=False, repr=False)

@@ -5,7 +5,7 @@ of one connection, `Arrivals` are those of all, with what they share.
 
 - Each connection has FREE_BYTES for itself, so that small requests never wait for large ones of others. What it holds
   beyond that counts against `buffer_bytes`. Once these are used up, connections that count stop reading; but one of
-  them may always go on until its frame is whole, so that not all of them wait for each other.
+  them whose frame has begun may always go on until it is whole, so that not all of them wait for each other.
 - Frames that are coming may have a part of the chunk pool, `pool`: the rest is for those that are here.
 - A frame has a deadline from its first byte, which moves with what has come: `timeout_seconds`, and a second for each
   SLOWEST_BYTES. While others wait for room, who has some and gets on by less than PROGRESS_BYTES in STALL_SECONDS gives
@@ -162,7 +162,7 @@ class Arrivals:
             self._wake()
 
     def drop_favourite(self, arrival: Arrival) -> None:
-        """Its frame is whole: another one's turn."""
+        """Its frame is whole, or it is not read from for now: another one's turn."""
         if self._favourite is arrival:
             self._favourite = None
             self._wake()
@@ -172,7 +172,7 @@ class Arrivals:
         return arrival.counted_bytes > 0 and self.used_bytes > self.buffer_bytes
 
     async def wait_for_room(self, arrival: Arrival) -> None:
-        """Wait until it may read on."""
+        """Wait until it may read on: there is room, or what it holds has had its turn, or it is the favourite."""
         self.waiting_count += 1
         try:
             with arrival.excused():
@@ -182,8 +182,10 @@ class Arrivals:
             self.waiting_count -= 1
 
     def _may_go_on(self, arrival: Arrival) -> bool:
+        if not arrival.counted_bytes:
+            return True
         fits = self.used_bytes + STEP_BYTES <= self.buffer_bytes
-        if self._favourite is None and not fits:
+        if self._favourite is None and not fits and arrival.frame_bytes:
             self._favourite = arrival
         if not fits and self._favourite is not arrival:
             return False

@@ -223,31 +223,43 @@ class Connection:
         return self._given_up
 
     async def _read(self) -> None:
-        while True:
-            data = await self._counted(self.transport.receive(RECEIVE_BYTES))
-            if not data:
-                break
-            received_at = perf_counter()
-            self.metrics.bytes_in.value += len(data)
-            self._frames.receive_data(data)
-            self._end_group()
-            while frames := self._frames.next_frames():
-                self._note_whole()
-                for frame in frames:
-                    if self._queued_count >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
-                        await self._wait_until_resumed()
-                    if not self._take_plain(frame, received_at):
-                        await self._take(frame, received_at, None)
+        """Read until the end of the stream.
+
+        Nothing of what was read is kept here, where the next of it, or an end of all pauses, may be long in coming.
+        """
+        while await self._receive():
+            await self._take_frames(perf_counter())
             if self._frames.begun_bytes:
                 self.arrival.note(self._frames.begun_bytes)
                 if self._frames.announced_bytes > LARGE_FRAME_BYTES and not await self._receive_large():
                     break
+            elif self.arrival.counted_bytes:
+                self.arrival.recount()
             self._wake_writer()
             if self._over_limits() or self.pauses.reasons:
                 await self._wait_until_resumed()
             if self.arrivals.must_wait(self.arrival):
                 with self.pauses.because(PauseReason.BUFFER):
                     await self.arrivals.wait_for_room(self.arrival)
+
+    async def _receive(self) -> bool:
+        """Give what is there to the frame reader. False at the end of the stream."""
+        data = await self._counted(self.transport.receive(RECEIVE_BYTES))
+        if not data:
+            return False
+        self.metrics.bytes_in.value += len(data)
+        self._frames.receive_data(data)
+        return True
+
+    async def _take_frames(self, received_at: float) -> None:
+        self._end_group()
+        while frames := self._frames.next_frames():
+            self._note_whole()
+            for frame in frames:
+                if self._queued_count >= self.limits.max_in_flight_requests_count or self.pauses.reasons:
+                    await self._wait_until_resumed()
+                if not self._take_plain(frame, received_at):
+                    await self._take(frame, received_at, None)
 
     def _wake_writer(self) -> None:
         """Have the writer look at the queue, but not before the first in it is durable if that is a group."""
@@ -314,13 +326,17 @@ class Connection:
         request = self.dispatcher.accept(frame, self.peer, received_at)
         self._note_call(request.call)
         if request.api is produce.API:
-            request.pending = await self._take_produce(request, lease)
+            request.pending = pending = await self._take_produce(request, lease)
+            request.waiting_bytes = pending.refused_bytes
+            request.size_bytes += request.waiting_bytes
             if lease is None:  # one that was received into the pool is never matched, and long to look at
                 self._short_way.learn(frame)
         else:
-            self.arrival.queued_bytes += request.size_bytes
-            if self.arrival.queued_bytes > FREE_BYTES:
-                self.arrival.recount()
+            request.let_go_of(frame)
+            request.waiting_bytes = request.size_bytes
+        self.arrival.queued_bytes += request.waiting_bytes
+        if self.arrival.queued_bytes > FREE_BYTES:
+            self.arrival.note(0)  # it has got on
         self._queued_count += 1
         self._queued_bytes += request.size_bytes
         self._queue.append(request)
@@ -466,6 +482,7 @@ class Connection:
         self._work.set()
         self._end_group()
         self._update_pauses()
+        self.arrivals.drop_favourite(self.arrival)
         with self.arrival.excused():
             await self.pauses.wait_until_none()
 
@@ -477,20 +494,7 @@ class Connection:
         try:
             while True:
                 while self._queue:
-                    request = self._queue[0]
-                    if outgoing and self.dispatcher.may_wait(request):
-                        await self._send(outgoing)
-                    if request.pending is None:
-                        self._begin_turn(request)
-                    reply = await self.dispatcher.answer(request)
-                    outgoing.append((request, reply))
-                    if self._session is not None:
-                        await self._follow(self._session, outgoing)
-                    if reply.throttle_ms:
-                        self._mute(reply.throttle_ms)
-                    self._queue.popleft()
-                    self._queued_count -= request.count
-                    self._queued_bytes -= request.size_bytes
+                    await self._answer_first(outgoing)
                 if outgoing:
                     await self._send(outgoing)  # meanwhile the reader may have queued more
                     continue
@@ -501,6 +505,26 @@ class Connection:
         finally:
             for _, reply in outgoing:
                 reply.release()
+
+    async def _answer_first(self, outgoing: list[tuple[Request, Reply]]) -> None:
+        """Answer the first request of the queue; what is ready before it may take a while is sent.
+
+        Nothing of the answer is kept here, where the next one may be long in coming.
+        """
+        request = self._queue[0]
+        if outgoing and self.dispatcher.may_wait(request):
+            await self._send(outgoing)
+        if request.waiting_bytes:
+            self._begin_turn(request)
+        reply = await self.dispatcher.answer(request)
+        outgoing.append((request, reply))
+        if self._session is not None:
+            await self._follow(self._session, outgoing)
+        if reply.throttle_ms:
+            self._mute(reply.throttle_ms)
+        self._queue.popleft()
+        self._queued_count -= request.count
+        self._queued_bytes -= request.size_bytes
 
     async def _follow(self, session: SaslSession, outgoing: list[tuple[Request, Reply]]) -> None:
         """End the connection after the answer that a login has failed; lift the limits once one has not.
@@ -517,7 +541,7 @@ class Connection:
 
     def _begin_turn(self, request: Request) -> None:
         """The handler has what it needs of the frame by the time it waits."""
-        self.arrival.queued_bytes -= request.size_bytes
+        self.arrival.queued_bytes -= request.waiting_bytes
         if self.arrival.counted_bytes:
             self.arrival.recount()
 

@@ -50,7 +50,8 @@ PERCENT: Final = 100
 WRITE_TXN_MARKERS: Final = 27
 BROKER_HEARTBEAT: Final = 63
 # Requests whose time is nobody's: those of logins, which are bounded otherwise, and of brokers among themselves.
-UNCOUNTED: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE, WRITE_TXN_MARKERS, BROKER_HEARTBEAT})
+LOGINS: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
+UNCOUNTED: Final = LOGINS | {WRITE_TXN_MARKERS, BROKER_HEARTBEAT}
 WAIT_FOR_OTHERS = ("Fetch", "JoinGroup", "SyncGroup")  # so that they hold nothing that others need meanwhile
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Request:
     """One request on its way to its reply, or a group of `count` Produces, which share the version of `call` alone.
 
     `pending` is set for Produce, which is in the log already; any other request is still a frame, run at its turn.
+    `waiting_bytes` is what it holds until then: that frame, or answers to what was refused of a Produce.
     """
 
     api: Api
@@ -70,6 +72,12 @@ class Request:
     size_bytes: int
     count: int = 1
     pending: Pending | None = None
+    waiting_bytes: int = 0
+
+    def let_go_of(self, frame: memoryview) -> None:
+        """Keep of the read that brought its frame nothing else, if that is much more: it may wait for long."""
+        if len(frame) <= len(frame.obj) // 2:  # type: ignore[arg-type] # bytes, or a bytearray
+            self.body = memoryview(bytes(self.body))
 
 
 @attrs.define(eq=False, repr=False)
@@ -250,7 +258,8 @@ class Dispatcher:
             return await self._answer_produce(row, request.call, request.pending)
         if self.services.wait_awake is not None:
             await _see_whether_superseded(self.services.wait_awake)
-        if len(request.body) <= LONG_REQUEST_BYTES:
+        # Logins are answered late where they fail, and are bytes or a name however long they are.
+        if len(request.body) <= LONG_REQUEST_BYTES or request.api.key in LOGINS:
             return await self._answer(row, request, None)
         share = await self._long_requests.share(len(request.body))
         assert share is not None

@@ -84,6 +84,39 @@ async def test_one_may_always_finish_and_the_others_wait(
     assert not rig.given_up
 
 
+async def test_who_has_whole_requests_alone_waits_for_their_turn(
+    autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
+) -> None:
+    """One after the other went on as if its frame had begun, each until its own limit, past what all may have."""
+    rig.arrival(5 * MIB)
+    waiting, resumed = rig.arrival(), trio.Event()
+    waiting.queued_bytes = MIB
+    waiting.recount()
+
+    async def wait() -> None:
+        await rig.arrivals.wait_for_room(waiting)
+        resumed.set()
+
+    nursery.start_soon(wait)
+    await trio.sleep(0.5)
+    assert not resumed.is_set()
+    waiting.queued_bytes = 0
+    waiting.recount()
+    await wait_all_tasks_blocked()
+    assert resumed.is_set()
+    assert waiting.counted_bytes == 0
+
+
+async def test_who_is_not_read_from_lets_another_one_go_on(
+    autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
+) -> None:
+    paused, waiting = rig.arrival(3 * MIB), rig.arrival(3 * MIB)
+    await rig.arrivals.wait_for_room(paused)
+    rig.arrivals.drop_favourite(paused)
+    with paused.excused(), trio.fail_after(0.5):
+        await rig.arrivals.wait_for_room(waiting)
+
+
 async def test_who_waits_and_goes_away_leaves_nothing_behind(autojump_clock: MockClock, rig: Rig) -> None:
     first, second = rig.arrival(3 * MIB), rig.arrival(3 * MIB)
     await rig.arrivals.wait_for_room(first)

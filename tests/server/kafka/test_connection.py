@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import struct
+import weakref
 from collections.abc import AsyncIterator
+from typing import Any
 
 import attrs
 import pytest
@@ -12,14 +14,18 @@ import trio
 import trio.testing
 
 from kafscale.api.handling.coordinators import prepare_groups
-from kafscale.client.connection import Connection, Reply
+from kafscale.api.records import fetch
+from kafscale.client.connection import Connection as Client
+from kafscale.client.connection import Reply
 from kafscale.cluster.groups.events import Identity
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
-from kafscale.server.kafka.arrivals import SLOWEST_BYTES
-from kafscale.server.kafka.connection import ROOM_MAX_SECONDS
+from kafscale.server.kafka.arrivals import SLOWEST_BYTES, STALL_SECONDS
+from kafscale.server.kafka.connection import ROOM_MAX_SECONDS, Connection
+from kafscale.server.kafka.dispatch import Dispatcher, Request
+from kafscale.server.kafka.dispatch import Reply as ServerReply
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -36,7 +42,9 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from tests.devtools.hostile import request_bytes
 from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"
@@ -75,7 +83,7 @@ def _fetch(offset: int, *, max_wait_ms: int = 0, min_bytes: int = 1) -> FetchReq
     )
 
 
-async def _send_fetch(client: Connection, request: FetchRequest) -> Reply[FetchResponse]:
+async def _send_fetch(client: Client, request: FetchRequest) -> Reply[FetchResponse]:
     call = client.call(FetchRequest, FetchResponse, version=FETCH_VERSION)
     return await client.send_encoded(call, encode(request, FETCH_VERSION))
 
@@ -173,6 +181,27 @@ async def test_a_fetch_waits_for_min_bytes_but_not_longer_than_it_may(
     assert trio.current_time() - started == pytest.approx(0.7, abs=0.1)
 
 
+async def test_a_fetch_that_waits_keeps_nothing_of_what_it_has_looked_at(
+    running: MemoryBroker, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its room was given back to others, and the records were kept."""
+    looks: list[Any] = []
+    read_all = fetch._read_all
+
+    async def note(*args: Any) -> Any:
+        looks.append(await read_all(*args))
+        return looks[-1]
+
+    monkeypatch.setattr(fetch, "_read_all", note)
+    client = await running.connect()
+    await client.request(_produce(b"12345678"), ProduceResponse)
+    waiting = await _send_fetch(client, _fetch(0, max_wait_ms=10_000, min_bytes=1 << 20))
+    await trio.testing.wait_all_tasks_blocked()
+    assert looks
+    assert [data for look in looks for _, data in look.results] == []
+    assert _values(await waiting.wait()) == [b"12345678"]
+
+
 async def test_a_fetch_that_begins_in_the_bucket_does_not_wait_for_min_bytes(
     running: MemoryBroker, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -215,6 +244,94 @@ async def test_the_in_flight_limit_stops_reading_and_goes_on(autojump_clock: tri
         assert [_base_offset(await reply.wait()) for reply in replies] == list(range(20))
         assert not connection.pauses.reasons
         await waiting.wait()
+
+
+@pytest.fixture
+async def behind_a_fetch(running: MemoryBroker, autojump_clock: trio.testing.MockClock) -> tuple[Client, Connection]:
+    """A connection of which nothing has its turn for a while."""
+    client = await running.connect()
+    await _send_fetch(client, _fetch(0, max_wait_ms=20_000, min_bytes=1 << 20))
+    await trio.testing.wait_all_tasks_blocked()
+    (connection,) = [each for each in running.broker.acceptor.connections if not each.idle]
+    return client, connection
+
+
+async def test_what_waits_for_its_turn_keeps_nothing_of_what_came_with_it(
+    behind_a_fetch: tuple[Client, Connection],
+) -> None:
+    """A few bytes of each read kept all of it: some 30 MB of a connection, which counted as nothing."""
+    client, connection = behind_a_fetch
+    for _ in range(3):
+        large = request_bytes(_produce(bytes(100_000), topic="unknown"), 9)
+        await client.stream.send_all(request_bytes(_latest(), 7) + large)
+    await trio.testing.wait_all_tasks_blocked()
+    waiting = [request for request in connection._queue if request.pending is None]
+    assert len(waiting) == 4
+    assert max(len(request.body.obj) for request in waiting) < 1_000
+
+
+async def test_who_is_silent_keeps_neither_its_last_request_nor_the_answer(
+    running: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 16 MiB of one, and 64 of the other, for as long as a connection was idle, or a fetch waited."""
+    seen: list[weakref.ref[object]] = []
+    accept, send = Dispatcher.accept, Connection._send
+
+    def note_frame(dispatcher: Dispatcher, frame: memoryview, *rest: Any) -> Request:
+        seen.append(weakref.ref(frame))
+        return accept(dispatcher, frame, *rest)
+
+    async def note_replies(connection: Connection, outgoing: list[tuple[Request, ServerReply]]) -> None:
+        seen.extend(weakref.ref(reply) for _, reply in outgoing)
+        await send(connection, outgoing)
+
+    monkeypatch.setattr(Dispatcher, "accept", note_frame)
+    monkeypatch.setattr(Connection, "_send", note_replies)
+    client = await running.connect()
+    await client.request(_latest(), ListOffsetsResponse)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(seen) >= 2
+    assert [each for each in seen if each() is not None] == []
+
+
+async def test_answers_to_what_is_refused_count_until_their_turn(behind_a_fetch: tuple[Client, Connection]) -> None:
+    """A batch of six bytes has an answer of some three hundred: 128 requests of 300 KB took 1.7 GB."""
+    client, connection = behind_a_fetch
+    wide = [PartitionProduceData(index=index, records=None) for index in range(3_000)]
+    request = ProduceRequest(acks=1, timeout_ms=0, topic_data=[TopicProduceData(name="unknown", partition_data=wide)])
+    reply = await client.send(request, ProduceResponse)
+    await trio.testing.wait_all_tasks_blocked()
+    assert connection.arrivals.used_bytes > 3_000 * 250
+    response = await reply.wait()
+    assert len(response.responses[0].partition_responses) == 3_000
+    assert connection.arrivals.used_bytes == 0
+
+
+async def test_requests_that_wait_for_long_give_way_to_who_waits_for_room(
+    behind_a_fetch: tuple[Client, Connection],
+) -> None:
+    """Those that had come by one read each never did."""
+    client, connection = behind_a_fetch
+    part = SyncGroupRequestAssignment(member_id="m", assignment=bytes(50_000))
+    large = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[part])
+    for _ in range(2):
+        await client.stream.send_all(request_bytes(large, 4))
+        await trio.testing.wait_all_tasks_blocked()
+    assert connection.arrival.counted_bytes > 0
+    now = trio.current_time()
+    assert not connection.arrival.has_stalled(now)
+    assert connection.arrival.has_stalled(now + STALL_SECONDS + 0.1)
+
+
+async def test_who_is_muted_is_nobody_whom_others_wait_for(running: MemoryBroker) -> None:
+    """What is too much for its quota is held back for so long, and large requests of all others with it."""
+    await running.connect()
+    await trio.testing.wait_all_tasks_blocked()
+    (connection,) = running.broker.acceptor.connections
+    connection.arrivals._favourite = connection.arrival
+    connection._mute(50)
+    await connection._wait_until_resumed()
+    assert connection.arrivals._favourite is None
 
 
 def _frame(key: int, version: int, body: bytes = b"", *, flexible: bool = False) -> bytes:

@@ -2,11 +2,13 @@
 
 import struct
 import threading
+import tracemalloc
 from contextlib import asynccontextmanager, suppress
 
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from kafscale.api.handling import authentication
 from kafscale.api.handling.authentication import Authenticator
@@ -25,7 +27,7 @@ from kafscale.wire.error_codes import (
 )
 from kafscale.wire.frames import RequestHeader, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -128,6 +130,31 @@ async def test_a_wrong_password_is_answered_late_and_ends_the_connection(tmp_pat
         )
         assert trio.current_time() - since >= 5
         assert await is_closed(connection)
+
+
+async def test_large_logins_that_fail_keep_no_long_request_waiting_and_are_not_kept(tmp_path, autojump_clock):
+    """Eight of half a megabyte had all the room for long requests until they were refused, and others came after."""
+    async with sasl_broker(tmp_path, connection_failed_authentication_delay_ms=10_000) as running:
+        good, bad = await connect(running), [await connect(running) for _ in range(10)]
+        assert (await log_in(good)).error_code == NONE
+        for each in bad:
+            await handshake(each)
+        token = bytes(500_000)
+        tracemalloc.start()
+        try:
+            async with trio.open_nursery() as nursery:
+                for each in bad:
+                    nursery.start_soon(authenticate, each, token)
+                await trio.testing.wait_all_tasks_blocked()
+                held_bytes, _ = tracemalloc.get_traced_memory()
+                since = trio.current_time()
+                long = MetadataRequest(topics=[MetadataRequestTopic(name=f"{number:>200}") for number in range(100)])
+                await good.request(long, MetadataResponse)
+                assert trio.current_time() - since < 1
+                nursery.cancel_scope.cancel()
+        finally:
+            tracemalloc.stop()
+        assert held_bytes < 5 * len(token)
 
 
 async def test_keys_are_derived_in_a_thread(tmp_path, monkeypatch):
