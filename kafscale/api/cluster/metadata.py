@@ -33,6 +33,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
+from kafscale.errors import StoreError
 from kafscale.security.acls import ResourceType
 from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CLUSTER, DESCRIBE_TOPIC
 from kafscale.wire.codec import encode_array
@@ -132,7 +133,11 @@ async def _create_missing(services: Services, call: Call, asked: Sequence[Metada
         missing = [name for name in missing if name not in refused]
     charges = services.quotas.charges(call, strict_since=0)
     charge = None if charges is None else charges.charge
-    return {**refused, **await services.topics.create_in_passing(missing, charge=charge)}
+    try:
+        created = await services.topics.create_in_passing(missing, charge=charge)
+    except StoreError:  # clients ask again
+        created = dict.fromkeys(missing, LEADER_NOT_AVAILABLE)
+    return {**refused, **created}
 
 
 def _answer(

@@ -19,7 +19,7 @@ import trio
 from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
-from kafscale.errors import KafkaError, StorageFailed
+from kafscale.errors import KafkaError, StorageFailed, StoreError
 from kafscale.wire.error_codes import (
     FENCED_INSTANCE_ID,
     INVALID_GROUP_ID,
@@ -44,7 +44,7 @@ async def prepare_transactions(services: Services) -> None:
 
 
 async def _prepare(services: Services, topic: str, *, is_new: bool) -> None:
-    with suppress(StorageFailed):  # which ends the broker
+    with suppress(StoreError, StorageFailed):  # the latter ends the broker
         await ensure_internal_topic(services, topic)
     if is_new:
         with trio.move_on_after(FIRST_LOAD_SECONDS):

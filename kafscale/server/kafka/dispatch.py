@@ -7,6 +7,7 @@ version of ApiVersions that is not known: it is answered in version 0, with the 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +21,14 @@ from kafscale.api.cluster import api_versions
 from kafscale.api.handling.calls import Api, Call, ListedApi, Peer
 from kafscale.api.handling.guard import handle_guarded
 from kafscale.api.handling.quotas import RateQuota
+from kafscale.api.handling.refusals import refusal
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
 from kafscale.api.records import fetch
 from kafscale.api.records.fetch import FetchReply
 from kafscale.concurrency.byte_budget import ByteBudget, Share
 from kafscale.concurrency.metering import Meter, metered
-from kafscale.errors import Fenced, ProtocolError
+from kafscale.errors import Fenced, ProtocolError, StoreError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.tail import Releasable
 from kafscale.metrics import Counter, CounterFamily, Histogram, HistogramFamily, Metrics
@@ -39,10 +41,14 @@ from kafscale.server.kafka.pieces import (
     decode_in_pieces,
     encode_with_records,
 )
+from kafscale.server.quiet_log import QuietLog
 from kafscale.store.file.open_files import Sendable
 from kafscale.wire.codec import decoder
+from kafscale.wire.error_codes import REQUEST_TIMED_OUT
 from kafscale.wire.frames import parse_request_header, response_frame
 from kafscale.wire.schema import NEVER
+
+logger = logging.getLogger(__name__)
 
 NOTHING = memoryview(b"")
 LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded though nobody has asked for them
@@ -134,8 +140,13 @@ class _Counters:
 async def _see_whether_superseded(wait_awake: Callable[[], Awaitable[None]]) -> None:
     try:
         await wait_awake()
-    except Fenced as exc:  # whoever watches that ends the broker
-        raise ProtocolError(f"this broker must not answer any more: {exc}") from exc
+    except Fenced as exc:
+        raise _superseded(exc) from exc
+
+
+def _superseded(fenced: Fenced) -> ProtocolError:
+    """Whoever watches that ends the broker."""
+    return ProtocolError(f"this broker must not answer any more: {fenced}")
 
 
 @attrs.define(eq=False, repr=False)
@@ -149,6 +160,7 @@ class Dispatcher:
     _counters: _Counters = attrs.field(init=False)
     _long_requests: ByteBudget = attrs.field(factory=lambda: ByteBudget(LONG_REQUESTS_MAX_BYTES), init=False)
     _encoder: AnswerEncoder = attrs.field(init=False)
+    _quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger), init=False)
 
     def __attrs_post_init__(self) -> None:
         self._encoder = AnswerEncoder(self.services.settings.limits.max_response_bytes)
@@ -295,10 +307,16 @@ class Dispatcher:
     async def _respond(self, row: _Row, request: Request, share: Share | None) -> Any:
         decoded = await self._decode_at_its_turn(row, request, share)
         request.body = NOTHING  # what it is kept for may take long
-        if self.services.access.authorizer is not None:
-            return await handle_guarded(self.services, row.api, request.call, decoded)
-        response = row.api.handle(self.services, request.call, decoded)
-        return await response if row.may_wait else response
+        try:
+            if self.services.access.authorizer is not None:
+                return await handle_guarded(self.services, row.api, request.call, decoded)
+            response = row.api.handle(self.services, request.call, decoded)
+            return await response if row.may_wait else response
+        except StoreError as exc:  # the metadata, where it is in the bucket
+            self._quiet.tell("store", "%s is refused, and may be tried again: %s", row.api.name, exc)
+            return refusal(decoded, row.api.response, REQUEST_TIMED_OUT)
+        except Fenced as exc:
+            raise _superseded(exc) from exc
 
     # ---- the time that requests take --------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
+from kafscale.errors import StoreUnavailable
 from kafscale.server.kafka.arrivals import SLOWEST_BYTES, STALL_SECONDS
 from kafscale.server.kafka.connection import ROOM_MAX_SECONDS, Connection
 from kafscale.server.kafka.dispatch import Dispatcher, Request
@@ -29,18 +30,21 @@ from kafscale.server.kafka.dispatch import Reply as ServerReply
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.frames import RequestHeader, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
@@ -568,6 +572,33 @@ async def test_what_was_acknowledged_survives_a_crash_and_a_restart(autojump_clo
         await running.broker.services.log.flusher.flush_all()
         fetched = await (await _send_fetch(client, _fetch(3))).wait()
         assert _values(fetched) == [b"%d" % number for number in range(3, 10)]
+
+
+async def test_metadata_that_can_not_be_changed_is_told_and_ends_no_connection(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it is in the bucket, and that is away: the connection ended, with a traceback in the log."""
+    parts = memory_parts()
+    async with memory_broker(parts) as running:
+        client = await running.connect()
+        assert isinstance(parts.metadata, MemoryMetadataStore)
+        parts.metadata.failure = StoreUnavailable("away")
+        topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        creation = CreateTopicsRequest(topics=[topic], timeout_ms=1_000)
+        refused = await client.request(creation, CreateTopicsResponse)
+        assert refused.topics[0].error_code == error_codes.REQUEST_TIMED_OUT
+        wanted = FindCoordinatorRequest(coordinator_keys=["g"])
+        (found,) = (await client.request(wanted, FindCoordinatorResponse)).coordinators
+        assert found.error_code == error_codes.COORDINATOR_NOT_AVAILABLE
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
+        metadata = await client.request(asked, MetadataResponse)
+        assert [each.error_code for each in metadata.topics] == [error_codes.LEADER_NOT_AVAILABLE]
+        assert metadata.brokers
+        parts.metadata.failure = None
+        created = await client.request(creation, CreateTopicsResponse)
+        assert created.topics[0].error_code == error_codes.NONE
+    assert "CreateTopics is refused, and may be tried again: away" in caplog.text
+    assert "bug" not in caplog.text
 
 
 async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
