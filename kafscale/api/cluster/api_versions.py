@@ -18,21 +18,9 @@ from kafscale.api.cluster import features
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
-from kafscale.wire.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
+from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 NAME_MAX_COUNT = 100  # characters that are remembered as long as the connection is open
-FIRST_VERSION_WITH_LOWEST_0 = 4
-_GROUP_VERSION = 1
-_SUPPORTED = [SupportedFeatureKey(name="group.version", min_version=0, max_version=_GROUP_VERSION)]
-_FINALIZED = [
-    FinalizedFeatureKey(name="group.version", max_version_level=_GROUP_VERSION, min_version_level=_GROUP_VERSION)
-]
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

@@ -14,17 +14,19 @@ was not, it is NO_REASSIGNMENT_IN_PROGRESS. A broker that is alone moves nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 
+import attrs
 import trio
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.replica_assignments import check_brokers
+from kafscale.cluster.mover import Mover
 from kafscale.cluster.topics.topics import Topic
-from kafscale.concurrency.turns import distinct_partitions
+from kafscale.concurrency.turns import distinct_partitions, in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (
     INVALID_REPLICA_ASSIGNMENT,
@@ -44,6 +46,21 @@ from kafscale.wire.schema import mapped
 AT_ONCE_COUNT = 256  # partitions that are decided about together
 
 
+@attrs.frozen(eq=False, repr=False)
+class _Moved:
+    """Which partitions of a topic are on their way, and which were assigned.
+
+    Who tells that looks at all of them, so it is asked once for a request.
+    """
+
+    on_their_way: Container[int]
+    assigned: Container[int]
+
+    @classmethod
+    def of(cls, mover: Mover | None, topic: Topic | None) -> _Moved:
+        return cls((), ()) if mover is None or topic is None else cls(mover.targets(topic), mover.assigned(topic))
+
+
 async def handle(
     services: Services, call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
@@ -52,11 +69,12 @@ async def handle(
     )
     await know_topics(services, asked)
     refusals: dict[tuple[str, int], KafkaError] = {}
+    moved = {name: _Moved.of(services.mover, services.topics.get(name)) async for name in in_turns(asked)}
     wanted = [(name, each) for name, partitions in asked.items() for each in partitions.values()]
     for first in range(0, len(wanted), AT_ONCE_COUNT):
         async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
             for name, each in wanted[first : first + AT_ONCE_COUNT]:
-                nursery.start_soon(_decide, services, name, each, refusals)
+                nursery.start_soon(_decide, services, name, each, moved[name], refusals)
     responses = [
         ReassignableTopicResponse(name=name, partitions=mapped(partial(_answer, refusals, name), tuple(partitions)))
         for name, partitions in asked.items()
@@ -75,12 +93,16 @@ def _answer(refusals: Mapping[tuple[str, int], KafkaError], name: str, index: in
 
 
 async def _decide(
-    services: Services, name: str, wanted: ReassignablePartition, refusals: dict[tuple[str, int], KafkaError]
+    services: Services,
+    name: str,
+    wanted: ReassignablePartition,
+    moved: _Moved,
+    refusals: dict[tuple[str, int], KafkaError],
 ) -> None:
     """Move a partition, or have it stay; note why it can't be."""
     try:
         topic = _topic(services, name, wanted.partition_index)
-        await _reassign(services, topic, wanted)
+        await _reassign(services, topic, wanted, moved)
     except KafkaError as exc:
         refusals[name, wanted.partition_index] = exc
 
@@ -95,7 +117,7 @@ def _topic(services: Services, name: str, index: int) -> Topic:
     return topic
 
 
-async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartition) -> None:
+async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartition, moved: _Moved) -> None:
     """Return when the partition has its new leader, or will. Raises KafkaError."""
     index, mover = wanted.partition_index, services.mover
     leader = services.assignment.leader(topic, index)
@@ -103,9 +125,9 @@ async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartit
         _check(services, topic, index, wanted.replicas, None if leader is None else leader.node_id)
         if mover is not None:
             await mover.move(topic, index, wanted.replicas)
-    elif mover is not None and index in mover.targets(topic) and leader is not None:
+    elif mover is not None and index in moved.on_their_way and leader is not None:
         await mover.stay(topic, index)
-    elif mover is not None and index in mover.assigned(topic) and index not in mover.targets(topic):
+    elif mover is not None and index in moved.assigned and index not in moved.on_their_way:
         await mover.release(topic, index)
     else:
         raise KafkaError(NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")

@@ -18,6 +18,7 @@ import logging
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.requests import InitProducerId
+from kafscale.cluster.transactions.settings import TRANSACTIONAL_ID_MAX_COUNT
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
 from kafscale.security.rights import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION
@@ -39,7 +40,7 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
         return InitProducerIdResponse(error_code=exc.code)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return InitProducerIdResponse(error_code=INVALID_REQUEST)
-    if request.transactional_id == "":
+    if request.transactional_id == "" or len(request.transactional_id or "") > TRANSACTIONAL_ID_MAX_COUNT:
         return InitProducerIdResponse(error_code=INVALID_REQUEST)
     try:
         if request.transactional_id is not None:

@@ -32,17 +32,19 @@ from kafscale.wire.messages.own.enrolled import (
     EnrolledTopic,
 )
 
+MATCHES_PER_TURN = 8  # an expression of the largest size may take some milliseconds for one id
+
 
 async def handle(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
     if request.wants_enrolled:
         return await _enrolled(services, call, request)
+    wanted = TransactionFilter(
+        producer_ids=frozenset(request.producer_id_filters),
+        state_names=frozenset(request.state_filters),
+        longer_than_ms=request.duration_filter,
+    )
     try:
-        wanted = TransactionFilter(
-            producer_ids=frozenset(request.producer_id_filters),
-            state_names=frozenset(request.state_filters),
-            longer_than_ms=request.duration_filter,
-            names=_matcher(request.transactional_id_pattern),
-        )
+        matches = _matcher(request.transactional_id_pattern)
         await services.transactions.wait_settled()
     except KafkaError as exc:
         return EnrolledResponse(error_code=exc.code)
@@ -54,8 +56,9 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
             TransactionState(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
-            async for each in in_turns(found.transactions)
-            if services.access.allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
+            async for each in in_turns(found.transactions, steps=MATCHES_PER_TURN)
+            if matches(each.transactional_id)
+            and services.access.allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
         ],
     )
 
@@ -87,10 +90,10 @@ async def _enrolled(services: Services, call: Call, request: EnrolledRequest) ->
     )
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    """Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Return what tells whether an id fits. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
     if not pattern:
-        return None
+        return lambda _: True
     try:
         compiled = compile_regex(pattern)
     except Refused as exc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import attrs
 
@@ -57,7 +57,6 @@ class TransactionFilter:
     producer_ids: frozenset[int] = frozenset()
     state_names: frozenset[str] = frozenset()
     longer_than_ms: int = ANY_DURATION_MS
-    names: Callable[[str], bool] | None = None  # whether an id fits the pattern of version 2
 
     @property
     def unknown_state_names(self) -> frozenset[str]:
@@ -71,9 +70,7 @@ class TransactionFilter:
             return False
         if self.state_names and transaction.state.kafka_name not in self.state_names:
             return False
-        if self.longer_than_ms >= 0 and now_ms - transaction.start_timestamp_ms <= self.longer_than_ms:
-            return False
-        return self.names is None or self.names(transaction.transactional_id)
+        return self.longer_than_ms < 0 or now_ms - transaction.start_timestamp_ms > self.longer_than_ms
 
 
 @attrs.frozen(kw_only=True)

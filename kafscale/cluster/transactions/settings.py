@@ -6,6 +6,8 @@ import attrs
 
 from kafscale.config import Settings
 
+# Of a transactional id, which is kept in memory, as of a group's. Kafka has no limit but that of a string, 32 KiB.
+TRANSACTIONAL_ID_MAX_COUNT = 1024
 # What one call of `due` decides: a group of this many entries is written at once, and others run in between.
 DUE_MAX_COUNT = 500
 

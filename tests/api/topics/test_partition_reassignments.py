@@ -172,6 +172,20 @@ async def test_what_was_assigned_is_taken_back(several: Any) -> None:
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == error_codes.NO_REASSIGNMENT_IN_PROGRESS
 
 
+async def test_what_moves_is_looked_up_once_for_all_partitions_of_a_topic(
+    several: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To stop the moves of 10,000 partitions all of them were looked at for each: some 20 s of the event loop."""
+    looked: list[str] = []
+    targets = ScriptedMover.targets
+    monkeypatch.setattr(
+        ScriptedMover, "targets", lambda mover, topic: looked.append(topic.name) or targets(mover, topic)
+    )
+    asked: list[tuple[str, int, list[int] | None]] = [("a", index, None) for index in range(3)] + [("copied", 0, None)]
+    await alter(several, asked)
+    assert looked == ["a", "copied"]
+
+
 async def test_a_partition_that_nobody_leads_is_moved_all_the_same(several: Any) -> None:
     several.assignment.others["a", 0] = None
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == error_codes.NO_REASSIGNMENT_IN_PROGRESS
