@@ -52,6 +52,8 @@ from kafscale.config.values import (
     StoreEncryption,
     StoreUrl,
     canonical_ip,
+    has_host,
+    split_url,
 )
 
 __all__ = [
@@ -91,8 +93,10 @@ __all__ = [
     "canonical_ip",
     "format_duration",
     "format_size",
+    "has_host",
     "load",
     "options",
     "parse_duration",
     "parse_size",
+    "split_url",
 ]

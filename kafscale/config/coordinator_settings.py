@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import attrs
 
@@ -15,6 +16,8 @@ from kafscale.errors import ConfigError
 @attrs.frozen(kw_only=True)
 class CoordinatorSettings:
     """What members of consumer groups may ask for, and what they get; `group_consumer_*` of Kafka 4's (KIP-848)."""
+
+    TITLE: ClassVar[str] = "Consumer groups"  # in the reference
 
     group_initial_rebalance_delay_ms: Milliseconds = option(
         0,

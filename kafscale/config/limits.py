@@ -6,6 +6,8 @@ broker with its log in object storage, has the same limit, its name and default 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import attrs
 
 from kafscale.config.option import Milliseconds, Seconds, Size, option
@@ -18,6 +20,8 @@ ANY_NUMBER = 2**31 - 1  # Kafka's default of what it does not limit
 @attrs.frozen(kw_only=True)
 class Limits:
     """Maxima of one broker; sizes are in bytes."""
+
+    TITLE: ClassVar[str] = "Limits"  # in the reference
 
     max_frame_bytes: Size = option(
         100 * MIB,

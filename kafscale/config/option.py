@@ -191,6 +191,13 @@ def _text(raw: object, _type: Any = str) -> str:
     return raw
 
 
+def _path(raw: object, _type: Any) -> Path:
+    try:
+        return Path(_text(raw)).expanduser()
+    except RuntimeError as exc:
+        raise ValueError(f"'{raw}' begins with a home directory that there is not; write the path out") from exc
+
+
 def _integer(raw: object, _type: Any) -> int:
     text = str(raw).strip()
     digits = text.removeprefix("-")
@@ -237,7 +244,7 @@ def _make_converter() -> cattrs.Converter:
     made = cattrs.Converter(detailed_validation=False)
     reading: list[tuple[Any, Callable[[Any, Any], Any], Callable[[Any], Any]]] = [
         (str, _text, str),
-        (Path, lambda raw, _type: Path(_text(raw)).expanduser(), str),
+        (Path, _path, str),
         (int, _integer, lambda value: value),
         (bool, _switch, lambda value: "true" if value else "false"),
         (Size, _size, format_size),

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafscale.config.coordinator_settings import CoordinatorSettings
-from kafscale.config.limits import Limits
 from kafscale.config.option import Option, options_of
-from kafscale.config.sasl_settings import SaslSettings
-from kafscale.config.settings import Settings
-from kafscale.config.ssl_settings import SslSettings
+from kafscale.config.settings import Settings, option_classes
 
 _INTRODUCTION = """\
 # Options of `kafscale serve`
@@ -37,12 +33,8 @@ which beats the file; `kafscale config` shows what is in effect and where it cam
 def options_page() -> str:
     """The whole page, as Markdown."""
     defaults = Settings()
-    parts = [_INTRODUCTION, "## Settings\n", *_table(options_of(Settings), defaults)]
-    parts += ["", "## TLS\n", *_table(options_of(SslSettings), defaults)]
-    parts += ["", "## SASL\n", *_table(options_of(SaslSettings), defaults)]
-    parts += ["", "## Consumer groups\n", *_table(options_of(CoordinatorSettings), defaults)]
-    parts += ["", "## Limits\n", *_table(options_of(Limits), defaults)]
-    return "\n".join(parts) + "\n"
+    sections = ["\n".join([f"## {each.TITLE}\n", *_table(options_of(each), defaults)]) for each in option_classes()]
+    return _INTRODUCTION + "\n" + "\n\n".join(sections) + "\n"
 
 
 def _table(rows: tuple[Option, ...], defaults: Settings) -> Iterator[str]:

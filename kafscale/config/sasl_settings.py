@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import ClassVar
 
 import attrs
 
 from kafscale.config.option import Milliseconds, Seconds, Size, option
 from kafscale.config.units import KIB, MIB
-from kafscale.config.values import SaslMechanism
+from kafscale.config.values import SaslMechanism, has_host, split_url
 from kafscale.errors import ConfigError
 
 _YEAR_MS = 365 * 86_400_000
@@ -22,6 +22,8 @@ _YEAR_MS = 365 * 86_400_000
 @attrs.frozen(kw_only=True)
 class SaslSettings:
     """How clients of listeners with SASL authenticate. Raises ConfigError when two options together can't be."""
+
+    TITLE: ClassVar[str] = "SASL"  # in the reference
 
     sasl_mechanisms: tuple[SaslMechanism, ...] = option(
         (SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256),
@@ -126,11 +128,11 @@ class SaslSettings:
 
 def _check_jwks_url(text: str) -> None:
     """Raise ConfigError for an address whose keys anybody on the way could exchange, or that has a password in it."""
-    url = urlsplit(text)
+    url = split_url(text)
     if url.username or url.password:
         raise ConfigError("--sasl-oauthbearer-jwks-endpoint-url: has credentials in it; allowed: an address without")
     is_file = url.scheme == "file" and not url.netloc and len(url.path) > 1
-    is_safe = bool(url.hostname) and (url.scheme == "https" or (url.scheme == "http" and _is_loopback(url.hostname)))
+    is_safe = has_host(url) and (url.scheme == "https" or (url.scheme == "http" and _is_loopback(url.hostname)))
     if not (is_file or is_safe):
         raise ConfigError(
             f"--sasl-oauthbearer-jwks-endpoint-url: '{text}' is not safe to get keys from; allowed: https://HOST/PATH, "

@@ -7,10 +7,10 @@ not options: they would be seen in a list of processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any, ClassVar
 
 import attrs
 
@@ -35,6 +35,8 @@ from kafscale.config.values import (
     SecurityProtocol,
     StoreEncryption,
     StoreUrl,
+    has_host,
+    split_url,
 )
 from kafscale.errors import ConfigError
 
@@ -46,6 +48,8 @@ def _store_in_data_dir(settings: Settings) -> StoreUrl:
 @attrs.frozen(kw_only=True)
 class Settings:
     """Settings of one broker. Raises ConfigError when a value, or two together, can't be."""
+
+    TITLE: ClassVar[str] = "Settings"  # in the reference
 
     listeners: tuple[Listener, ...] = option(
         (Listener(DEFAULT_LISTENER_NAME, "127.0.0.1", 9092),),
@@ -489,8 +493,8 @@ class Settings:
         return protocol_of(listener.name, self.listener_security_protocols)
 
 
-# The fields of Settings that hold options in an object of their own.
-GROUPS: Mapping[str, type] = {
+# The fields of Settings that hold options in an object of their own, which has a title in the reference.
+GROUPS: Mapping[str, type[Any]] = {
     "ssl": SslSettings,
     "sasl": SaslSettings,
     "coordinator": CoordinatorSettings,
@@ -498,10 +502,15 @@ GROUPS: Mapping[str, type] = {
 }
 
 
+def option_classes() -> Sequence[type[Any]]:
+    """`Settings`, then its groups; each has a `TITLE`."""
+    return [Settings, *GROUPS.values()]
+
+
 @cache
 def options() -> tuple[Option, ...]:
-    """All options: those of `Settings`, then those of its groups."""
-    return tuple(each for options_class in (Settings, *GROUPS.values()) for each in options_of(options_class))
+    """All options, class by class."""
+    return tuple(each for options_class in option_classes() for each in options_of(options_class))
 
 
 @cache
@@ -520,12 +529,12 @@ def _check_store(settings: Settings) -> None:
         )
     if settings.s3_endpoint is None:
         return
-    url = urlsplit(settings.s3_endpoint)
+    url = split_url(settings.s3_endpoint)
     if url.username or url.password:
         raise ConfigError(
             "--s3-endpoint: has credentials in it; allowed: only in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query:
+    if url.scheme not in ("http", "https") or not has_host(url) or url.path.strip("/") or url.query:
         raise ConfigError(
             f"--s3-endpoint: '{settings.s3_endpoint}' is not an endpoint; allowed: http://HOST:PORT or https://HOST:PORT"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import attrs
 
@@ -16,6 +17,8 @@ from kafscale.errors import ConfigError
 @attrs.frozen(kw_only=True)
 class SslSettings:
     """What the listeners with TLS have in common. The files are read at the start, and again when they have changed."""
+
+    TITLE: ClassVar[str] = "TLS"  # in the reference
 
     ssl_certificate_file: Path | None = option(
         None,

@@ -10,6 +10,7 @@ import re
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Literal
+from urllib.parse import SplitResult, urlsplit
 
 import attrs
 
@@ -243,6 +244,22 @@ def canonical_ip(text: str) -> str:
     if isinstance(address, IPv6Address):
         return str(address.ipv4_mapped or IPv6Address(int(address)))
     return str(address)
+
+
+def split_url(text: str) -> SplitResult:
+    """Take a URL apart; of one that can't be, all parts are empty."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
+
+
+def has_host(url: SplitResult) -> bool:
+    """Tell whether a URL has something to connect to: a host, and a port that is one if there is any."""
+    try:
+        return bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
 
 
 @attrs.frozen(kw_only=True)

@@ -22,11 +22,11 @@ import re
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import attrs
 
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, has_host, split_url
 from kafscale.errors import ConfigError
 from kafscale.login.tls import tls_context
 from kafscale.login.tokens import TOKEN_URL, TokenEndpoint, TokenFile, TokenSource
@@ -85,9 +85,9 @@ def client_sasl(properties: Mapping[str, str]) -> ClientSasl:
 def _tokens(properties: Mapping[str, str], options: Mapping[str, str]) -> TokenSource:
     """Read where tokens come from. Raises ConfigError."""
     text = properties.get(TOKEN_URL, "").strip()
-    url = urlsplit(text)
+    url = split_url(text)
     is_file = url.scheme == "file" and not url.netloc and len(url.path) > 1
-    if not is_file and not (url.scheme in ("http", "https") and url.hostname):
+    if not is_file and not (url.scheme in ("http", "https") and has_host(url)):
         raise ConfigError(
             f"{TOKEN_URL}: '{text}' is neither a file nor an issuer; allowed: file:///PATH of a file with the token, "
             "and https://…"

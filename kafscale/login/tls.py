@@ -152,5 +152,7 @@ def _read(location: str | None, name: str) -> str | None:
         return Path(location).expanduser().read_text(encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"{name}: '{location}' can't be read ({exc.strerror or exc}); allowed: a PEM file") from exc
+    except RuntimeError as exc:  # a home directory that there is not
+        raise ConfigError(f"{name}: '{location}' can't be read ({exc}); allowed: a PEM file") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{name}: '{location}' is no text; allowed: a PEM file") from exc

@@ -30,6 +30,7 @@ ATTEMPTS_COUNT = 3
 RETRY_PAUSE_SECONDS = 0.1  # doubled each time. Kafka: sasl.login.retry.backoff.ms
 ANSWER_SECONDS = 10.0  # for each step of one attempt
 ANSWER_MAX_BYTES = 64 << 10
+LASTS_MAX_SECONDS = 1 << 40  # what is more is no time
 REASON_MAX_COUNT = 200
 _TOKEN = re.compile(r"[!-~]+")  # what a header, and SASL's message, may have
 
@@ -135,7 +136,7 @@ class TokenEndpoint:
         """Read an answer; errors show nothing of one that has a token. Raises KafkaError, BrokerUnavailable."""
         try:
             found: Any = json.loads(answer)
-        except ValueError:  # UnicodeDecodeError is one
+        except (ValueError, RecursionError):  # UnicodeDecodeError is one
             found = None
         fields: dict[str, Any] = found if isinstance(found, dict) else {}
         if status >= 500 or status == 429:
@@ -147,7 +148,7 @@ class TokenEndpoint:
         if not isinstance(text, str) or not _TOKEN.fullmatch(text.strip()):
             raise self._refused("an answer without a token (access_token)")
         lasts_seconds = fields.get("expires_in")
-        if isinstance(lasts_seconds, int | float) and lasts_seconds > 0:
+        if isinstance(lasts_seconds, int | float) and 0 < lasts_seconds < LASTS_MAX_SECONDS:
             return Token(text.strip(), time.time() + lasts_seconds)
         return Token(text.strip(), expiry_of(text))
 
@@ -161,5 +162,5 @@ def expiry_of(text: str) -> float | None:
     try:
         payload = text.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError, binascii.Error):
         return None

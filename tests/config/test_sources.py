@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,15 @@ def test_what_kubernetes_sets_for_a_service_named_kafscale_is_let_through() -> N
             {"s3_endpoint": "h:1", "store": "s3://bkt"},
             r"--s3-endpoint: 'h:1' is not an endpoint; allowed: http://HOST.*",
         ),
+        *(
+            ({"s3_endpoint": each, "store": "s3://bkt"}, rf"--s3-endpoint: '{re.escape(each)}' is not an endpoint; .*")
+            for each in ("http://[::1", "http://[x]:1", "http://h:99999", "http://h:0")
+        ),
+        (
+            {"sasl_oauthbearer_jwks_endpoint_url": "https://[::1/keys"},
+            r"--sasl-oauthbearer-jwks-endpoint-url: 'https://\[::1/keys' is not safe to get keys from; allowed: .*",
+        ),
+        ({"data_dir": "~nobody-at-all/x"}, r"--data-dir: '~nobody-at-all/x' begins with a home directory .*"),
     ],
 )
 def test_a_wrong_flag_gives_one_line_with_option_value_and_what_is_allowed(flags: dict[str, str], message: str) -> None:

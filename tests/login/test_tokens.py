@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from kafscale.login import tokens
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
-from kafscale.login.tokens import ANSWER_MAX_BYTES, TokenEndpoint
+from kafscale.login.tokens import ANSWER_MAX_BYTES, Token, TokenEndpoint, expiry_of
 from kafscale.testing.certificates import make_authority
 from tests.devtools.sasl import sign
 from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, Asked, Endpoint, token_endpoint
@@ -103,11 +104,14 @@ def test_who_asks_by_names_of_librdkafka_and_of_kafka_before_4_1(endpoint: Endpo
     [
         ({f"{OAUTH}.token.endpoint.url": "ftp://example.com"}, "neither a file nor an issuer"),
         ({f"{OAUTH}.token.endpoint.url": "https:///token"}, "neither a file nor an issuer"),
+        ({f"{OAUTH}.token.endpoint.url": "https://[::1/token"}, "neither a file nor an issuer"),
+        ({f"{OAUTH}.token.endpoint.url": "https://h:99999/token"}, "neither a file nor an issuer"),
         ({f"{OAUTH}.client.credentials.client.id": ""}, "client.id: is missing"),
         ({f"{OAUTH}.client.credentials.client.secret": ""}, "client.secret: is missing"),
         ({f"{OAUTH}.jwt.retriever.class": f"{COMMON}.JwtBearerJwtRetriever"}, "'JwtBearerJwtRetriever' is not known"),
         ({f"{OAUTH}.assertion.file": "/a"}, "is not known here"),
         ({"https.ca.location": "/nowhere.pem"}, "/nowhere.pem"),
+        ({"https.ca.location": "~nobody-at-all/ca.pem"}, "~nobody-at-all/ca.pem' can't be read"),
         ({"https.unknown": "x"}, "is not known here"),
     ],
 )
@@ -173,6 +177,14 @@ def test_a_token_of_unknown_life_is_used_once(endpoint: Endpoint) -> None:
     assert [source.get().text for _ in range(2)] == ["opaque-1", "opaque-2"]
 
 
+@pytest.mark.parametrize("exp", [10**400, "soon", [1], {}])
+def test_a_life_that_is_no_time_is_not_known(endpoint: Endpoint, exp: object) -> None:
+    text = f"a.{base64.urlsafe_b64encode(json.dumps({'exp': exp}).encode()).decode().rstrip('=')}.b"
+    endpoint.answers = [(200, {"access_token": text, "expires_in": 10**400})]
+    assert asks(endpoint).get() == Token(text, None)
+    assert expiry_of(f"a.{base64.urlsafe_b64encode(b'[' * 100_000).decode()}.b") is None
+
+
 def test_many_logins_at_once_ask_once(endpoint: Endpoint) -> None:
     source = asks(endpoint)
     endpoint.answers = [(200, TOKEN)]
@@ -197,6 +209,7 @@ def test_many_logins_at_once_ask_once(endpoint: Endpoint) -> None:
         (200, {"access_token": 7}, "without a token"),
         (200, {"access_token": "two\x01words"}, "without a token"),
         (200, b"no JSON", "without a token"),
+        (200, b"[" * ANSWER_MAX_BYTES, "without a token"),
         (200, b"[" * ANSWER_MAX_BYTES + b"[", "larger than 65536 bytes"),
     ],
 )

@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import math
 import time
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_token_names_its_user(kind, keys):
     [
         ({"exp": NOW - 600}, "expired"),
         ({"exp": None}, "'exp' is missing"),
-        *(({"exp": each}, "'exp' is no time") for each in ("soon", True, 10**30, float("inf"), float("nan"), -1)),
+        *(({"exp": each}, "'exp' is no time") for each in ("soon", True, 10**30, 10**400, math.inf, math.nan, -1)),
         ({"nbf": NOW + 3600}, "not valid yet"),
         ({"iat": NOW + 3600}, "not valid yet"),
         *(({"sub": each}, "'sub' is no name") for each in (None, "", 7, "x" * 256)),

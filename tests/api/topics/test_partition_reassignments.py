@@ -175,7 +175,7 @@ async def test_what_was_assigned_is_taken_back(several: Any) -> None:
 async def test_what_moves_is_looked_up_once_for_all_partitions_of_a_topic(
     several: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To stop the moves of 10,000 partitions all of them were looked at for each: some 20 s of the event loop."""
+    """To stop the moves of 10,000 partitions all of them were looked at for each."""
     looked: list[str] = []
     targets = ScriptedMover.targets
     monkeypatch.setattr(

@@ -55,5 +55,5 @@ async def test_half_an_identity_is_an_invalid_request(services: Any, has: dict[s
 
 @pytest.mark.parametrize("transactional_id", ["", "x" * 1025])
 async def test_an_id_that_is_empty_or_too_long_is_an_invalid_request(services: Any, transactional_id: str) -> None:
-    """100,000 of the longest took 3 GB."""
+    """All of them stay in memory."""
     assert (await ask(API, services, asking(transactional_id))).error_code == error_codes.INVALID_REQUEST

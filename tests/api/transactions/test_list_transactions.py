@@ -32,4 +32,4 @@ async def test_others_are_served_while_ids_are_held_against_an_expression(nurser
     request = ListTransactionsRequest(transactional_id_pattern="id-[0-9]7")
     response = await ask(API, some_services(transactions=transactions), request)
     assert [each.transactional_id for each in response.transaction_states] == [f"id-{ten}7" for ten in range(1, 10)]
-    assert turns_count >= IDS_COUNT // MATCHES_PER_TURN
+    assert turns_count >= IDS_COUNT // MATCHES_PER_TURN - 1  # none behind the last

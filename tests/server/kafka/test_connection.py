@@ -299,7 +299,7 @@ async def test_who_is_silent_keeps_neither_its_last_request_nor_the_answer(
 
 
 async def test_answers_to_what_is_refused_count_until_their_turn(behind_a_fetch: tuple[Client, Connection]) -> None:
-    """A batch of six bytes has an answer of some three hundred: 128 requests of 300 KB took 1.7 GB."""
+    """A batch of six bytes has an answer of some three hundred: 40 requests of 294 KB took half a GB."""
     client, connection = behind_a_fetch
     wide = [PartitionProduceData(index=index, records=None) for index in range(3_000)]
     request = ProduceRequest(acks=1, timeout_ms=0, topic_data=[TopicProduceData(name="unknown", partition_data=wide)])
