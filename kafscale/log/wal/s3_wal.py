@@ -40,7 +40,7 @@ import trio
 
 from kafscale.buffers import Buffer
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import Fenced, NotFound, PreconditionFailed, StorageFailed, StoreError
+from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StorageFailed, StoreError
 from kafscale.formats.wal_entries import (
     ENTRY_HEADER_BYTES,
     METADATA,
@@ -371,13 +371,16 @@ class S3Wal(LogJournal):
         self._work.set()
 
     async def _put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Put an object, again and again until it is there. Raises Fenced if something else is."""
+        """Put an object, again and again until it is there. Raises Fenced if something else is.
+
+        What is there may come damaged: then nobody knows yet whose it is.
+        """
         attempts_count = 0
         while True:
             try:
                 await self._put_or_find(key, parts)
                 return
-            except StoreError as exc:
+            except (StoreError, DamagedObject) as exc:
                 attempts_count += 1
                 if attempts_count == 1:
                     logger.error("writing %s failed, produces wait until it succeeds: %s", key, exc)

@@ -238,6 +238,17 @@ async def test_a_put_whose_reply_was_lost_is_found_to_be_ours(autojump_clock, nu
     assert (log.durable, store.count(PUT)) == ([0], 2)
 
 
+async def test_what_is_there_after_a_lost_reply_is_looked_at_again_if_it_comes_damaged(autojump_clock, nursery):
+    """It raised DamagedObject, and ended the broker."""
+    store = FaultyStore(MemoryStore())
+    store.lose_reply(On(PUT, times=1))
+    cut = store.truncate(On("get_range", times=2))
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    await log.append(0).wait()
+    assert (log.durable, cut.met_count, log.wal.statistics().retry_count) == ([0], 2, 3)
+
+
 async def test_metadata_shares_objects_and_is_not_told_to_partitions(autojump_clock, nursery):
     log = Log(MemoryStore())
     await nursery.start(log.wal.run)
