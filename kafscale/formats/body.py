@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Iterator
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.errors import CorruptBatch
+from kafscale.errors import CorruptBatch, StoreUnavailable
 from kafscale.store.base import ObjectStore
 from kafscale.wire.records import HEADER_BYTES, LENGTH_END, parse_header
 
 PIECE_BYTES = 4 << 20  # at 20 ms and 100 MB/s a GET, two thirds of the time are the transfer
+CUTS_MAX_COUNT = 20  # of the replies for one object; each is gone on from, but not for ever
 
 
 @attrs.frozen
@@ -71,11 +72,19 @@ class BatchSplitter:
 
 
 async def read_pieces(store: ObjectStore, key: str, start: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """The bytes of an object from `start` to `end` (exclusive), piece by piece; fewer if the object ends before.
+    """The bytes of an object from `start` to `end` (exclusive), piece by piece.
 
-    Raises NotFound, StoreError.
+    Raises NotFound, StoreError; StoreUnavailable if replies come cut off again and again.
     """
+    cut_count = 0
     while start < end:
-        data = (await store.get_range(key, start, min(PIECE_BYTES, end - start))).data
+        wanted_bytes = min(PIECE_BYTES, end - start)
+        data = (await store.get_range(key, start, wanted_bytes)).data
+        cut_count += len(data) < wanted_bytes
+        if not data or cut_count > CUTS_MAX_COUNT:
+            raise StoreUnavailable(
+                f"{key}: replies of the store come cut off, the last one after {len(data)} of {wanted_bytes} bytes "
+                f"from {start} on"
+            )
         yield data
         start += len(data)

@@ -545,6 +545,22 @@ async def test_a_header_that_comes_cut_off_is_a_finding() -> None:
         assert [cut.met_count for cut in cuts] == [1, 1, 1]
 
 
+async def test_a_check_ends_where_all_replies_come_cut_off(autojump_clock) -> None:
+    """It asked for ever for the bytes that were missing, and so did the fetch that waited for it."""
+    store = FaultyStore(await written())
+    async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+        (first, *_) = log.partition().manifest.segments
+        store.truncate(On("get*"))
+        with trio.fail_after(3600):
+            with pytest.raises(StoreUnavailable, match="replies of the store come cut off"):
+                await check_segment(store, first.key)
+            log.log.reader.footers.forget(first)
+            with pytest.raises(StoreUnavailable):
+                await log.read(log.partition(), 0)
+        store.heal()
+        await expect(log, range(12))
+
+
 async def test_the_collection_of_orphans_leaves_a_quarantined_segment_alone(autojump_clock) -> None:
     """Nothing refers to it, and nobody can tell what is in it."""
     store = await written()
