@@ -5,7 +5,7 @@ is. One at a time; nothing is done, and nothing read, where no topic is compacte
 the footers of what compaction wrote, so a restart knows it.
 
 One at which the store failed is left alone for a while, so that it does not keep others waiting; one in which a batch
-is damaged until the next start, as in Kafka.
+is damaged until the next start, as in Kafka. What only came damaged does not come so twice in the same way.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Compactor:
     now_ms: Callable[[], int] = _now_ms
     max_dirty_ratio: float = attrs.field(default=0.0, init=False)  # of all partitions, when they were last looked at
     _paused_until: WeakKeyDictionary[Partition, float] = attrs.field(factory=WeakKeyDictionary, init=False)
+    _damage: WeakKeyDictionary[Partition, str] = attrs.field(factory=WeakKeyDictionary, init=False)  # met the last time
     _reported_to: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
     _generations: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
 
@@ -118,12 +119,14 @@ class Compactor:
         if partition.closed:
             return  # the topic was deleted meanwhile, and its objects
         self.failed_count.value += 1
-        if isinstance(exc, DamagedObject):
+        if isinstance(exc, DamagedObject) and self._damage.get(partition) == str(exc):
             self._paused_until[partition] = math.inf
             logger.error("%s is not compacted any more until the next start: %s", partition, exc)
-        else:
-            self._paused_until[partition] = trio.current_time() + FAILED_PAUSE_SECONDS
-            logger.error("compaction of %s failed and is tried again later: %s", partition, exc)
+            return
+        if isinstance(exc, DamagedObject):
+            self._damage[partition] = str(exc)
+        self._paused_until[partition] = trio.current_time() + FAILED_PAUSE_SECONDS
+        logger.error("compaction of %s failed and is tried again later: %s", partition, exc)
 
     async def _compact(self, part: CleanablePart) -> bool:
         partition, started = part.partition, trio.current_time()
@@ -144,6 +147,7 @@ class Compactor:
         if this_round.unreadable.count:
             self._report_unreadable(partition, this_round.unreadable)
         if is_done:
+            self._damage.pop(partition, None)
             self.rounds_count.value += 1
             logger.info(
                 "compacted %s from offset %d on in %.1f s: %d bytes were %d",

@@ -189,12 +189,20 @@ class Merger:
 
         async def read(segment: Segment) -> None:
             try:
-                sources[segment.key] = await read_source(self.rewriter.store, segment)
+                sources[segment.key] = await self._read_source(segment)
             except (NotFound, DamagedObject) as exc:
                 self._exclude(partition, segment, exc)
 
         await for_each(segments, read, tasks_count=GETS_AT_ONCE_COUNT)
         return [sources[segment.key] for segment in segments if segment.key in sources]
+
+    async def _read_source(self, segment: Segment) -> Source:
+        """Read a source; once more if it comes damaged, as that may have happened on its way."""
+        try:
+            return await read_source(self.rewriter.store, segment)
+        except DamagedObject as exc:
+            logger.info("reading a segment once more: %s", exc)
+            return await read_source(self.rewriter.store, segment)
 
     def _exclude(self, partition: Partition, segment: Segment, exc: Exception) -> None:
         if partition.closed or not partition.manifest.refers_to(segment.key):

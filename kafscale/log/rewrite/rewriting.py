@@ -33,7 +33,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, size_of
-from kafscale.errors import PreconditionFailed
+from kafscale.errors import DamagedObject, PreconditionFailed, StoreUnavailable
 from kafscale.formats.manifest import Segment, fingerprint, segment_of
 from kafscale.formats.segment import Footer, encode_footer, encode_header
 from kafscale.log.bucket.deletion import Deleter
@@ -88,7 +88,7 @@ class Rewriter:
         False if that is not wanted any more: retention or a rewriting has taken them, the topic was deleted, or the
         partition is leaving.
         `footer` tells of all offsets that the sources have; its generation is the least that will do. Raises Fenced,
-        DamagedObject (of the claim), StoreError.
+        StoreError.
         """
         if partition.is_leaving:
             return False
@@ -113,7 +113,7 @@ class Rewriter:
             key = segment_key_of(partition, tried.identity)
             encoded = encode_footer(tried)
             parts = [encode_header(tried), *body, encoded]
-            await self.check_lead()
+            await self._confirm_lead()
             try:
                 etag = await self.store.put_if_absent(key.key, parts)
             except PreconditionFailed:
@@ -123,5 +123,12 @@ class Rewriter:
                 logger.info("%s is there from an earlier attempt: taking the next generation", key.key)
                 continue
             await self.store.put(key.of_kind("index").key, [encoded])
-            await self.check_lead()
+            await self._confirm_lead()
             return segment_of(key, tried, fingerprint=fingerprint(size_of(parts), etag))
+
+    async def _confirm_lead(self) -> None:
+        """Return if this broker still leads. That the claim comes damaged says nothing of what is being rewritten."""
+        try:
+            await self.check_lead()
+        except DamagedObject as exc:
+            raise StoreUnavailable(f"nobody knows who leads, so nothing is replaced: {exc}") from exc

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.errors import CorruptBatch, KafkaError
+from kafscale.errors import CorruptBatch, DamagedObject, KafkaError
 from kafscale.log.check.verification import Verifier
 from kafscale.log.partition.partition import Partition
 from kafscale.log.repair.verify_segment import check_segment
@@ -379,9 +379,46 @@ async def test_a_damaged_batch_is_reported_once_and_its_partition_left_alone(aut
         assert len(log.partition().manifest.segments) == 2
         assert found.rounds_count.value == 1  # the other partition
         await compact(log, found)
+        for _ in range(3):  # once more, as it might have come damaged only
+            await trio.sleep(FAILED_PAUSE_SECONDS)
+            await compact(log, found)
+        assert found.failed_count.value == 2
+        assert caplog.text.count("t-0 is not compacted any more") == 1
+
+
+async def test_what_comes_damaged_once_does_not_stop_compaction(autojump_clock):
+    """One reply that ended early, and the partition was not compacted any more until the next start."""
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1"], ["a=2"])
+        log.log.reader.footers.forget(log.partition().manifest.segments[0])
+        store.truncate(On("get_tail", times=1))
+        found = compactor(log)
+        await compact(log, found)
+        assert (found.rounds_count.value, found.failed_count.value) == (0, 1)
         await trio.sleep(FAILED_PAUSE_SECONDS)
         await compact(log, found)
-        assert found.failed_count.value == 1
+        assert (found.rounds_count.value, found.failed_count.value) == (1, 1)
+        assert await fetched(log) == {1: "a=2"}
+
+
+async def test_a_claim_that_comes_damaged_does_not_stop_compaction(autojump_clock):
+    """It was taken for damage of the partition's."""
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
+        await append_segments(log, ["a=1"], ["a=2"])
+        found = compactor(log)
+
+        async def nobody_knows() -> None:
+            raise DamagedObject("the claim is damaged")
+
+        check_lead, found.rewriter.check_lead = found.rewriter.check_lead, nobody_knows
+        for failed_count in (1, 2, 3):
+            await compact(log, found)
+            assert found.failed_count.value == failed_count
+            await trio.sleep(FAILED_PAUSE_SECONDS)
+        found.rewriter.check_lead = check_lead
+        await compact(log, found)
+        assert found.rounds_count.value == 1
 
 
 def unreadable_batch(codec: int) -> memoryview:

@@ -296,6 +296,19 @@ async def test_a_damaged_source_is_told_once_and_left_alone_and_its_neighbours_a
         await check_values(log, first=12, count=45)
 
 
+async def test_a_source_that_comes_damaged_once_is_merged(autojump_clock, caplog):
+    """One reply that ended early, and the segment stayed as it was until the next start."""
+    store = FaultyStore(MemoryStore())
+    async with merging_log(store) as log:
+        await flushed(log, 9)
+        cut = store.truncate(On("get", "*.kfs", times=1))
+        await flushed(log, 1)
+        await trio.sleep(10)
+        assert cut.met_count == 1
+        assert read_from(log) == [(0, 9, 1)]
+        assert (log.log.merger.failed_count.value, "can't be merged" in caplog.text) == (0, False)
+
+
 @pytest.mark.parametrize("operation", ["get", "put_if_absent", "put"])
 async def test_a_store_that_fails_is_tried_again_after_a_pause(autojump_clock, operation, caplog):
     store = FaultyStore(MemoryStore())
