@@ -121,8 +121,6 @@ class Directory:
             except FileExistsError:
                 if os.path.isdir(path):
                     raise
-                # It may be our own, from an attempt whose last sync failed; who reads it back to find out relies on it.
-                _sync_directory(os.path.dirname(path))
                 raise PreconditionFailed(f"{key} exists") from None
 
         return self._write(key, parts, between_slices, publish=publish)
@@ -193,18 +191,26 @@ class Directory:
     ) -> str:
         path = self._path(key)
         staged = os.path.join(_staging(self.root), token_hex(16).encode())
+        refusal: PreconditionFailed | None = None
         with _store_errors(key):
             try:
                 etag = self._stage(staged, parts, between_slices)
                 with self._locked(lock):
                     unsynced = self._make_directories(path)
-                    publish(staged, path)
+                    try:
+                        publish(staged, path)
+                    except PreconditionFailed as exc:
+                        refusal = exc
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(staged)
+            # Also if it is refused: what is there may be our own, from an attempt whose syncs failed, and who reads it
+            # back to find out relies on it.
             for directory in unsynced:
                 _sync_directory(directory)
         self._durable.update(unsynced)
+        if refusal is not None:
+            raise refusal
         return etag
 
     def _stage(self, staged: bytes, parts: Sequence[Buffer], between_slices: Callable[[], None]) -> str:

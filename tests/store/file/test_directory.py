@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kafscale.errors import AccessDenied, NotFound, StoreError, StoreUnavailable
+from kafscale.errors import AccessDenied, NotFound, PreconditionFailed, StoreError, StoreUnavailable
 from kafscale.store.file import directory as directory_module
 from kafscale.store.file.directory import STAGING_STALE_SECONDS, Directory
 from kafscale.store.file.slices import SLICE_BYTES
@@ -174,6 +174,35 @@ def test_a_write_is_synced_before_it_is_published_and_its_directories_after(tmp_
     events.clear()
     bucket.write_if_absent("a/b/key", [b"data"], between_slices=no_pause)
     assert events == [("fsync", ".kafscale"), link, *parents]
+
+
+@pytest.mark.parametrize("condition", ["absent", "match"])
+def test_a_write_that_is_refused_after_its_syncs_failed_is_durable_as_it_is(tmp_path, monkeypatch, condition):
+    """Who reads it back then finds that it has succeeded; its directories were not on the disk, and a rename never."""
+    bucket = Directory.open(tmp_path)
+    etag = "" if condition == "absent" else bucket.write("a/b/key", [b"before"], between_slices=no_pause)
+    synced = []
+
+    def sync(path):
+        if not synced:
+            synced.append("failed")
+            raise OSError(errno.EMFILE, "too many open files")
+        synced.append(os.path.relpath(path, bytes(tmp_path)))
+
+    monkeypatch.setattr(directory_module, "_sync_directory", sync)
+
+    def write():
+        if condition == "absent":
+            bucket.write_if_absent("a/b/key", [b"data"], between_slices=no_pause)
+        else:
+            bucket.write_if_match("a/b/key", [b"data"], etag, between_slices=no_pause)
+
+    with pytest.raises(StoreUnavailable):
+        write()
+    with pytest.raises(PreconditionFailed):
+        write()
+    assert bytes(bucket.read("a/b/key").data) == b"data"
+    assert synced == ["failed", b"a/b"] + ([b"a", b"."] if condition == "absent" else [])
 
 
 def test_a_directory_that_another_process_has_removed_is_synced_again(tmp_path, monkeypatch):
