@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, cut, size_of
+from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import Conflict, NotFound, StoreError
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.uploads import MultipartUploads, Upload, UploadedPart
@@ -94,12 +95,10 @@ class MultipartStore(ForwardingStore):
                 uploaded.append(await self._retried("put_part", put))
                 self._metrics.bytes.of("written").value += size_of(piece)
 
-        try:
+        with ungrouped():
             async with trio.open_nursery() as nursery:
                 for _ in range(PARTS_AT_ONCE_COUNT):
                     nursery.start_soon(work)
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group
         return uploaded
 
     async def _abort(self, upload: Upload) -> None:
