@@ -78,7 +78,10 @@ def read_completion(request: S3Request, reply: S3Reply) -> str:
     root = _root(request, reply)
     if root.tag.rpartition("}")[2] == "Error":
         check(request, attrs.evolve(reply, status=500, body=bytes(reply.body).strip()))
-    return root.findtext("{*}ETag", "")
+    etag = root.findtext("{*}ETag", "")
+    if not etag:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply names no ETag")
+    return etag
 
 
 def check_abortion(request: S3Request, reply: S3Reply) -> None:

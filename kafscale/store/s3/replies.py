@@ -158,21 +158,28 @@ def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
 def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
     """The row for `key` that a HEAD brought."""
     check(request, reply)
-    modified = email.utils.parsedate_to_datetime(reply.headers["last-modified"])
+    try:
+        modified = email.utils.parsedate_to_datetime(reply.headers["last-modified"])
+        size_bytes = int(reply.headers["content-length"])
+    except (KeyError, ValueError) as exc:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply describes no object: {exc}") from exc
     return ObjectInfo(
         key=key,
-        size_bytes=int(reply.headers["content-length"]),
+        size_bytes=size_bytes,
         etag=reply.headers.get("etag", ""),
         modified_ms=round(modified.timestamp() * 1000),
     )
 
 
 def read_etag(request: S3Request, reply: S3Reply) -> str:
-    """The ETag of what a PUT wrote."""
+    """The ETag of what a PUT wrote. A success without one is not the store's: a proxy may answer in its place."""
     if reply.status == 404 and request.operation == "put_if_match" and _says_no_object(request, reply):
         raise PreconditionFailed(f"{request.operation} {request.subject}: there is no such object")
     check(request, reply)
-    return reply.headers.get("etag", "")
+    etag = reply.headers.get("etag", "")
+    if not etag:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: {reply.status} without an ETag")
+    return etag
 
 
 def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> Listing:
@@ -181,18 +188,25 @@ def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> Listing:
     root = _xml(request, reply)
     # Some stores leave the namespace out; "{*}" would find both, in twice the time.
     namespace = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+    if root.tag != f"{namespace}ListBucketResult":
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is no listing, but {root.tag}")
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
-    rows = [
-        ObjectInfo(
-            key=_key(element.findtext(f"{namespace}Key", ""), is_encoded).removeprefix(prefix),
-            size_bytes=int(element.findtext(f"{namespace}Size", "0")),
-            etag=element.findtext(f"{namespace}ETag", ""),
-            modified_ms=_iso_ms(element.findtext(f"{namespace}LastModified", "")),
-        )
-        for element in root.iterfind(f"{namespace}Contents")
-    ]
+    try:
+        rows = [
+            ObjectInfo(
+                key=_key(element.findtext(f"{namespace}Key", ""), is_encoded).removeprefix(prefix),
+                size_bytes=int(element.findtext(f"{namespace}Size", "0")),
+                etag=element.findtext(f"{namespace}ETag", ""),
+                modified_ms=_iso_ms(element.findtext(f"{namespace}LastModified", "")),
+            )
+            for element in root.iterfind(f"{namespace}Contents")
+        ]
+    except ValueError as exc:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: a row can't be read: {exc}") from exc
     is_truncated = root.findtext(f"{namespace}IsTruncated") == "true"
     token = root.findtext(f"{namespace}NextContinuationToken") if is_truncated else None
+    if is_truncated and not token:
+        raise StoreError(f"{request.operation} {request.subject}: there is more, and no token to go on with")
     return Listing(rows=rows, continuation_token=token)
 
 

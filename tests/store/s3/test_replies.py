@@ -209,8 +209,8 @@ def test_a_listing_is_read_with_and_without_a_namespace(namespace):
 
 
 def test_the_last_page_has_no_token_and_plain_keys_are_left_alone():
-    body = b"<R><IsTruncated>false</IsTruncated><Contents><Key>p/a+b%41</Key><Size>0</Size>"
-    body += b"<LastModified>2027-01-15T08:00:00Z</LastModified></Contents></R>"
+    body = b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>p/a+b%41</Key><Size>0</Size>"
+    body += b"<LastModified>2027-01-15T08:00:00Z</LastModified></Contents></ListBucketResult>"
     listing = read_listing(REQUESTS.list_page(""), S3Reply(200, {}, body), "p/")
     assert listing.rows[0].key == "a+b%41"
     assert listing.continuation_token is None
@@ -219,6 +219,42 @@ def test_the_last_page_has_no_token_and_plain_keys_are_left_alone():
 def test_a_listing_that_is_cut_off_is_no_listing():
     with pytest.raises(StoreUnavailable, match="not XML"):
         read_listing(REQUESTS.list_page(""), S3Reply(200, {}, b"<ListBucketResult><Con"), "p/")
+
+
+@pytest.mark.parametrize("body", ["<html><body>back soon</body></html>", "<ListAllMyBucketsResult/>"])
+def test_another_page_is_no_empty_listing(body):
+    """A start took the bucket for empty."""
+    with pytest.raises(StoreUnavailable, match="no listing"):
+        read_listing(REQUESTS.list_page(""), S3Reply(200, {}, body.encode()), "p/")
+
+
+def test_a_listing_that_does_not_tell_how_to_go_on_is_not_taken_for_the_whole():
+    """Of a store that knows the first version of listings only, objects behind the first thousand were not seen."""
+    body = b"<ListBucketResult><IsTruncated>true</IsTruncated><NextMarker>k</NextMarker></ListBucketResult>"
+    with pytest.raises(StoreError, match="there is more"):
+        read_listing(REQUESTS.list_page(""), S3Reply(200, {}, body), "p/")
+
+
+@pytest.mark.parametrize("row", ["<Size>7</Size>", "<Size>x</Size><LastModified>2027-01-15T08:00:00Z</LastModified>"])
+def test_a_row_that_is_not_to_be_read_is_a_failure_of_the_store(row):
+    """It was a ValueError, which ends the broker."""
+    body = f"<ListBucketResult><Contents><Key>p/k</Key>{row}</Contents></ListBucketResult>"
+    with pytest.raises(StoreUnavailable, match="can't be read"):
+        read_listing(REQUESTS.list_page(""), S3Reply(200, {}, body.encode()), "p/")
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-length": "7"}, {"content-length": "7", "last-modified": "soon"}])
+def test_a_head_without_size_or_time_is_a_failure_of_the_store(headers):
+    """It was a KeyError, which ends the broker."""
+    with pytest.raises(StoreUnavailable, match="describes no object"):
+        read_info("key", REQUESTS.head("key"), S3Reply(200, headers))
+
+
+def test_a_write_is_not_done_because_somebody_says_200():
+    """Whatever answered in the store's place, as a proxy with a page of its own, had records acknowledged."""
+    with pytest.raises(StoreUnavailable, match="200 without an ETag"):
+        read_etag(REQUESTS.put_if_absent("key", [], EMPTY), S3Reply(200, {}, b"<html>back soon</html>"))
+    assert read_etag(REQUESTS.put_if_absent("key", [], EMPTY), S3Reply(200, {"etag": '"e"'})) == '"e"'
 
 
 def test_a_deletion_may_find_nothing_but_must_not_fail():

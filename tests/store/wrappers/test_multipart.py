@@ -207,6 +207,26 @@ async def test_a_cancelled_upload_is_aborted(operation, autojump_clock):
     assert rig.limiter.statistics().in_use_count == 0
 
 
+async def test_a_part_that_fails_while_the_upload_is_cancelled_is_one_error(autojump_clock):
+    """It came in a group with the cancellation, which nobody who waits for an upload expects."""
+    rig = Rig()
+    rig.transport.inject(ErrorReply(403, "AccessDenied"), operation="UploadPart")
+    put_part = rig.raw.put_part
+    with trio.CancelScope() as scope:
+
+        async def fail_and_cancel(*args):
+            try:
+                return await put_part(*args)
+            except AccessDenied:
+                scope.cancel()
+                raise
+
+        rig.raw.put_part = fail_and_cancel
+        with pytest.raises(AccessDenied):
+            await rig.store.put_if_absent("key", PARTS)
+    assert rig.service.uploads == {}
+
+
 async def test_an_abort_that_fails_is_logged_and_holds_nobody_up(caplog, autojump_clock):
     rig = Rig()
     rig.transport.inject(Hang(), operation="AbortMultipartUpload", count=1000)
@@ -231,6 +251,8 @@ def test_a_completion_may_begin_with_blanks_that_were_sent_to_wait():
     assert read_completion(request, S3Reply(200, {}, body)) == '"e-1"'
     with pytest.raises(StoreUnavailable):
         read_completion(request, S3Reply(200, {}, b"  "))
+    with pytest.raises(StoreUnavailable, match="names no ETag"):
+        read_completion(request, S3Reply(200, {}, b"<html>back soon</html>"))
 
 
 # ---- at real servers
