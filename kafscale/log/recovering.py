@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import DamagedObject, KafScaleError
+from kafscale.errors import DamagedObject, KafScaleError, StoreUnavailable
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
@@ -109,17 +109,19 @@ class Recovering:
                 wanted.failure = exc  # of this partition; the others can be led
                 return False
 
-        failure: KafScaleError | None = None
+        failure: KafScaleError | None = StoreUnavailable("the replay that it waited for was given up")
         try:
             earlier = await self.streams.end({partition_id: each.numbers for partition_id, each in batch.items()})
             self.pass_count += 1
             await self.journal.recover(earlier, handle)
             await replay.finish()
+            failure = None
         except KafScaleError as exc:
             failure = exc
-        for each in batch.values():
-            each.is_done = True
-            each.failure = each.failure or failure
+        finally:
+            for each in batch.values():
+                each.is_done = True
+                each.failure = each.failure or failure
 
 
 async def _restore(wanted: _Wanted, begun: EpochStart) -> None:

@@ -1,0 +1,67 @@
+"""Partitions that are replayed together from the streams of a broker that has failed."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kafscale.errors import StoreUnavailable
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.recovering import Recovering
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from tests.devtools.memory_log import TOPIC_ID, batch_of, memory_log, topic_spec
+
+
+@attrs.define(eq=False)
+class Journal:
+    """A stream with a record of each partition, which is read when that may go on."""
+
+    is_local = True
+    may_go_on: trio.Event = attrs.field(factory=trio.Event)
+
+    async def recover(self, earlier, handle) -> None:
+        await self.may_go_on.wait()
+        for index in range(2):
+            handle(WalEntry(TOPIC_ID, index, 1, 0, bytes(batch_of(b"record"))))
+
+
+class Streams:
+    async def end(self, recover) -> None:
+        """They have ended."""
+
+
+async def restore_before(_partition_id, _begun: EpochStart) -> None:
+    raise AssertionError
+
+
+async def test_who_waits_for_a_replay_that_is_given_up_is_told(autojump_clock) -> None:
+    """It was opened without the records that only the stream had, and that had been acknowledged."""
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        journal = Journal()
+        recovering = Recovering(log=log.log, journal=journal, streams=Streams())
+        first, second = (log.log.new_partition(topic_spec(2), index) for index in range(2))
+        given_up = trio.CancelScope()
+
+        async def replay_until_given_up() -> None:
+            with given_up:
+                await recovering.replay(first, [1], restore_before)
+
+        async def give_up() -> None:
+            await wait_all_tasks_blocked()
+            given_up.cancel()
+
+        async with trio.open_nursery() as nursery:
+            with recovering.expecting(second.partition_id):
+                nursery.start_soon(replay_until_given_up)
+                await wait_all_tasks_blocked()
+                nursery.start_soon(give_up)
+                with trio.fail_after(60), pytest.raises(StoreUnavailable, match="given up"):
+                    await recovering.replay(second, [1], restore_before)
+        assert (recovering.pass_count, given_up.cancelled_caught) == (1, True)
+        journal.may_go_on.set()
+        await recovering.replay(second, [1], restore_before)
+        assert second.next_offset == 1
