@@ -284,10 +284,17 @@ class S3Wal(LogJournal):
     async def recover(
         self, earlier: Earlier, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None
     ) -> Sequence[WalObject]:
-        """Do the same with what others have left, at any time; return the objects, which are not deleted from here."""
-        replayed = await earlier.replay(handle, on_progress=on_progress)
-        self.pending_count += sum(each.pending_count for each in replayed)
-        return replayed
+        """Do the same with what others have left, at any time; return the objects, which are not deleted from here.
+
+        Where it fails, what `handle` has needed by then is to be released too.
+        """
+
+        def count(entry: WalEntry) -> bool:
+            is_needed = handle(entry)
+            self.pending_count += is_needed and entry.kind == RECORD_BATCH
+            return is_needed
+
+        return await earlier.replay(count, on_progress=on_progress)
 
     async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
         """They stay in the bucket's objects, whose entries are told apart by their epochs."""

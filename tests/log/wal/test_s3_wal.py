@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.errors import AccessDenied, Fenced, StorageFailed, StoreUnavailable
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
-from kafscale.log.wal import s3_wal
+from kafscale.log.wal import s3_replay, s3_wal
 from kafscale.log.wal.journal import Round
 from kafscale.log.wal.s3_replay import take_over
 from kafscale.log.wal.s3_wal import DELETION_PAUSE_SECONDS, S3Wal
@@ -441,6 +441,31 @@ async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_o
     await trio.sleep(2 * DELETION_PAUSE_SECONDS)
     assert key(1) not in await keys(bucket)
     assert log.wal.statistics().object_count == 1
+
+
+async def test_a_recovery_that_fails_half_way_leaves_the_count_of_what_is_pending_right(autojump_clock, monkeypatch):
+    """What had been handed over by then was released and never counted: the log took itself for emptier ever after."""
+    store = FaultyStore(MemoryStore())
+    async with trio.open_nursery() as nursery:
+        before = Log(store)
+        await nursery.start(before.wal.run)
+        for offset in range(3):
+            await before.append(offset).wait()
+        nursery.cancel_scope.cancel()
+    monkeypatch.setattr(s3_replay, "SMALL_READS_AT_ONCE_COUNT", 1)
+    wal = S3Wal(store=store, namespace="default", epoch=1)
+    earlier = await take_over(store, "default", 1, kept_until=START)
+    taken: list[WalEntry] = []
+    rule = store.fail(On("get", key(3)), StoreUnavailable)
+    with pytest.raises(StoreUnavailable):
+        await wal.recover(earlier, lambda entry: not taken.append(entry))
+    assert (len(taken), wal.pending_count) == (2, 2)
+    for entry in taken:
+        wal.release(entry.file)
+    assert wal.pending_count == 0
+    store.end(rule)
+    await wal.recover(earlier, lambda entry: True)
+    assert wal.pending_count == 3
 
 
 async def test_what_a_reader_retains_stays(autojump_clock, nursery):
