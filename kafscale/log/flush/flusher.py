@@ -179,6 +179,7 @@ class Flusher:
         self._waiting.pop(partition, None)
         self._due.discard(partition)
         self._aged.discard(partition)
+        self._flush_ended.wake()  # nobody is to wait for one that will not begin
 
     def is_flushing(self, partition: Partition) -> bool:
         """Tell whether an upload of the partition is under way, or failed a moment ago."""

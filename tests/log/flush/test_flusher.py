@@ -14,6 +14,7 @@ from kafscale.log.flush.flusher import FAILED_FLUSH_PAUSE_SECONDS
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, topic_spec
 
 INTERVAL = 10.0
@@ -285,6 +286,28 @@ async def test_flush_all_does_not_wait_for_a_closed_partition(autojump_clock, st
         assert not log.log.flusher._flushing
         assert not log.log.flusher._waiting
         assert not log.log.flusher._due
+
+
+async def test_who_waits_for_a_flush_that_is_not_begun_learns_that_its_partition_was_closed(autojump_clock, store):
+    """It went on waiting for as long as the upload of another partition took, in whose turn it was."""
+    gate = store.hold(KFS)
+    async with memory_log(store, MemoryDisk(), topics=MANY, **NEVER) as log, trio.open_nursery() as nursery:
+        log.log.flusher.tasks_max_count = 1
+        first, second = log.partition(0), log.partition(1)
+        await log.append(first, b"a")
+        await log.append(second, b"a")
+        nursery.start_soon(log.log.flusher.flush, first)
+        await gate.wait_arrived(1)
+
+        async def close() -> None:
+            await wait_all_tasks_blocked()
+            log.log.close_partition(second, NOT_LEADER_OR_FOLLOWER)
+
+        nursery.start_soon(close)
+        with trio.fail_after(1):
+            await log.log.flusher.flush(second)
+        assert first.flushed_offset == 0
+        gate.open()
 
 
 async def test_an_idle_partition_costs_no_task_and_no_timer(autojump_clock, store):
