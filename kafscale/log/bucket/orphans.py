@@ -105,7 +105,7 @@ class OrphanCollector:
             logger.info("deleted the objects of %d orphaned segments", self.deleted_count.value - deleted_before)
         try:
             await self.on_gone(deleted_topics - with_objects)
-        except StorageFull as exc:
+        except (StorageFull, StoreError) as exc:  # the metadata is where the store is, if several brokers share it
             logger.error("deleted topics without objects are forgotten later: %s", exc)
 
     # ---- which --------------------------------------------------------------------------------------------------

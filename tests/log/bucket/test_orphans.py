@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.errors import SlowDown
+from kafscale.errors import SlowDown, StorageFull, StoreUnavailable
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
@@ -97,6 +97,24 @@ async def test_what_the_manifest_refers_to_stays(autojump_clock):
         await collect(log)
         assert await left(log.store) == pairs("0-0", "1-0", "2-0")
         assert await log.values(log.partition()) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), StorageFull("no room")])
+async def test_a_deleted_topic_that_can_not_be_forgotten_now_is_the_next_time(autojump_clock, caplog, error):
+    """Several brokers have their metadata in the bucket: its first failure ended the collector, and so the broker."""
+    async with memory_log(memory_store(), MemoryDisk()) as log:
+        deleted = Deleted({OTHER_ID})
+        collector = collector_of(log, deleted)
+
+        async def fail(topic_ids) -> None:
+            raise error
+
+        collector.on_gone = fail
+        await collector.collect()
+        assert "are forgotten later" in caplog.text
+        collector.on_gone = deleted.on_gone
+        await collector.collect()
+        assert deleted.gone == [{OTHER_ID}]
 
 
 async def test_what_lies_below_the_log_start_goes_both_halves(autojump_clock):
