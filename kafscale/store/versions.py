@@ -73,4 +73,13 @@ async def find_versions(
                 damage.append(exc)
         return Versions(keys, None, damage)
 
-    return await undisturbed(look)
+    return await intact(look)
+
+
+async def intact(look: Callable[[], Awaitable[Versions[T]]]) -> Versions[T]:
+    """Look, as `undisturbed` does, and once more if something was damaged: it may only have come so.
+
+    An older one in its place would be what is long past.
+    """
+    found = await undisturbed(look)
+    return await undisturbed(look) if found.damage else found

@@ -89,3 +89,22 @@ async def test_one_that_was_deleted_after_it_was_listed_is_no_error():
 
     store.rule(On("list", times=1), replace, after_effect=True)
     assert await newest(store) == b"second"
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+async def test_one_that_comes_damaged_once_is_looked_at_again(kept):
+    """The one before it was taken, or none at all: a start with an empty disk went back to the metadata of then."""
+    store = FaultyStore(MemoryStore())
+    ours = writer(store)
+    for content in (b"older", b"newer")[-kept:]:
+        await ours.write([content])
+    looks = []
+
+    def decode_at_second_look(key, data):
+        looks.append(key)
+        if len(looks) == 1:
+            raise DamagedObject(f"{key}: cut off")
+        return bytes(data)
+
+    found = await find_versions(store, "default", "manifests", decode_at_second_look)
+    assert (found.newest, found.damage) == (b"newer", [])

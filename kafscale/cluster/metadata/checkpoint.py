@@ -27,7 +27,7 @@ from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey
 from kafscale.store.version_writer import KEPT_COUNT, VersionWriter
-from kafscale.store.versions import Versions, list_versions, undisturbed
+from kafscale.store.versions import Versions, intact, list_versions
 
 __all__ = ["INTERVAL_SECONDS", "LOCAL_PREFIX", "Checkpointer", "find_checkpoints", "replacing_all"]
 
@@ -48,7 +48,7 @@ async def find_checkpoints(store: ObjectStore, namespace: str) -> Versions[Check
     async def look() -> Versions[Checkpoint]:
         return await _read_newest(store, await list_versions(store, namespace, "checkpoint"))
 
-    found = await undisturbed(look)
+    found = await intact(look)
     for damage in found.damage:
         logger.error("a checkpoint of the metadata is damaged and not used: %s", damage)
     return found

@@ -270,6 +270,18 @@ async def test_what_a_failed_write_was_to_have_is_in_the_next_one() -> None:
     assert succeeded == 20
 
 
+async def test_a_checkpoint_that_comes_cut_off_once_is_not_passed_over() -> None:
+    """The one before it was taken, and what had changed since was lost with the disk that this start did not have."""
+    store = FaultyStore(MemoryStore())
+    bench = Bench(store)
+    for number in range(3):
+        await bench.change(b"%d" % number, number=number)
+        await bench.checkpointer.write()
+    cut = store.truncate(On("get", key(2), times=1))
+    assert await bench.found() == {"topics/a": b"2"}
+    assert cut.met_count == 1
+
+
 async def test_a_checkpoint_that_goes_while_it_is_read_is_looked_for_again() -> None:
     store = FaultyStore(MemoryStore())
     bench = Bench(store)
