@@ -1,8 +1,8 @@
 """Partitions that come to a broker which serves, from one that has failed: they are replayed from its stream.
 
-Each is restored by itself, then they are replayed together, in one pass over the streams. A pass waits for those that
-are expected, but not for long: then there is another one for those that have come meanwhile. So however many there are,
-a stream is read a few times.
+Each is restored by itself, then those of the same streams are replayed together, in one pass over these. A pass waits
+for those that are expected, but not for long: then there is another one for those that have come meanwhile. So however
+many there are, a stream is read a few times; and one that is damaged is in the way of nobody who does not need it.
 """
 
 from __future__ import annotations
@@ -82,15 +82,16 @@ class Recovering:
         self._note_come(partition.partition_id)
         async with self._replaying:
             if not wanted.is_done:
-                await self._replay_waiting()
+                await self._replay_waiting(wanted.numbers)
         if wanted.failure is not None:
             raise wanted.failure
 
-    async def _replay_waiting(self) -> None:
+    async def _replay_waiting(self, numbers: Sequence[int]) -> None:
         with trio.move_on_after(GATHER_SECONDS):
             while self._expected:
                 await self._has_come.wait()
-        batch, self._waiting = {each.partition.partition_id: each for each in self._waiting}, []
+        batch = {each.partition.partition_id: each for each in self._waiting if each.numbers == numbers}
+        self._waiting = [each for each in self._waiting if each.numbers != numbers]
         replay = Replay(
             journal=self.journal,
             pool=self.log.pool,

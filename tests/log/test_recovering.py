@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.errors import StoreUnavailable
+from kafscale.errors import DamagedObject, StoreUnavailable
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.recovering import Recovering
@@ -18,20 +18,23 @@ from tests.devtools.memory_log import TOPIC_ID, batch_of, memory_log, topic_spec
 
 @attrs.define(eq=False)
 class Journal:
-    """A stream with a record of each partition, which is read when that may go on."""
+    """Streams with a record of each partition, which are read when that may go on, unless they are damaged."""
 
     is_local = True
     may_go_on: trio.Event = attrs.field(factory=trio.Event)
+    damaged: set[int] = attrs.field(factory=set)
 
     async def recover(self, earlier, handle) -> None:
         await self.may_go_on.wait()
+        if any(self.damaged.intersection(numbers) for numbers in earlier.values()):
+            raise DamagedObject("a stream is damaged")
         for index in range(2):
             handle(WalEntry(TOPIC_ID, index, 1, 0, bytes(batch_of(b"record"))))
 
 
 class Streams:
-    async def end(self, recover) -> None:
-        """They have ended."""
+    async def end(self, recover):
+        return recover
 
 
 async def restore_before(_partition_id, _begun: EpochStart) -> None:
@@ -48,7 +51,7 @@ async def test_who_waits_for_a_replay_that_is_given_up_is_told(autojump_clock) -
 
         async def replay_until_given_up() -> None:
             with given_up:
-                await recovering.replay(first, [1], restore_before)
+                await recovering.replay(first, (1,), restore_before)
 
         async def give_up() -> None:
             await wait_all_tasks_blocked()
@@ -60,8 +63,28 @@ async def test_who_waits_for_a_replay_that_is_given_up_is_told(autojump_clock) -
                 await wait_all_tasks_blocked()
                 nursery.start_soon(give_up)
                 with trio.fail_after(60), pytest.raises(StoreUnavailable, match="given up"):
-                    await recovering.replay(second, [1], restore_before)
+                    await recovering.replay(second, (1,), restore_before)
         assert (recovering.pass_count, given_up.cancelled_caught) == (1, True)
         journal.may_go_on.set()
-        await recovering.replay(second, [1], restore_before)
+        await recovering.replay(second, (1,), restore_before)
         assert second.next_offset == 1
+
+
+async def test_a_damaged_stream_is_in_the_way_of_nobody_who_does_not_need_it(autojump_clock) -> None:
+    """All that waited together failed together, and tried again together."""
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        journal = Journal(damaged={1})
+        journal.may_go_on.set()
+        recovering = Recovering(log=log.log, journal=journal, streams=Streams())
+        first, second = (log.log.new_partition(topic_spec(2), index) for index in range(2))
+
+        async def replay_first() -> None:
+            with pytest.raises(DamagedObject):
+                await recovering.replay(first, (1,), restore_before)
+
+        async with trio.open_nursery() as nursery:
+            with recovering.expecting(second.partition_id):
+                nursery.start_soon(replay_first)
+                await wait_all_tasks_blocked()
+                await recovering.replay(second, (2,), restore_before)
+        assert (first.next_offset, second.next_offset, recovering.pass_count) == (0, 1, 2)
