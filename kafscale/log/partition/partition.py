@@ -245,9 +245,9 @@ class Partition:
             self._chunk = None
 
     def give_back(self, placed: Placed) -> None:
-        """It is not appended. A partition without batches keeps no chunk: nothing would ever take that from it."""
+        """It is not appended. Where no flush will come, no chunk is kept: nothing would ever take that away."""
         placed.lease.release()
-        if not self.tail.batches:
+        if self.closed or not self.tail.batches:
             self._leave_chunk()
 
     def append(
