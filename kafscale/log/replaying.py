@@ -86,7 +86,9 @@ class Replay:
 
     def _place(self, partition: Partition, data: memoryview) -> Placed | None:
         """Keep what was just read from the bucket, which costs a GET a batch to read again, while the pool has room."""
-        if self.journal.is_local or self.pool.used_bytes > self.pool.size_bytes * REPLAYED_POOL_FRACTION:
+        # A broker with a larger pool may have taken what this one never has room for.
+        room_bytes = self.pool.size_bytes * REPLAYED_POOL_FRACTION - self.pool.used_bytes
+        if self.journal.is_local or len(data) > room_bytes:
             return None
         return partition.place_nowait(data)
 

@@ -106,3 +106,16 @@ async def test_what_a_start_reads_back_from_the_bucket_and_has_no_room_for_is_fe
         assert await log.values(log.partition()) == values
         log.partition().spill()
         assert await log.values(log.partition()) == values
+
+
+async def test_a_batch_that_is_larger_than_the_pool_is_read_back_all_the_same(autojump_clock):
+    """A start with a smaller pool, or a broker that took over from one with a larger pool, ended with a ValueError."""
+    store, settings = MemoryStore(), {"durability": Durability.S3_WAL, "flush_interval_seconds": 1e9}
+    value = bytes(3 << 20)
+    async with memory_log(store, MemoryDisk(), chunk_pool_bytes=8 << 20, **settings) as log:
+        await log.append(log.partition(), value)
+    async with memory_log(store, MemoryDisk(), leader_epoch=2, chunk_pool_bytes=2 << 20, **settings) as log:
+        assert log.log.pool.used_bytes == 0
+        assert await log.values(log.partition()) == [value]
+        await log.log.flusher.flush_all()
+        assert await log.values(log.partition()) == [value]
