@@ -91,7 +91,7 @@ class FileRanges:
             return None
         try:
             _skip_to(found, offset)
-        except KafkaError:
+        except (KafkaError, OSError):
             found.release()
             return None
         self.sent_count += 1

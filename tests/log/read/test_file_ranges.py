@@ -1,5 +1,6 @@
 """Ranges that the kernel sends: the same batches as who reads finds, and nothing that is cold, small or damaged."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from kafscale.log.read.unpacking import Unpacking
 from kafscale.metrics import Metrics
 from kafscale.store.file import open_files
 from kafscale.store.file.directory import Directory
-from kafscale.store.file.open_files import FileSource
+from kafscale.store.file.open_files import FileRange, FileSource
 from kafscale.store.file.store import FileStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.wrappers.limited import PrefetchStore
@@ -137,6 +138,24 @@ async def test_a_damaged_header_is_left_to_who_reads(files, damage):
         file.seek(files.footer.row_start(0))
         file.write(damage)
     assert files.slice(segment, 11) is None
+
+
+async def test_a_disk_that_fails_is_left_to_who_reads(files, monkeypatch):
+    """The error went to the connection, and the file stayed open."""
+    opened = []
+    open_object = Directory.open_object
+    monkeypatch.setattr(Directory, "open_object", lambda self, key: opened.append(open_object(self, key)) or opened[-1])
+
+    def fail(self, position, length_bytes):
+        raise OSError(errno.EIO, "the disk failed")
+
+    segment = await files.put()
+    monkeypatch.setattr(FileRange, "read", fail)
+    assert files.slice(segment, 10) is None
+    files.ranges.forget(segment.key)
+    ((descriptor, _),) = opened
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 async def test_a_file_is_opened_once_and_closed_when_its_object_is_to_go(files, monkeypatch):
