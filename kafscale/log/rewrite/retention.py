@@ -1,6 +1,7 @@
 """Retention: which segments a partition has no more use for, by age, by size and by DeleteRecords. Kafka's rules.
 
     by age    the oldest segments whose latest timestamp is more than `retention.ms` ago; the first that is not ends it
+              (a clock that has gone far ahead is believed at the second check that finds it there)
     by size   the oldest segments without which the partition still has `retention.bytes`
     always    segments that lie below the log start, wherever that came from
 
@@ -36,6 +37,7 @@ from kafscale.store.paths import SegmentKey
 logger = logging.getLogger(__name__)
 
 TASKS_COUNT = 8  # partitions looked at at once; commits of log starts that wait together share a sync
+CLOCK_AHEAD_MAX_MS = 600_000  # of what time has passed since the last check
 
 NewestTimestamps = Mapping[SegmentKey, int]
 
@@ -61,10 +63,21 @@ class Retention:
     now_ms: Callable[[], int] = _now_ms
 
     async def run(self) -> None:
-        """Look at all partitions at every interval, until cancelled. Raises what `set_log_start_offset` does."""
+        """Look at all partitions at every interval, until cancelled. Raises what `set_log_start_offset` does.
+
+        Not if the clock has gone far ahead since the last time, unless it is still there at the next one: what a wrong
+        clock makes old does not come back.
+        """
+        looked_ms, looked_at = self.now_ms(), trio.current_time()
         while True:
             await trio.sleep(self.interval_seconds)
-            await self.enforce()
+            passed_ms, passed_seconds = self.now_ms() - looked_ms, trio.current_time() - looked_at
+            looked_ms, looked_at = looked_ms + passed_ms, looked_at + passed_seconds
+            ahead_ms = passed_ms - passed_seconds * 1000
+            if ahead_ms > CLOCK_AHEAD_MAX_MS:
+                logger.warning("the clock has gone ahead by %d s: retention waits for the next check", ahead_ms // 1000)
+            else:
+                await self.enforce()
 
     async def enforce(self) -> None:
         """Look at all partitions once."""

@@ -435,6 +435,30 @@ async def test_a_broker_drops_old_segments_deletes_their_objects_and_remembers_i
         assert (partition.log_start_offset, partition.next_offset) == (3, 3)
 
 
+async def test_a_clock_that_goes_ahead_for_a_while_deletes_nothing(autojump_clock, caplog):
+    """All that was older by that clock went at the first check, and did not come back with the time."""
+    ahead_ms = 0
+    async with memory_log(MemoryStore(), MemoryDisk()) as log, trio.open_nursery() as nursery:
+        await flushed(log, NOW_MS, NOW_MS + 1)
+        began = trio.current_time()
+        retention = retention_of(log, LogStarts())
+        retention.now_ms = lambda: NOW_MS + ahead_ms + round((trio.current_time() - began) * 1000)
+        nursery.start_soon(retention.run)
+        await trio.sleep(retention.interval_seconds - 1)
+        ahead_ms = 30 * 24 * 3_600_000
+        await trio.sleep(2)
+        assert "the clock has gone ahead by 2592000 s" in caplog.text
+        ahead_ms = 0
+        await trio.sleep(3 * retention.interval_seconds)
+        assert log.partition().log_start_offset == 0
+        ahead_ms = 30 * 24 * 3_600_000
+        await trio.sleep(retention.interval_seconds)
+        assert log.partition().log_start_offset == 0
+        await trio.sleep(retention.interval_seconds)
+        assert log.partition().log_start_offset == 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_damaged_segment_does_not_hold_up_retention_for_good(autojump_clock, caplog):
     """It was told at every check, and nothing behind it was deleted."""
     store, disk = MemoryStore(), MemoryDisk()
