@@ -66,7 +66,7 @@ class Disk(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Delete the file, durably."""
+        """Delete the file, durably; once more if that has failed half-way."""
         ...
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class RealDisk:
 
     def _delete(self, name: str) -> None:
         self._close(name)
-        (self.directory / name).unlink()
+        (self.directory / name).unlink(missing_ok=True)
         _sync_directory(self.directory)
 
     def _close(self, name: str) -> None:

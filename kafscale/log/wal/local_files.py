@@ -107,8 +107,10 @@ class LocalFiles:
         while True:
             await self._prepare_next(self.segment_bytes)
             async with self._lock:
-                await self._delete_released()
-            if self._next is not None and not self.can_delete():
+                all_deleted = await self._delete_released()
+            if not all_deleted:
+                await trio.sleep(NO_SPACE_RETRY_SECONDS)
+            elif self._next is not None and not self.can_delete():
                 await self._work.wait()
 
     async def rotate(self, entry_bytes: int) -> None:
@@ -170,7 +172,7 @@ class LocalFiles:
         async with self._lock:
             while self._next is None or self._next.size_bytes < size_bytes:
                 if self._next is not None:
-                    await self._discard(self._next)
+                    await self._discard(self._next)  # or a start does: it holds nothing
                     self._next = None
                 if self._over_limit(size_bytes):
                     await self._wait_for_space(size_bytes)
@@ -208,9 +210,8 @@ class LocalFiles:
         if not self.can_delete() and not self._spares:
             with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
                 await self._work.wait()
-        await self._delete_released()
-        while self._spares:
-            await self._delete(self._spares.pop())
+        if not (await self._delete_released() and await self._delete_spares()):
+            await trio.sleep(NO_SPACE_RETRY_SECONDS)
 
     async def _create(self, size_bytes: int) -> WalFile:
         header = FileHeader(
@@ -227,29 +228,44 @@ class LocalFiles:
             self._spares.remove(spare)
         return file
 
-    async def _delete_released(self) -> None:
-        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock."""
-        while self.can_delete():
-            await self._discard(self.in_use[0])
-            self.in_use.popleft()
+    async def _delete_released(self) -> bool:
+        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock.
 
-    async def _discard(self, file: WalFile) -> None:
+        False if there is one that can't be deleted now, as for the others.
+        """
+        while self.can_delete():
+            if not await self._discard(self.in_use[0]):
+                return False
+            self.in_use.popleft()
+        return True
+
+    async def _delete_spares(self) -> bool:
+        while self._spares:
+            if not await self._delete(self._spares[-1]):
+                return False
+            self._spares.pop()
+        return True
+
+    async def _discard(self, file: WalFile) -> bool:
         """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
         if file.size_bytes != self.segment_bytes or len(self._spares) >= SPARES_MAX_COUNT or self.room.out_of_space:
-            await self._delete(file.name)
-            return
+            return await self._delete(file.name)
         spare = f"{SPARE_PREFIX}{file.name}"
         try:
             await self.disk.rename(file.name, spare)
         except OSError as exc:
             if exc.errno in NO_SPACE_ERRORS:
-                await self._delete(file.name)
-                return
+                return await self._delete(file.name)
             raise self.failure(f"rename {file.name}", exc) from exc
         self._spares.append(spare)
+        return True
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str) -> bool:
+        """False if there is no room to do so: a file system that copies on write needs some for that, too."""
         try:
             await self.disk.delete(name)
         except OSError as exc:
+            if exc.errno in NO_SPACE_ERRORS:
+                return False
             raise self.failure(f"delete {name}", exc) from exc
+        return True

@@ -24,7 +24,7 @@ from kafscale.formats.wal_entries import (
     is_zero,
     scan,
 )
-from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
 from kafscale.log.wal.journal import Handle, ReplayProgress
 
 SLICE_BYTES = 256 * 1024  # between two checkpoints: about 0.1 ms of checksums and, with small entries, 1 ms of handling
@@ -68,7 +68,7 @@ class Replay:
         if self.files:
             await self._finish_last(last_content)
         for name in unused:
-            await self.disk.delete(name)
+            await self._delete(name)
 
     def _header(self, name: str, content: bytes) -> FileHeader | None:
         """The file's header, or None for a file whose making was interrupted: nothing was ever written to it."""
@@ -134,6 +134,14 @@ class Replay:
         file.size_bytes = file.end
         start = self._group_start if self._group_start > FILE_HEADER_BYTES else 0  # the first group brings the header
         await self.disk.write_and_sync(file.name, [memoryview(content)[start : file.end]], start)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self.disk.delete(name)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE_ERRORS:
+                raise
+            logger.warning("no space to delete %s, which nobody needs: a later start does that", self._path(name))
 
     def _report(self, file_count: int, files_count: int) -> None:
         if self.on_progress is not None:

@@ -115,6 +115,27 @@ async def test_nothing_is_left_of_a_file_that_could_not_be_allocated(tmp_path, m
     assert await disk.list() == {}
 
 
+async def test_what_failed_half_way_is_deleted_at_the_next_attempt(tmp_path, monkeypatch):
+    """Where there is no room to sync the directory, the file has gone, or has its new name, already."""
+    disk = RealDisk(tmp_path)
+    await disk.create("a", 100, b"")
+    await disk.create("b", 100, b"")
+
+    def full(directory):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_module, "_sync_directory", full)
+        with pytest.raises(OSError, match="No space left"):
+            await disk.delete("a")
+        with pytest.raises(OSError, match="No space left"):
+            await disk.rename("b", "c")
+    await disk.delete("a")
+    await disk.delete("b")
+    assert await disk.list() == {"c": 100}
+    disk.close()
+
+
 async def test_the_memory_disk_forgets_in_a_crash_what_was_not_synced_and_fails_as_told():
     disk = MemoryDisk(free_bytes=150)
     await disk.create("a", 100, b"header")

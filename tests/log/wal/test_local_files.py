@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES
-from kafscale.log.wal.local_files import SPARES_MAX_COUNT
+from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, SPARES_MAX_COUNT
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.local_wal import SEGMENT_BYTES, Log, replayed, written
 
@@ -100,6 +100,53 @@ async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(aut
         await trio.sleep(2)
     assert rounds[-1].done
     assert [entry.base_offset for entry in log.durable] == list(range(60))
+
+
+async def test_a_file_that_there_is_no_room_to_delete_goes_later(autojump_clock, nursery):
+    """It ended the log, and the broker: file systems that copy on write need room to delete something."""
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    for offset in range(60):
+        await log.append(offset).wait()
+    await wait_all_tasks_blocked()
+    oldest = log.wal.files.in_use[0]
+    log.disk.fail("rename", error_number=errno.ENOSPC)
+    log.disk.fail("delete", error_number=errno.EDQUOT)
+    log.wal.release(oldest, oldest.pending_count)
+    await wait_all_tasks_blocked()
+    assert oldest.name in log.disk.files
+    await log.append(60).wait()
+    await trio.sleep(NO_SPACE_RETRY_SECONDS + 1)
+    assert oldest.name not in log.disk.files
+    assert oldest not in log.wal.files.in_use
+    assert await replayed(log.disk.crash()) == list(range(oldest.entry_count, 61))
+
+
+async def test_spares_that_there_is_no_room_to_delete_are_asked_for_again(autojump_clock, nursery):
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    for offset in range(60):
+        await log.append(offset).wait()
+    for file in list(log.wal.files.in_use)[:3]:
+        log.wal.release(file, file.pending_count)
+    await wait_all_tasks_blocked()
+    assert sum(name.startswith("spare-") for name in log.disk.files) == 3
+    log.disk.fail("create", error_number=errno.ENOSPC)
+    log.disk.fail("create", error_number=errno.ENOSPC, after=1)
+    log.disk.fail("delete", error_number=errno.ENOSPC)
+    with trio.fail_after(10):
+        await log.append(60, 5 * SEGMENT_BYTES).wait()
+    assert not any(name.startswith("spare-") for name in log.disk.files)
+
+
+async def test_a_start_leaves_what_there_is_no_room_to_delete_to_the_next_one():
+    disk = await written(40)
+    before = set(disk.files)
+    disk.fail("delete", error_number=errno.ENOSPC)
+    assert await replayed(disk) == list(range(40))
+    assert disk.files.keys() == before
+    assert await replayed(disk) == list(range(40))
+    assert len(disk.files) < len(before)
 
 
 async def test_who_waits_for_room_goes_on_as_soon_as_the_writer_does(autojump_clock, nursery):
