@@ -12,6 +12,7 @@ import configparser
 import datetime
 import ipaddress
 import json
+import re
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ CONTAINER_ORIGIN = "http://169.254.170.2"
 # Those that may be given a container's token without TLS: Amazon ECS and EKS.
 CONTAINER_HOSTS = frozenset({"169.254.170.2", "169.254.170.23", "fd00:ec2::23"})
 INSTANCE_ORIGIN = "http://169.254.169.254"
+WORD = re.compile(r"[!-~]{1,4096}")  # what names and tokens of the metadata service are; not the page of a proxy
 INSTANCE_TOKEN_SECONDS = 21_600  # the longest that the service gives, and what the SDKs ask for
 
 # Before expiry: as the AWS SDKs do, early enough for a service that is down for some minutes.
@@ -256,14 +258,17 @@ class InstanceProvider:
             url=f"{origin}/latest/api/token",
             headers={"x-aws-ec2-metadata-token-ttl-seconds": str(INSTANCE_TOKEN_SECONDS)},
         )
-        if answer is None or answer.status != 200:
+        token = None if answer is None or answer.status != 200 else _word(answer.body)
+        if token is None:
             raise NotConfigured(f"no service at {origin}")
-        headers = {"x-aws-ec2-metadata-token": answer.body.decode()}
+        headers = {"x-aws-ec2-metadata-token": token}
         url = f"{origin}/latest/meta-data/iam/security-credentials/"
         answer = yield HttpCall(url=url, headers=headers)
         if answer is not None and answer.status == 404:
             raise NotConfigured("the instance has no role")
-        role = _require(answer, "the instance's metadata service refused").decode().strip()
+        role = _word(_require(answer, "the instance's metadata service refused"))
+        if role is None:
+            raise StoreUnavailable("the instance's metadata service sent no name of a role")
         answer = yield HttpCall(url=url + role, headers=headers)
         return _credentials_of_json(_require(answer, "the instance's metadata service refused"))
 
@@ -315,7 +320,7 @@ def _read_ini(path: str) -> configparser.ConfigParser:
 def _read_secret_file(path: str, variable: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
-    except OSError as exc:
+    except (OSError, UnicodeDecodeError) as exc:
         raise AccessDenied(f"can't read the file that {variable} names: {exc}") from exc
 
 
@@ -340,17 +345,28 @@ def _require(answer: HttpAnswer | None, refusal: str) -> bytes:
     return answer.body
 
 
+def _word(body: bytes) -> str | None:
+    found = WORD.fullmatch(body.decode(errors="replace").strip())
+    return None if found is None else found[0]
+
+
 def _credentials_of_json(body: bytes) -> Credentials:
     try:
         fields: dict[str, Any] = json.loads(body)
         return Credentials(
-            access_key_id=fields["AccessKeyId"],
-            secret_access_key=fields["SecretAccessKey"],
-            session_token=fields.get("Token"),
+            access_key_id=_text(fields["AccessKeyId"]),
+            secret_access_key=_text(fields["SecretAccessKey"]),
+            session_token=_text(fields["Token"]) if fields.get("Token") else None,
             expires_at_seconds=_seconds(fields["Expiration"]) if fields.get("Expiration") else None,
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise AccessDenied(f"not credentials: {type(exc).__name__} {exc}") from exc
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of a string")
+    return value
 
 
 def _credentials_of_sts(body: bytes) -> Credentials:

@@ -175,8 +175,10 @@ def test_sts_may_refuse_be_silent_or_talk_nonsense(home):
     for body in (b"", b"<x/>", STS.replace(b"2030", b"soon")):
         with pytest.raises(AccessDenied, match="STS sent no credentials"):
             find(environ, home, [ok(body)])
-    with pytest.raises(AccessDenied, match="AWS_WEB_IDENTITY_TOKEN_FILE"):
-        find({**environ, "AWS_WEB_IDENTITY_TOKEN_FILE": str(home / "absent")}, home)
+    (home / "bytes").write_bytes(b"\xff")
+    for name in ("absent", "bytes"):
+        with pytest.raises(AccessDenied, match="AWS_WEB_IDENTITY_TOKEN_FILE"):
+            find({**environ, "AWS_WEB_IDENTITY_TOKEN_FILE": str(home / name)}, home)
 
 
 # --- container
@@ -220,7 +222,8 @@ def test_the_agent_may_refuse_be_silent_or_talk_nonsense(home):
         find(environ, home, [HttpAnswer(status=404, body=b"")])
     with pytest.raises(StoreUnavailable, match="no answer"):
         find(environ, home, [None])
-    for body in (b"", b"[]", b'{"AccessKeyId": "A"}', JSON.replace(b"2030", b"soon")):
+    no_secret, number = JSON.replace(b'"SECRET"', b"null"), JSON.replace(b'"TOKEN"', b"1")
+    for body in (b"", b"[]", b'{"AccessKeyId": "A"}', JSON.replace(b"2030", b"soon"), no_secret, number):
         with pytest.raises(AccessDenied, match="not credentials"):
             find(environ, home, [ok(body)])
 
@@ -244,6 +247,15 @@ def test_an_instance_asks_for_a_token_first(home):
 def test_an_instance_without_a_role_has_no_credentials(home):
     with pytest.raises(AccessDenied, match="the instance has no role"):
         find({}, home, [ok(b"SESSION"), HttpAnswer(status=404, body=b"")])
+
+
+@pytest.mark.parametrize("page", ["<p>Zugang gewährt</p>".encode(), b"\xff\xfe", b"", b"x" * 100_000])
+def test_the_page_of_a_proxy_is_no_instance_metadata(home, page):
+    """What is no text of a header or an address ended the broker, as no failure of the store."""
+    with pytest.raises(AccessDenied, match="no service at http://169"):
+        find({}, home, [ok(page)])
+    with pytest.raises(StoreUnavailable, match="no name of a role"):
+        find({}, home, [ok(b"SESSION"), ok(page)])
 
 
 def test_instance_metadata_can_be_turned_off(home):
