@@ -281,7 +281,8 @@ class ReadAhead:
             self._failed(exc)
         finally:
             self._under_way_count -= 1
-        if not stream.is_over and self.footers.get_nowait(segment) is not None:
+        # What a thread has read comes although `run` has been cancelled meanwhile.
+        if self._nursery is not None and not stream.is_over and self.footers.get_nowait(segment) is not None:
             self._extend(stream)
 
     def _failed(self, exc: Exception) -> None:

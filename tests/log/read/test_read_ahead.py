@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import StoreUnavailable
+from kafscale.log.read.footers import Footers
 from kafscale.log.read.read_ahead import STREAM_IDLE_SECONDS, ReadAhead
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
@@ -235,6 +236,37 @@ async def test_what_fails_ahead_fails_no_fetch(autojump_clock):
         assert ahead.statistics.failed_count == 20
         assert ahead.statistics.used_bytes > 0
         assert ahead.held_bytes == 0
+
+
+async def test_a_footer_that_comes_after_the_end_is_no_error(autojump_clock, monkeypatch):
+    """A thread had read it meanwhile, of a directory: an AssertionError ended the broker, which was being stopped."""
+    prefetch, is_asked, may_come = Footers.prefetch, trio.Event(), trio.Event()
+
+    async def come_late(self, segment, store):
+        is_asked.set()
+        with trio.CancelScope(shield=True):
+            await may_come.wait()
+            await prefetch(self, segment, store)
+
+    monkeypatch.setattr(Footers, "prefetch", come_late)
+    async with filled_log(1000, per_segment=300) as (log, _), trio.open_nursery() as nursery:
+        running = trio.CancelScope()
+
+        async def run_until_cancelled() -> None:
+            with running:
+                await ahead_of(log).run()
+
+        nursery.start_soon(run_until_cancelled)
+        await trio.testing.wait_all_tasks_blocked()
+        consumer = Consumer(log)
+        while not is_asked.is_set():
+            assert await consumer.fetch()
+            await trio.testing.wait_all_tasks_blocked()
+        running.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        may_come.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert running.cancelled_caught
 
 
 async def test_many_consumers_share_the_cache_and_nothing_is_read_twice(autojump_clock):
