@@ -23,9 +23,9 @@ import trio
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
-from kafscale.errors import KafkaError
+from kafscale.errors import KafkaError, StoreError
 from kafscale.store.paths import EPOCH_MAX
-from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
 
 _PREFIX = "producer-ids/"
 NEXT_BLOCK_KEY = f"{_PREFIX}next-block"  # below it are those of earlier versions, and of topics that were adopted
@@ -105,7 +105,9 @@ class ProducerIds:
                 self._uncertain[first_epoch] = range(first_epoch, decode(int, value))
 
     async def allocate(self) -> int:
-        """A new producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE when all of the epoch's are used up."""
+        """A new producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE when all of the epoch's are used up, and
+        COORDINATOR_LOAD_IN_PROGRESS while the store is away.
+        """
         async with self._reserving:
             while True:
                 if self._next == self._end:
@@ -144,5 +146,8 @@ class ProducerIds:
             planned_from = PlannedFrom(revision=revision, keys=(key,))
             return Transaction(puts={key: encode(end)}, planned_from=planned_from)
 
-        await self._follower.commit_planned(plan)
+        try:
+            await self._follower.commit_planned(plan)
+        except StoreError as exc:  # as Kafka where no block of ids is to be had; every client tries again after that
+            raise KafkaError(COORDINATOR_LOAD_IN_PROGRESS, f"the metadata can't be changed just now: {exc}") from exc
         self._end = end
