@@ -19,6 +19,7 @@ from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
+from kafscale.cluster.topics.records import KEEP_EVERYTHING
 from kafscale.cluster.topics.topics import NewTopic, Topic, TopicRegistry
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import DamagedObject, NotFound
@@ -29,8 +30,6 @@ from kafscale.formats.segment import Footer
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.restore import FOOTER_READS_MAX_COUNT
 from kafscale.store.base import ObjectStore
-
-KEEP_EVERYTHING = {"retention.ms": "-1"}
 
 
 @attrs.frozen(kw_only=True)

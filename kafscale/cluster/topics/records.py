@@ -10,6 +10,7 @@ objects of a topic that is not known may be those of a topic whose metadata was 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 
@@ -24,6 +25,9 @@ from kafscale.errors import KafkaError, StartupError
 TOPICS = "topics/"
 LOG_START_OFFSETS = "log-start-offsets/"
 DELETED_TOPICS = "deleted-topics/"
+KEEP_EVERYTHING = {"retention.ms": "-1"}
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -53,16 +57,20 @@ class _Stored:
     overrides: dict[str, str] = attrs.field(factory=dict)
 
 
-def read_topic(name: str, value: bytes, defaults: BrokerDefaults) -> Topic:
-    """A topic from its entry. Raises StartupError if it has a config that is not accepted."""
+def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running: bool = False) -> Topic:
+    """A topic from its entry. Raises StartupError if it has a config that is not accepted.
+
+    A broker that is running already, beside one of a later version, keeps all of such a topic instead.
+    """
     stored = decode(_Stored, value)
     try:
         config = log_config(stored.overrides, defaults)
     except KafkaError as exc:
-        raise StartupError(
-            f"topic {name} has a config that this version of KafScale refuses: {exc}; "
-            "start the version that accepted it and change the config"
-        ) from exc
+        refused = f"topic {name} has a config that this version of KafScale refuses: {exc}"
+        if not is_running:
+            raise StartupError(f"{refused}; start the version that accepted it and change the config") from exc
+        logger.error("%s; this broker deletes nothing of it, and can't be started again before it is upgraded", refused)
+        config = log_config(KEEP_EVERYTHING, defaults)
     return Topic(
         name=name,
         topic_id=stored.topic_id,

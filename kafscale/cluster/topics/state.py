@@ -41,7 +41,8 @@ class TopicEvent:
 class TopicState:
     """Topics, the log start offsets of their partitions, and the deleted topics, by their ids.
 
-    `planned` is the transaction of this process that is under way, if there is one.
+    `planned` is the transaction of this process that is under way, if there is one. `is_running` says that what there
+    was at the start is here: from then on no topic is refused.
     """
 
     _defaults: BrokerDefaults
@@ -49,6 +50,7 @@ class TopicState:
     log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
     planned: Planned | None = attrs.field(default=None, init=False)
+    is_running: bool = attrs.field(default=False, init=False)
 
     def apply(self, change: Change) -> list[TopicEvent]:
         """Make a change of the store; what it means to topics, in order. Raises StartupError as `read_topic`."""
@@ -88,7 +90,7 @@ class TopicState:
             topic = self.planned.topics[name]
             assert topic is not None, "a topic was put that was to be deleted"
             return topic
-        return read_topic(name, value, self._defaults)
+        return read_topic(name, value, self._defaults, is_running=self.is_running)
 
     def _deleted_topic(self, key: str, value: bytes) -> DeletedTopic:
         if self.planned is not None and self.planned.has(key, value):

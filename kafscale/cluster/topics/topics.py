@@ -211,6 +211,7 @@ class TopicRegistry:
         Raises StartupError if a topic has a config that is not accepted: to ignore it could delete data.
         """
         loaded = await self._follower.load()
+        self._state.is_running = True
         offsets = [key for key in loaded.puts if key.startswith(LOG_START_OFFSETS)]
         orphans = [key for key in offsets if parse_log_start_offset_key(key)[0] not in self._index.by_id]
         if orphans:

@@ -76,9 +76,9 @@ async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypat
     """It took a third of the time of a creation of 10,000 topics."""
     decoded: list[str] = []
 
-    def read_topic(name: str, value: bytes, defaults: BrokerDefaults) -> Topic:
+    def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running: bool = False) -> Topic:
         decoded.append(name)
-        return real(name, value, defaults)
+        return real(name, value, defaults, is_running=is_running)
 
     real = state_module.read_topic
     monkeypatch.setattr(state_module, "read_topic", read_topic)

@@ -114,6 +114,30 @@ async def test_a_stored_config_that_is_not_accepted_any_more_stops_the_start(sto
         await TopicRegistry(store=store).load()
 
 
+async def test_a_config_that_only_a_later_version_knows_does_not_end_who_runs_beside_it(
+    store: MemoryMetadataStore, topics: TopicRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers are upgraded one by one. What they can't read may keep records, so they delete none meanwhile."""
+    await topics.load()
+    known = await create(topics, "orders", overrides={"retention.ms": "1"})
+    entry = await store.get("topics/orders")
+    assert entry is not None
+    value = entry.value.replace(b'"retention.ms":"1"', b'"retention.ms":"1","retention.eons":"-1"')
+    assert value != entry.value
+    later = b'{"topic_id":"%s","partition_count":1,"overrides":{"retention.eons":"-1"}}' % base64.b85encode(bytes(16))
+    await store.commit(Transaction(puts={"topics/orders": value, "topics/later": later}))
+    found, new = topics.get("orders"), topics.get("later")
+    assert found is not None
+    assert new is not None
+    assert found.topic_id == known.topic_id
+    assert found.config.retention_ms == new.config.retention_ms == -1
+    assert "topic orders has a config" in caplog.text
+    assert failed(await topics.alter([NewConfigs(name="orders", overrides=dict)])).code == error_codes.INVALID_CONFIG
+    succeeded(await topics.alter([NewConfigs(name="orders", overrides=lambda _: {"retention.ms": "2"})]))
+    with pytest.raises(StartupError, match="topic later"):
+        await TopicRegistry(store=store).load()
+
+
 async def test_a_topic_that_is_created_again_has_another_id(topics: TopicRegistry) -> None:
     first = await create(topics, "orders")
     await topics.delete(["orders"])
