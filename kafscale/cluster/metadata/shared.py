@@ -195,7 +195,10 @@ class SharedMetadataStore(LogFirst):
 
     async def _read(self) -> _Seen:
         found = await self._store.get(self._key)
-        head = decode_head(self._key, found.data)
+        try:
+            head = decode_head(self._key, found.data)
+        except DamagedObject as exc:  # on its way, or for everybody: then all go on as if the bucket were away
+            raise StoreUnavailable(f"nobody knows what was committed: {exc}") from exc
         if head.claim is not None:
             raise Fenced(f"{self._key}: one broker has the bucket to itself again, by `kafscale brokers unshare`")
         seen = await self._take_head(head, found.etag)

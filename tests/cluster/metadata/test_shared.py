@@ -195,6 +195,17 @@ async def test_a_store_that_is_away_for_long_fails_a_commit_and_not_the_next_one
         assert await contents(one) == {"b": b""}
 
 
+async def test_a_head_that_arrives_damaged_is_read_again_and_ends_nobody(autojump_clock) -> None:
+    async with cluster() as made:
+        one, other = await made.join(), await made.join()
+        await other.commit(put("a", b"2"))
+        made.bucket.truncate(On("get", KEY, times=2))
+        with pytest.raises(StoreUnavailable, match="nobody knows"):
+            await one.refresh()
+        await one.commit(put("b", b"1"))
+        assert await contents(one) == {"a": b"2", "b": b"1"}
+
+
 async def test_who_has_missed_what_was_trimmed_begins_with_a_checkpoint(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
