@@ -17,8 +17,11 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 import attrs
+import pytest
 import trio
 from trio._core import _run as _trio_run
+
+from kafscale.concurrency import clocks
 
 
 @attrs.define(eq=False)
@@ -69,3 +72,8 @@ def clock_skew_ns() -> int:
     """Return how far the wall clock of the process that asks is ahead."""
     process = PROCESS.get()
     return 0 if process is None else process.clock_skew_ns
+
+
+def suspend_machine(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have been suspended for so long with all processes, and go on: the clock of trio has stood still."""
+    patch.setattr(clocks, "_asleep", clocks._Asleep(clocks._asleep_seconds() - seconds))

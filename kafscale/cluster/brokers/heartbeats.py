@@ -29,6 +29,7 @@ from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.loads import load_message
 from kafscale.cluster.brokers.records import NOBODY, BrokerRecord, BrokerState
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
@@ -148,14 +149,15 @@ class Heartbeats:
                     await trio.sleep(self.liveness.interval_seconds)
 
     async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
-        """Send heartbeats as long as a connection lasts; False if there was none."""
+        """Send heartbeats as long as a connection lasts; False if nobody has answered any on it."""
         line: Line | None = None
+        is_answered = False
         load_told_at, is_settled = -math.inf, False
         try:
             with trio.fail_after(self.liveness.session_timeout_seconds):
                 line = await connect(broker_id, record)
             while True:
-                told = self.revision()
+                told, asked_at = self.revision(), self.liveness.clock()
                 request = heartbeat(self.broker_id, self.incarnation, told)
                 is_due = trio.current_time() - load_told_at >= SAMPLE_SECONDS or not is_settled
                 if is_due and self._decides(broker_id):
@@ -164,13 +166,14 @@ class Heartbeats:
                     request.load = load_message(load)
                 with trio.fail_after(self.liveness.session_timeout_seconds):
                     await self._ask(broker_id, line, request)
-                self.liveness.heard(broker_id, record.incarnation)
+                is_answered = True
+                self.liveness.answered(broker_id, record.incarnation, asked_at)
                 await self._pause(told)
         except (BrokerUnavailable, ProtocolError, KafkaError, trio.TooSlowError) as exc:
             logger.debug("no heartbeat to broker %d: %s", broker_id, exc)
             if was_refused(exc):
                 self.liveness.refused(broker_id, record.incarnation)
-            return line is not None
+            return is_answered
         finally:
             if line is not None:
                 await line.aclose()
@@ -188,7 +191,7 @@ class Heartbeats:
     async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> None:
         response = await line.request(request, BrokerHeartbeatResponse)
         if response.error_code == error_codes.NONE and response.is_fenced:
-            self.disowned_at = trio.current_time()
+            self.disowned_at = elapsed()
             # which ends this incarnation, if it is true and the bucket can be reached
             self.look_soon(request.current_metadata_offset + 1)
         is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED

@@ -4,10 +4,10 @@ With `--durability wal` an acknowledgement touches no store, so a broker would n
 up (`kafscale.cluster.brokers.failing_over.give_up`), as while it is suspended, or cut off. So it acknowledges only
 
     within LEASE_SECONDS of a look at the head that found it to be the one it was
-    or while it hears of at least half of those that it watches, as when the bucket is away: nobody is fenced then
+    or while at least half of those that it watches answer it, as when the bucket is away: nobody is fenced then
 
 and otherwise waits for the next look. Where it is cut off from the bucket alone, and was replaced by an incarnation on
-another data directory, those that it hears of tell it so: then they count no more until it has looked. Others lead
+another data directory, those that answer tell it so: then they count no more until it has looked. Others lead
 GIVEN_UP_WAIT_SECONDS after the fence at the earliest. Who knows of no other broker has the looks alone: one that has
 joined since, which only the bucket tells of, may give it up.
 """
@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.liveness import Liveness
+from kafscale.concurrency.clocks import elapsed
 from kafscale.errors import DamagedObject, StoreError
 
 LEASE_SECONDS = 2.5  # five looks
@@ -42,7 +43,7 @@ class Lease:
     def is_good(self) -> bool:
         """Tell whether it may acknowledge now."""
         looked_at = self.looked_at()
-        if trio.current_time() - looked_at <= LEASE_SECONDS:
+        if elapsed() - looked_at <= LEASE_SECONDS:
             return True
         return self.disowned_at() < looked_at and self.liveness.hears_half()
 

@@ -10,10 +10,12 @@ Time in which this process did not run, as it was suspended, does not count: not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 
 import attrs
-import trio
+
+from kafscale.concurrency.clocks import elapsed
 
 HEARTBEATS_COUNT = 6  # in a session timeout
 REFUSED_INTERVALS = 1.5
@@ -28,6 +30,7 @@ class _Heard:
     at: float
     is_refusing: bool = False
     is_new: bool = True
+    asked_at: float = -math.inf  # when that of our heartbeats was sent that it has answered last
 
 
 @attrs.define(eq=False, repr=False)
@@ -35,7 +38,7 @@ class Liveness:
     """What was heard of the brokers that this one watches; `follow` says which they are, and is called all the time."""
 
     session_timeout_seconds: float
-    clock: Callable[[], float] = trio.current_time
+    clock: Callable[[], float] = elapsed
     is_watching: bool = attrs.field(default=False, init=False)
     _heard: dict[int, _Heard] = attrs.field(factory=dict, init=False)
     _looked_at: float = attrs.field(init=False)
@@ -70,6 +73,13 @@ class Liveness:
         if known is not None:
             known.at = self.clock()
             known.is_refusing = known.is_new = False
+
+    def answered(self, broker_id: int, incarnation: int, asked_at: float) -> None:
+        """It has answered a heartbeat that was sent at this time."""
+        self.heard(broker_id, incarnation)
+        known = self._find(broker_id, incarnation)
+        if known is not None:
+            known.asked_at = max(known.asked_at, asked_at)
 
     def refused(self, broker_id: int, incarnation: int) -> None:
         """Its address refuses connections."""
@@ -114,8 +124,13 @@ class Liveness:
         return not known.is_new or known.is_refusing or self.clock() - known.at >= patience_seconds
 
     def hears_half(self) -> bool:
-        """Tell whether at least half of the watched brokers are heard of; not where none is, or nobody watches."""
-        return self.is_watching and 2 * sum(map(self.is_heard, self._heard)) >= max(1, len(self._heard))
+        """Tell whether at least half of the watched brokers answer; not where none is watched, or nobody watches.
+
+        What has come of itself, or was asked for long ago, may have waited while this process was suspended.
+        """
+        since = self.clock() - self.session_timeout_seconds / 2
+        answering_count = sum(known.asked_at > since for known in self._heard.values())
+        return self.is_watching and 2 * answering_count >= max(1, len(self._heard))
 
     def silent(self) -> Collection[int]:
         """Return which are lost, or will be soon if nothing is heard of them."""

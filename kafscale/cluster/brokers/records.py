@@ -27,6 +27,7 @@ CONTROLLER_KEY = f"{CLUSTER}controller"
 
 NOBODY = -1
 UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
+UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 _RECORD = "/record"
 
@@ -53,7 +54,8 @@ class BrokerRecord:
     whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
     lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
     what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
-    all of it is in segments.
+    all of it is in segments. `unsettled` are the data directories of earlier incarnations that may still acknowledge,
+    as it has not waited for them yet.
     """
 
     incarnation: int
@@ -68,11 +70,19 @@ class BrokerRecord:
     version: str = ""
     is_given_up: bool = False
     has_flushed: bool = False
+    unsettled: tuple[str, ...] = ()
 
     @property
     def may_fail_over(self) -> bool:
         """Tell whether the bucket has all that it has acknowledged, or what it has not is given up."""
         return self.is_given_up or not self.acknowledges_locally
+
+    def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
+        """Return whom a broker with that data directory must wait for if it takes the place of this one."""
+        may_go_on = self.acknowledges_locally and self.state is not BrokerState.STOPPED
+        mine = (self.directory_id,) if may_go_on else ()
+        found = tuple(each for each in dict.fromkeys((*self.unsettled, *mine)) if each != directory_id)
+        return found[-UNSETTLED_MAX_COUNT:]
 
     @property
     def may_lead(self) -> bool:

@@ -14,6 +14,7 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.concurrency.clocks import elapsed
 from kafscale.errors import DamagedObject, StoreError
 
 TICK_SECONDS = 0.25
@@ -26,7 +27,7 @@ class Wakefulness:
     """`look` looks at the bucket whether this broker may go on. Raises Fenced, StoreError, DamagedObject."""
 
     look: Callable[[], Awaitable[None]]
-    _ticked_at: float = attrs.field(factory=trio.current_time, init=False)
+    _ticked_at: float = attrs.field(factory=elapsed, init=False)
     _has_looked: trio.Event | None = attrs.field(default=None, init=False)  # while one looks
 
     async def run(self) -> None:
@@ -34,7 +35,7 @@ class Wakefulness:
         while True:
             await trio.sleep(TICK_SECONDS)
             await self.wait()
-            self._ticked_at = trio.current_time()
+            self._ticked_at = elapsed()
 
     async def wait(self) -> None:
         """Return at once, without a checkpoint; behind a pause of this process when it has looked. Raises Fenced."""
@@ -42,7 +43,7 @@ class Wakefulness:
             await self._look()
 
     def _was_paused(self) -> bool:
-        return trio.current_time() - self._ticked_at > PAUSE_SECONDS
+        return elapsed() - self._ticked_at > PAUSE_SECONDS
 
     async def _look(self) -> None:
         """Look, or wait for whoever does; that one may be cancelled, and then nobody has looked."""
@@ -53,7 +54,7 @@ class Wakefulness:
         try:
             with trio.move_on_after(LOOK_MAX_SECONDS), suppress(StoreError, DamagedObject):
                 await self.look()
-            self._ticked_at = trio.current_time()
+            self._ticked_at = elapsed()
         finally:
             self._has_looked.set()
             self._has_looked = None

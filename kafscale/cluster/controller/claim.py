@@ -31,6 +31,7 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StartupError, StoreError
 from kafscale.store.base import ObjectStore
@@ -213,7 +214,7 @@ class LeadCheck:
     """
 
     sooner: Signal = attrs.field(factory=Signal, init=False)
-    _led_at: float = attrs.field(factory=trio.current_time, init=False)  # when the last look began that found it so
+    _led_at: float = attrs.field(factory=elapsed, init=False)  # when the last look began that found it so
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
 
@@ -236,12 +237,14 @@ class LeadCheck:
             if not look.was_cancelled:
                 return
 
-    async def confirm_lately(self) -> None:
-        """Return if it has led within LATELY_SECONDS, which the watch sees to unless the process was suspended.
+    async def confirm_lately(self, within_seconds: float = LATELY_SECONDS) -> None:
+        """Return if it has led within so long, which the watch sees to unless the process was suspended.
+
+        Or, for less than LATELY_SECONDS, unless the bucket is away.
 
         Raises Fenced, StoreError.
         """
-        if trio.current_time() - self._led_at > LATELY_SECONDS:
+        if elapsed() - self._led_at > within_seconds:
             with suppress(DamagedObject):  # nothing is known of another broker then
                 await self.confirm()
 
@@ -260,7 +263,7 @@ class LeadCheck:
             look.done.set()
 
     async def _look(self) -> None:
-        began = trio.current_time()
+        began = elapsed()
         await self.look_once()
         self._led_at = began
 

@@ -246,7 +246,6 @@ class _Newcomer:
         """Return the incarnation."""
         while True:
             await state.load()
-            previous = state.brokers.get(self.settings.broker_id)
             incarnation = max(state.next_number, metadata.applied.epoch + 1)
             transaction = await self._registration(state, incarnation)
             try:
@@ -255,7 +254,7 @@ class _Newcomer:
                 await metadata.refresh()
             else:
                 break
-        if previous is not None and await self._may_acknowledge_still(previous):
+        if state.brokers[self.settings.broker_id].unsettled:
             # In that time it looks, or hears from others that it was replaced (`kafscale.cluster.brokers.lease`).
             wait_seconds = max(TAKEOVER_WAIT_SECONDS, self.settings.broker_session_timeout_seconds)
             logger.warning(
@@ -264,26 +263,39 @@ class _Newcomer:
                 wait_seconds,
             )
             await trio.sleep(wait_seconds)
+            await self._settle(metadata, state, incarnation)
         return incarnation
 
-    async def _may_acknowledge_still(self, previous: BrokerRecord) -> bool:
-        is_elsewhere = previous.directory_id != await self._start.directory_id()
-        return previous.acknowledges_locally and previous.state is not BrokerState.STOPPED and is_elsewhere
+    async def _settle(self, metadata: SharedMetadataStore, state: ClusterState, incarnation: int) -> None:
+        """Say that all have been waited for: a start that ends before leaves that to the next one."""
+        key = record_key(self.settings.broker_id)
+        while True:
+            await metadata.refresh()
+            own = state.brokers.get(self.settings.broker_id)
+            if own is None or own.incarnation != incarnation:
+                raise Fenced(f"broker {self.settings.broker_id} was replaced while it started")
+            plan = PlannedFrom(revision=state.follower.revision, keys=(key,))
+            settled = encode(attrs.evolve(own, unsettled=()))
+            with suppress(PlanOutdated):
+                await metadata.commit_now(Transaction(puts={key: settled}, planned_from=plan, essential=True))
+                return
 
     async def _registration(self, state: ClusterState, incarnation: int) -> Transaction:
         """Replace an earlier incarnation, and lead with new epochs what that one led."""
         broker_id = self.settings.broker_id
+        directory_id = await self._start.directory_id()
         previous = state.brokers.get(broker_id)
         record = BrokerRecord(
             incarnation=incarnation,
             state=BrokerState.LIVE,
             endpoints=self.endpoints,
-            directory_id=await self._start.directory_id(),
+            directory_id=directory_id,
             acknowledges_locally=self.settings.durability is Durability.WAL,
             has_stream=self.settings.durability is Durability.S3_WAL,
             rack=self.settings.rack,
             is_draining=previous is not None and previous.is_draining,
             version=kafscale.__version__,
+            unsettled=() if previous is None else previous.unsettled_for(directory_id),
         )
         puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
         for topic_id, row in state.placements.items():

@@ -26,6 +26,7 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.topics.index import TopicDraft
+from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject, Fenced, StoreError
 from kafscale.formats.manifest import PartitionId
@@ -193,7 +194,7 @@ class Lead:
 
     def has_led_lately(self) -> bool:
         """Tell whether one of the last two looks has found that this broker may act."""
-        return trio.current_time() - self.check.led_at <= 2 * self.watch_seconds
+        return elapsed() - self.check.led_at <= 2 * self.watch_seconds
 
     async def write_last_checkpoint(self) -> None:
         """Write a checkpoint of the metadata, if it is this broker's to do and something has changed.

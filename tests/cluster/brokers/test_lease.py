@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -11,9 +12,11 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers.failing_over import give_up
-from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS
+from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS, Lease
+from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.controller.claim import TAKEOVER_WAIT_SECONDS
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.config import Durability
@@ -21,9 +24,12 @@ from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.records import Record, build_batch
 from tests.cluster.brokers.test_fail_over import Cluster, cluster, topic_of
 from tests.cluster.brokers.test_group_fail_over import commit_offset, committed_offset, coordinator_of
-from tests.cluster.brokers.test_several import Machine, led_by, produce, until, values
+from tests.cluster.brokers.test_several import TOPIC, Machine, led_by, produce, until, values
+from tests.devtools.processes import PROCESS, Process, let_suspend, suspend_machine
 from tests.devtools.transactional_producer import NEW, Producer
 
 WAL = Durability.WAL
@@ -223,3 +229,83 @@ async def lone() -> AsyncIterator[tuple[Cluster, FaultyStore]]:
         await until(lambda: running.controller() == 3)
         await topic_of(running, 1)
         yield running, bucket
+
+
+async def test_who_was_given_up_while_it_was_suspended_acknowledges_nothing_when_it_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    """It has heard of nobody since, though all that it knows of that is older by a time in which it did not run."""
+    let_suspend()
+    process = Process("broker 3")
+    async with cluster(0) as running:
+        slow = FaultyStore(running.bucket)
+        for broker_id in (1, 2):
+            await running.start(broker_id, WAL)
+        running.machines[3] = Machine(slow, 3)
+        PROCESS.set(process)
+        suspended = await running.start(3, WAL, flush_interval_seconds=3600.0)
+        client = await suspended.connect()
+        PROCESS.set(None)
+        await until(lambda: running.controller() == 1)
+        await topic_of(running, 3)
+        (index,) = led_by(suspended.broker)
+        slow.delay(On("*", "*/head"), seconds=1.0)
+        await trio.sleep(10.0)
+        process.suspend()
+        await until(lambda: running.state(1).brokers[3].state is BrokerState.AWAY)
+        await give_up(running.state(1), 3)
+        await until(lambda: running.all_led(3, [1, 2]))
+        is_acknowledged = False
+
+        async def produce_late() -> None:
+            nonlocal is_acknowledged
+            data = PartitionProduceData(index=index, records=memoryview(build_batch([Record(value=b"late")])))
+            request = ProduceRequest(
+                acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
+            )
+            with suppress(KafScaleError):
+                response = await client.request(request, ProduceResponse)
+                (answer,) = response.responses[0].partition_responses
+                is_acknowledged = answer.error_code == error_codes.NONE
+
+        running.brokers[1].nursery.start_soon(produce_late)
+        await trio.sleep(1.0)
+        process.resume()
+        await suspended.ended.wait()
+        await trio.sleep(1.0)
+        assert not is_acknowledged
+
+
+async def test_a_replacement_that_ends_while_it_waits_leaves_that_to_the_next_one(autojump_clock: MockClock) -> None:
+    """The one before both may go on all that time, as the second knows of the first alone."""
+    async with three_with_logs() as (running, buckets):
+        buckets[2].fail(On())
+        running.network.cut(3, 1, 2)
+        running.machines[3] = Machine(running.bucket, 3)
+        with trio.move_on_after(1.0) as first:
+            await running.start(3, WAL)
+        assert first.cancelled_caught
+        for least_seconds, most_seconds in ((TAKEOVER_WAIT_SECONDS, math.inf), (0.0, TAKEOVER_WAIT_SECONDS)):
+            began = trio.current_time()
+            replacing = await running.start(3, WAL)
+            assert least_seconds <= round(trio.current_time() - began, 3) < most_seconds
+            replacing.kill()
+            await trio.sleep(1.0)
+
+
+async def test_a_machine_that_was_suspended_has_lost_its_lease(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    liveness = Liveness(3.0)
+    liveness.is_watching = True
+    liveness.follow({2: 20})
+    liveness.answered(2, 20, liveness.clock())
+    looked_at = liveness.clock()
+    lease = Lease(liveness, lambda: looked_at, trio.lowlevel.checkpoint, lambda: -math.inf)
+    assert lease.is_good()
+    suspend_machine(monkeypatch, 600.0)
+    assert not lease.is_good()
+    liveness.follow({2: 20})
+    assert not lease.is_good()
+    liveness.answered(2, 20, liveness.clock())
+    assert lease.is_good()

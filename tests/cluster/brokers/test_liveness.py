@@ -27,7 +27,7 @@ class Watcher:
             self.now += INTERVAL_SECONDS
             self.liveness.follow({2: 20})
             if hears:
-                self.liveness.heard(2, 20)
+                self.liveness.answered(2, 20, self.now)
 
     def is_lost(self) -> bool:
         return 2 in self.liveness.lost()
@@ -117,3 +117,20 @@ def test_who_watches_nobody_does_not_hear_half() -> None:
     watcher.liveness.follow({})
     assert not watcher.liveness.hears_half()
     assert not Liveness(TIMEOUT_SECONDS, lambda: watcher.now).hears_half()
+
+
+def test_a_process_that_was_suspended_hears_half_when_what_it_asks_then_is_answered() -> None:
+    """Others may have declared it dead meanwhile; what they had sent before says nothing of that."""
+    watcher = Watcher()
+    watcher.run_for(5.0, hears=True)
+    asked_at = watcher.now
+    watcher.now += 600.0
+    assert not watcher.liveness.hears_half()
+    watcher.liveness.follow({2: 20})
+    assert not watcher.is_lost()
+    assert not watcher.liveness.hears_half()
+    watcher.liveness.heard(2, 20)  # what was in the socket
+    watcher.liveness.answered(2, 20, asked_at)
+    assert not watcher.liveness.hears_half()
+    watcher.liveness.answered(2, 20, watcher.now)
+    assert watcher.liveness.hears_half()

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from kafscale.cluster.brokers.wakefulness import LOOK_MAX_SECONDS, PAUSE_SECONDS, Wakefulness
 from kafscale.errors import Fenced, StoreUnavailable
 from tests.devtools.determinism import run_seeded
-from tests.devtools.processes import PROCESS, Process, let_suspend
+from tests.devtools.processes import PROCESS, Process, let_suspend, suspend_machine
 
 
 @attrs.define(eq=False)
@@ -116,6 +116,19 @@ async def test_a_look_whose_client_went_away_is_taken_up_by_another(autojump_clo
             await wakefulness.wait()
     assert bucket.look_count == 2
     assert answered_at == [began + 0.75]
+
+
+async def test_a_machine_that_was_suspended_looks_as_well(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock that trio goes by has stood still, too."""
+    bucket = Bucket()
+    wakefulness = Wakefulness(bucket.look)
+    await wakefulness.wait()
+    suspend_machine(monkeypatch, 600.0)
+    await wakefulness.wait()
+    await wakefulness.wait()
+    assert bucket.look_count == 1
 
 
 async def test_nobody_waits_for_a_bucket_that_is_away(autojump_clock: MockClock) -> None:
