@@ -290,6 +290,7 @@ def open_leading(services: Services, lead: Lead) -> Leading | None:
         spec=partial(topic_spec, services),
         tell=lead.several.telling.tell,
         told=lead.several.told,
+        look=partial(lead.check.confirm_lately, 2 * lead.watch_seconds),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 
 from kafscale.cluster.brokers.liveness import Liveness
-from kafscale.cluster.brokers.loads import UNKNOWN, HeardLoads, Loads
+from kafscale.cluster.brokers.loads import UNKNOWN, HeardLoads, Loads, by_topic
 from kafscale.cluster.brokers.placing import Move, moves_for_balance
 from kafscale.cluster.brokers.records import BrokerRecord, Placement
 from kafscale.cluster.brokers.state import ClusterState
@@ -71,6 +71,14 @@ class Balance:
     def known_loads(self) -> Loads:
         """Return the loads as far as they are known."""
         return self.loads() or UNKNOWN
+
+    def loads_of_own(self) -> Loads:
+        """Return the loads as far as they are known, which those of what this broker leads itself always are."""
+        known = self.loads()
+        if self.by is BalanceBy.NUMBER or (known is not None and known.is_known):
+            return known or UNKNOWN
+        load = self.meter.load()
+        return Loads(by_topic(load.busiest.items()), {self.broker_id: load.of_others})
 
     def moves(self, max_count: int) -> Sequence[Move]:
         """Choose what should move now."""

@@ -270,8 +270,8 @@ class Controller:
         if all(record.may_lead for record in live.values()) and trio.current_time() < self._balance_at:
             return
         self._balance_at = trio.current_time() + BALANCE_SECONDS
-        moving = sum(each.target is not None for row in self.state.placements.values() for each in row)
-        await self.writer.name_targets(self.balance.moves(max(0, MOVES_AT_ONCE_COUNT - moving)))
+        moving_count = len(self.state.moving)
+        await self.writer.name_targets(self.balance.moves(max(0, MOVES_AT_ONCE_COUNT - moving_count)))
 
 
 def _are_most(some: Collection[int], counted: Set[int]) -> bool:

@@ -193,7 +193,7 @@ class _Plan:
             and record.may_fail_over
             and record.state in (BrokerState.FENCED, BrokerState.STOPPED)
         }
-        gone = {broker_id for broker_id, record in brokers.items() if record.state is BrokerState.FENCED}
+        gone = {broker_id for broker_id, record in brokers.items() if record.state is not BrokerState.LIVE}
         if not heirs or not (from_whom or gone):
             return {}
         orphans = {
@@ -214,13 +214,9 @@ class _Plan:
         return self._encoded(changed)
 
     def _without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
-        """Return what was to be led by who can't any more, without that."""
-        return {
-            (topic_id, index): attrs.evolve(each, target=None)
-            for topic_id, row in self.state.placements.items()
-            for index, each in enumerate(row)
-            if each.target in gone
-        }
+        """Return what was to be led by who does not serve, without that: balance names somebody anew."""
+        moving = {each: self.state.placements[each[0]][each[1]] for each in sorted(self.state.moving)}
+        return {each: attrs.evolve(found, target=None) for each, found in moving.items() if found.target in gone}
 
     def _heirs(
         self,

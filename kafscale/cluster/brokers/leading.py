@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import attrs
 import trio
 
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.brokers.records import BrokerState, Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Told
 from kafscale.cluster.topics.index import Topic
@@ -62,7 +62,8 @@ class Leading:
     """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
 
     `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
-    metadata soon, and gives it what there is of partitions that were released; `told` has what others give so.
+    metadata soon, and gives it what there is of partitions that were released; `told` has what others give so. `look`
+    raises StoreError while the bucket is away.
     `recovering` replays streams, where this broker has one.
     """
 
@@ -76,6 +77,7 @@ class Leading:
     tell: Callable[[int, Sequence[ReleasedPartition]], None]
     told: Told = attrs.field(factory=Told)
     recovering: Recovering | None = None
+    look: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
     _more: Signal = attrs.field(factory=Signal, init=False)
     _busy: set[PartitionId] = attrs.field(factory=set, init=False)
@@ -162,7 +164,10 @@ class Leading:
                 nursery.start_soon(self._work, topic, index, placement)
 
     def _is_to_leave(self, placement: Placement) -> bool:
-        return placement.target not in (None, self.broker_id) and placement.target in self.state.live()
+        """Tell whether another broker is named to lead that is there, and stays."""
+        target = None if placement.target is None else self.state.brokers.get(placement.target)
+        is_there = target is not None and target.state is BrokerState.LIVE and not target.is_leaving
+        return is_there and placement.target != self.broker_id
 
     async def _work(self, topic: Topic, index: int, placement: Placement) -> None:
         """Do one step; if it fails, it is tried again after a while, as the placement says then."""
@@ -186,6 +191,7 @@ class Leading:
 
     async def _hand_over(self, topic: Topic, index: int) -> None:
         """Have the target lead, if there still is one. What was never open here it acquires as this one would have."""
+        await self.look()  # or what is released would be led by nobody until somebody can be told to lead it
         partition_id = topic.topic_id, index
         placement = self.state.placement(*partition_id)
         if placement is None or placement.leader != self.broker_id or not self._is_to_leave(placement):
@@ -214,7 +220,8 @@ class Leading:
         def lead_elsewhere(current: Placement, number: int) -> Placement:
             nonlocal next_epoch
             next_epoch = number
-            leader = current.leader if current.target is None else current.target
+            # Who was named may have gone since: then the partition is opened here again.
+            leader = current.target if current.target is not None and self._is_to_leave(current) else current.leader
             new = attrs.evolve(current, leader=leader, epoch=number, target=None)
             if end_offset is None:
                 return new

@@ -2,7 +2,8 @@
 
     its record says that it leaves    nobody gives it partitions any more
     a pause                           for others that are being stopped at the same time to say so, too
-    a target for each partition       those who serve and do not leave; the leader hands over as for any move
+    a target for each partition       those who serve and do not leave; the leader hands over as for any move. So it is
+                                      for what comes later, and where who was named dies, or is being stopped, too
     nothing is led here any more      or the time is up: what is left waits for this broker, as if it had been killed
 
 Where nobody is left to lead, as when a whole cluster is stopped, nothing moves. With its next start the record of a
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable, Collection
 import attrs
 import trio
 
+from kafscale.cluster.brokers.loads import Loads
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, record_key
@@ -26,6 +28,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError, StoreError
 
 PAUSE_SECONDS = 0.5
+LOOK_SECONDS = 1.0  # for what was on its way here, and for heirs that have gone
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,8 @@ logger = logging.getLogger(__name__)
 class Leaving:
     """The last that an incarnation of broker `broker_id` does as one of several. `refresh` looks what others do.
 
-    `silent` tells of which brokers nothing was heard lately: those may be dead, and are given nothing.
+    `silent` tells of which brokers nothing was heard lately: those may be dead, and are given nothing. `loads` tells
+    what the partitions have to do, as far as that is known, so that no heir gets all that are busy.
     """
 
     broker_id: int
@@ -43,6 +47,7 @@ class Leaving:
     writer: PlacementWriter
     refresh: Callable[[], Awaitable[None]]
     silent: Callable[[], Collection[int]]
+    loads: Callable[[], Loads]
 
     async def run(self) -> None:
         """Return when nothing is led here any more, or when nobody else can lead it, or the store fails.
@@ -55,8 +60,10 @@ class Leaving:
             await self._change_record(lambda record: attrs.evolve(record, is_leaving=True))
             await trio.sleep(PAUSE_SECONDS)
             await self.refresh()
-            await self._name_targets()
-            await self.state.wait_until(self._has_left)
+            while not self._has_left():
+                await self._name_targets()
+                with trio.move_on_after(LOOK_SECONDS):
+                    await self.state.wait_until(self._has_left)
         except (StoreError, KafkaError) as exc:
             logger.warning("not everything is led by others at this shutdown: %s", exc)
 
@@ -92,9 +99,19 @@ class Leaving:
         await self.state.follower.commit_planned(plan)
 
     async def _name_targets(self) -> None:
-        others, placements = self._others(), self.state.placements
-        moves = moves_for_balance(placements, others, [self.broker_id], sum(map(len, placements.values())))
-        if not moves:
+        """Name one for all that is led here and for which nobody is named who stays."""
+        others = self._others()
+        led = self.state.led_by(self.broker_id)
+        lacking = {(topic_id, index) for topic_id, index, each in led if each.target not in others}
+        if not lacking:
             return
-        logger.info("others are to lead %d partitions", len(moves))
-        await self.writer.name_targets(moves)
+        placements = dict(self.state.placements)
+        for topic_id in {topic_id for topic_id, _ in lacking}:
+            placements[topic_id] = [
+                attrs.evolve(each, target=None) if (topic_id, index) in lacking else each
+                for index, each in enumerate(placements[topic_id])
+            ]
+        moves = moves_for_balance(placements, others, [self.broker_id], len(lacking), loads=self.loads())
+        if moves:
+            logger.info("others are to lead %d partitions", len(moves))
+            await self.writer.name_targets(moves)

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.placing import Move
-from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, rows_of
+from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, record_key, rows_of
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
@@ -84,6 +84,7 @@ class PlacementWriter:
             number = self.state.next_number
             made.clear()
             is_number_used = False
+            new_leaders: set[int] = set()
             changed: dict[bytes, dict[int, Placement]] = {}
             for each in batch:
                 placement = self.state.placement(each.topic_id, each.index)
@@ -91,6 +92,8 @@ class PlacementWriter:
                 if placement is not None and placement.epoch == each.epoch:
                     new = changed.setdefault(each.topic_id, {})[each.index] = each.change(placement, number)
                     is_number_used = is_number_used or new.epoch != placement.epoch
+                    if new.leader != placement.leader:
+                        new_leaders.add(new.leader)
                     made.add(each)
             puts: dict[str, bytes] = {}
             for topic_id, placements in changed.items():
@@ -100,7 +103,8 @@ class PlacementWriter:
                 return None
             if is_number_used:
                 puts[NEXT_NUMBER_KEY] = encode(number + 1)
-            return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=list(puts)), essential=True)
+            keys = [*puts, *map(record_key, sorted(new_leaders))]  # which tell whether they are there, and stay
+            return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
         await self.state.follower.commit_planned(plan)
         for each in batch:

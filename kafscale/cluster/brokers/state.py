@@ -33,7 +33,8 @@ Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose p
 class ClusterState:
     """What the metadata says of brokers and placements. `load` it before use, and `run` it beside.
 
-    `placements` are by topic id, in order of index; `recovering` are the partitions that need earlier streams.
+    `placements` are by topic id, in order of index; `recovering` are the partitions that need earlier streams, `moving`
+    those that are on their way to another broker.
     `revision` grows with each change that concerns this.
     """
 
@@ -44,6 +45,7 @@ class ClusterState:
     next_number: int = attrs.field(default=0, init=False)
     placements: dict[bytes, list[Placement]] = attrs.field(factory=dict, init=False)
     recovering: set[PartitionId] = attrs.field(factory=set, init=False)
+    moving: set[PartitionId] = attrs.field(factory=set, init=False)
     revision: int = attrs.field(default=0, init=False)
     listeners: list[Listener] = attrs.field(factory=list, init=False)
 
@@ -141,16 +143,18 @@ class ClusterState:
         row = decode_row(value)
         placements[first : first + ROW_COUNT] = row
         for index, placement in enumerate(row, start=first):
-            if placement.recover:
-                self.recovering.add((topic_id, index))
-            else:
-                self.recovering.discard((topic_id, index))
+            for partitions, has in ((self.recovering, placement.recover), (self.moving, placement.target is not None)):
+                if has:
+                    partitions.add((topic_id, index))
+                else:
+                    partitions.discard((topic_id, index))
         return topic_id
 
     def _remove_row(self, key: str) -> bytes:
         topic_id, first = parse_row_key(key)
         placements = self.placements.get(topic_id, [])
-        self.recovering.difference_update((topic_id, index) for index in range(first, len(placements)))
+        for partitions in (self.recovering, self.moving):
+            partitions.difference_update((topic_id, index) for index in range(first, len(placements)))
         del placements[first:]  # rows go with their topic, all of them
         if not placements:
             self.placements.pop(topic_id, None)

@@ -124,6 +124,7 @@ class Several:
             writer=self.writer,
             refresh=self.controller.metadata.refresh,
             silent=self.heartbeats.liveness.silent,
+            loads=self.balance.loads_of_own,
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import attrs
 import pytest
@@ -194,3 +196,18 @@ async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
     assert balance._heard.of_broker(2, 7) == load
     assert list(balance._heard._told) == [2]
     assert balance._heard.of_broker(2, 8) is None
+
+
+@pytest.mark.parametrize("by", list(BalanceBy))
+def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads(by: BalanceBy) -> None:
+    """As one that is stopped, and is not the controller, which alone is told."""
+    load = BrokerLoad(busiest={(b"t" * 16, 3): 7}, others_count=2, others_bytes_per_second=5, is_settled=False)
+    balance = Balance(
+        broker_id=1,
+        incarnation=1,
+        state=ClusterState(MemoryMetadataStore()),
+        liveness=Liveness(1.0, clock=lambda: 0.0),
+        meter=cast(LoadMeter, SimpleNamespace(load=lambda: load)),
+        by=by,
+    )
+    assert balance.loads_of_own().busiest == ({b"t" * 16: {3: 7}} if by is BalanceBy.LOAD else {})

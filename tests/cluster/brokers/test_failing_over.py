@@ -46,3 +46,19 @@ async def test_who_has_begun_anew_is_not_declared_dead_for_the_one_before(
         leader = here.state.placements[topic_id(0)][0].leader
         assert here.state.brokers[2].state is (BrokerState.LIVE if is_started_again else BrokerState.FENCED)
         assert leader == (2 if is_started_again else 1)
+
+
+@pytest.mark.parametrize("state", list(BrokerState))
+async def test_nothing_is_on_its_way_for_long_to_who_does_not_serve(
+    autojump_clock: MockClock, state: BrokerState
+) -> None:
+    """What is counts as a move, of which there are so many at once: a drain of another broker would wait for it."""
+    async with writers_of(1, 1) as (here,):
+        moving = rows_of(topic_id(0), [Placement(1, 5, 5, 0, target=2)], [0])
+        await here.state.follower.commit(
+            Transaction(puts={CONTROLLER_KEY: encode(CONTROLLER), **moving}, essential=True)
+        )
+        await put(here.state, 1, ONE)
+        await put(here.state, 2, attrs.evolve(TWO, state=state))
+        await FailOver(here.state, 3.0).run_once(CONTROLLER, {}, [])
+        assert here.state.placements[topic_id(0)][0].target == (2 if state is BrokerState.LIVE else None)

@@ -12,7 +12,10 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers.leading import RELEASED_LEAST_COUNT, RETRY_SECONDS
+from kafscale.cluster.brokers.records import record_key
 from kafscale.cluster.brokers.telling import TOLD_MAX_BYTES, TOLD_MAX_COUNT, Telling, Told
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import ATTEMPTS_MAX_SECONDS
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
@@ -37,6 +40,21 @@ OUTAGE_SECONDS = 45.0  # longer than a commit is tried
 
 
 @asynccontextmanager
+async def two(durability: Durability) -> AsyncIterator[tuple[FaultyStore, MemoryBroker, MemoryBroker, int]]:
+    """Run two brokers that lead a partition each: yields the second one's bucket, both, and what the first one leads,
+    with two records in it.
+    """
+    bucket = MemoryStore()
+    seen = FaultyStore(bucket)
+    async with Machine(bucket, 1).run(durability) as a, Machine(seen, 2).run(durability) as b:
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(a.broker)
+        await produce_all(a, index, [b"1", b"2"])
+        yield seen, a, b, index
+
+
+@asynccontextmanager
 async def forty_each() -> AsyncIterator[tuple[FaultyStore, MemoryBroker, MemoryBroker, Sequence[int]]]:
     """Run two brokers that lead forty partitions each: yields the first one's bucket, both, and what the first leads,
     with a record in each.
@@ -56,13 +74,7 @@ async def forty_each() -> AsyncIterator[tuple[FaultyStore, MemoryBroker, MemoryB
 async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_leader(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, durability: Durability
 ) -> None:
-    bucket = MemoryStore()
-    seen = FaultyStore(bucket)
-    async with Machine(bucket, 1).run(durability) as a, Machine(seen, 2).run(durability) as b:
-        await create(a.broker, 2)
-        await until(lambda: len(led_by(b.broker)) == 1)
-        (index,) = led_by(a.broker)
-        await produce_all(a, index, [b"1", b"2"])
+    async with two(durability) as (seen, a, b, index):
         gate = seen.hold(On("list"))
         monkeypatch.setattr(Told, "take", lambda _self, _partition_id, _leader_epoch: None)
         await move(a, [index], 2)
@@ -79,13 +91,7 @@ async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_l
 
 @pytest.mark.parametrize("durability", MODES)
 async def test_what_the_next_leader_is_told_it_need_not_read(autojump_clock: MockClock, durability: Durability) -> None:
-    bucket = MemoryStore()
-    seen = FaultyStore(bucket)
-    async with Machine(bucket, 1).run(durability) as a, Machine(seen, 2).run(durability) as b:
-        await create(a.broker, 2)
-        await until(lambda: len(led_by(b.broker)) == 1)
-        (index,) = led_by(a.broker)
-        await produce_all(a, index, [b"1", b"2"])
+    async with two(durability) as (seen, a, b, index):
         before = a.broker.services.log.by_name[TOPIC][index]
         assert before is not None
         seen.calls.clear()
@@ -324,3 +330,44 @@ async def test_no_more_is_kept_of_what_nobody_takes_than_so_much(autojump_clock:
         (request,) = calls.requests
         assert [each.partition_index for each in request.released] == [*range(1, TOLD_MAX_COUNT + 1)]
         nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_released_while_the_bucket_is_away(autojump_clock: MockClock) -> None:
+    """Nobody could be told to lead it; with a log of its own its broker goes on to serve it."""
+    bucket = MemoryStore()
+    slow = FaultyStore(bucket)
+    async with Machine(slow, 1).run() as a, Machine(bucket, 2).run() as b:
+        await create(a.broker, 80)
+        await until(lambda: len(led_by(b.broker)) == 40)
+        mine = led_by(a.broker)
+        slow.delay(On("put*", "*/head"), seconds=2.0)
+        await move(a, mine, 2)
+        slow.fail(On("*", "*/head"))
+        await trio.sleep(10 * OUTAGE_SECONDS)
+        assert len(led_by(a.broker)) >= len(mine) - 2 * RELEASED_LEAST_COUNT
+        slow.heal()
+        await until(lambda: not set(mine) & set(led_by(a.broker)))
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_who_is_being_stopped_by_then_does_not_get_what_was_on_its_way(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    """It serves no more of what comes, and nobody would have others lead it before it has stopped."""
+    bucket = MemoryStore()
+    slow = FaultyStore(bucket)
+    async with Machine(slow, 1).run(durability) as a, Machine(bucket, 2).run(durability) as b:
+        await create(a.broker, 2)
+        await until(lambda: len(led_by(b.broker)) == 1)
+        (index,) = led_by(a.broker)
+        await produce_all(a, index, [b"1"])
+        slow.delay(On("put*", "*/head"), seconds=1.0)
+        await move(a, [index], 2)
+        await until(lambda: index not in led_by(a.broker))
+        state = b.broker.services.assignment.state  # type: ignore[attr-defined]
+        leaving = encode(attrs.evolve(state.brokers[2], is_leaving=True))
+        await state.follower.commit(Transaction(puts={record_key(2): leaving}, essential=True))
+        await until(lambda: index in led_by(a.broker))
+        await trio.sleep(10.0)
+        assert index in led_by(a.broker)
+        assert await values(a, index) == [b"1"]
