@@ -64,6 +64,7 @@ class TransactionalOffsets:
         """
         enrolment = Enrolment(self.transactions, wanted.producer, wanted.transaction_version)
         refused: dict[CommittedAt, int] = {}
+        untried: dict[CommittedAt, int] = {}
         pending = list(wanted.offsets)
         appended: Appended | None = None
         for start in range(0, len(pending), PIECE_COUNT):
@@ -75,11 +76,12 @@ class TransactionalOffsets:
                 if offsets:
                     appended = self._append(wanted, enrolment, offsets)
             except KafkaError as exc:
-                return dict.fromkeys(pending[start:], await self._confirmed(exc.code)) | refused
+                untried = dict.fromkeys(pending[start:], await self._confirmed(exc.code))
+                break
             await trio.lowlevel.checkpoint()
         if appended is not None and not await _is_durable(appended):
-            return dict.fromkeys(pending, COORDINATOR_NOT_AVAILABLE) | refused
-        return refused
+            return dict.fromkeys(pending, COORDINATOR_NOT_AVAILABLE) | untried | refused
+        return untried | refused
 
     async def _confirmed(self, error_code: int) -> int:
         """Return the error code of a refusal: another one, if it is fatal to a producer and another broker leads."""
