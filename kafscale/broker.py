@@ -123,6 +123,7 @@ class Broker:
     _token_keys: PublishedKeys = attrs.field(
         default=attrs.Factory(lambda broker: PublishedKeys.of(broker.settings.sasl), takes_self=True), init=False
     )
+    _serving: trio.Event = attrs.field(factory=trio.Event, init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _not_ready: str | None = attrs.field(default="starting", init=False)
 
@@ -305,7 +306,7 @@ class Broker:
         async with trio.open_nursery() as storage:
             for task in log.journal.tasks:
                 await storage.start(task)
-            await storage.start(services.groups.run)
+            await storage.start(partial(services.groups.run, serving=self._serving))
             await storage.start(services.transactions.run)
             storage.start_soon(expire_producers, log)
             storage.start_soon(log.deleter.run)
@@ -390,6 +391,7 @@ class Broker:
                 acceptors.start_soon(acceptor.accept, self.listeners, connections)
                 acceptors.start_soon(acceptor.dispatcher.load_all)
                 self._not_ready = None
+                self._serving.set()
                 task_status.started(self)
                 await self._stopping.wait()
                 self._not_ready = "shutting down"

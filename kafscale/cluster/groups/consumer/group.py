@@ -73,12 +73,7 @@ class ConsumerGroup:
         for record in records:
             group.state.apply(record)
         group.state.rebuild_owners()
-        deciding = group._decide(now_ms)
-        for member in group.state.members.values():
-            deciding.set_timer(TimerKind.SESSION, member, deciding.times.session_timeout_ms)
-            if member.pending_revocation:
-                deciding.set_timer(TimerKind.REBALANCE, member, member.rebalance_timeout_ms)
-        return Restored(group=group, outcome=deciding.outcome(None))
+        return Restored(group=group, outcome=group.restart_sessions(now_ms=now_ms))
 
     @classmethod
     def join_classic(
@@ -172,6 +167,15 @@ class ConsumerGroup:
         return classic.leave(self._decide(now_ms), leavers)
 
     # -- Time --------------------------------------------------------------------------------------------------------
+
+    def restart_sessions(self, *, now_ms: int) -> Outcome[None]:
+        """Give each member all of its time from now on."""
+        deciding = self._decide(now_ms)
+        for member in self.state.members.values():
+            deciding.set_timer(TimerKind.SESSION, member, deciding.times.session_timeout_ms)
+            if member.pending_revocation:
+                deciding.set_timer(TimerKind.REBALANCE, member, member.rebalance_timeout_ms)
+        return deciding.outcome(None)
 
     def expire(self, key: TimerKey, *, now_ms: int) -> Outcome[None]:
         """A deadline may have passed: the member goes, unless it was heard from, or has left that epoch."""

@@ -184,19 +184,16 @@ class GroupCoordinator:
     def _submit_hosted(self, group_id: str, records: Sequence[Record], then: Then, *, late: Callable[[], None]) -> None:
         self._log.submit(self.led.partition_of(group_id), records, then, late=late, essential=True)
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep time, until cancelled.
-
-        The sessions of members that were restored begin now, however long the rest of the start took.
-        """
-        for classic in self.groups():
-            classic.restart_sessions()
+    async def run(
+        self, *, serving: trio.Event | None = None, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep time, until cancelled; before `serving` happens, if that is given, nobody's goes by."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._log.run)
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._search.run)
             keeping_time = trio.CancelScope()
-            nursery.start_soon(self._keep_time, keeping_time)
+            nursery.start_soon(self._keep_time, keeping_time, serving)
             task_status.started()
             await self._draining.wait()
             # The members' time stands still, so that they are all there after a restart.
@@ -204,8 +201,14 @@ class GroupCoordinator:
             for classic in self.groups():
                 classic.drain()
 
-    async def _keep_time(self, scope: trio.CancelScope) -> None:
+    async def _keep_time(self, scope: trio.CancelScope, serving: trio.Event | None) -> None:
         with scope:
+            if serving is not None:
+                await serving.wait()
+            for classic in self.groups():
+                classic.restart_sessions()  # none of whose members could send a sign of life, however long it took
+            for hosted in self.consumer_groups():
+                hosted.restart_sessions()
             await self._timers.run()
 
     # -- The rebalance protocol --------------------------------------------------------------------------------------

@@ -182,6 +182,10 @@ class HostedGroup:
         if not self.is_dead:
             self._settle(self.machine.regexes_found(found, version=version, now_ms=self._now_ms()))
 
+    def restart_sessions(self) -> None:
+        """Have the sessions of its members begin now."""
+        self._keep_time(self.machine.restart_sessions(now_ms=self._now_ms()).timers)
+
     def _expire(self, key: TimerKey) -> None:
         at_ms = self._deadlines.pop(key).at_ms
         # By the clock that does not jump it is time, whatever the other one says.

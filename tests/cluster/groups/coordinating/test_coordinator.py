@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinating import coordinator
 from kafscale.cluster.groups.coordinating.commits import COMMIT_PIECE_COUNT, commit_in_pieces
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
@@ -524,6 +526,41 @@ async def test_an_empty_group_without_offsets_is_forgotten_but_not_one_that_some
     await trio.sleep(2000)
 
     assert list(broker.coordinator.groups()) == []
+
+
+async def test_no_time_goes_by_for_members_before_clients_are_served(
+    autojump_clock: MockClock, nursery: trio.Nursery, broker: Broker
+) -> None:
+    """A start that reads many partitions takes longer than a session."""
+    member_id = await broker.stable_member(session_timeout_ms=10_000)
+    heartbeat = Heartbeat(
+        member_id="mine",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=("t",),
+        owned={},
+        client_id="c",
+        client_host="/h",
+    )
+    assert (await broker.coordinator.consumer_heartbeat("new", heartbeat).wait()).error_code == e.NONE
+    broker.scope.cancel()
+    serving = trio.Event()
+    later = GroupCoordinator(broker.log, GroupSettings(), draining=trio.Event(), wall_clock_ms=wall_clock_ms)
+    broker.log.load(later)
+    classic, consumer = later.group("g"), later.consumer_group("new")
+    assert classic is not None
+    assert consumer is not None
+    await nursery.start(partial(later.run, serving=serving))
+    await trio.sleep(120.0)
+    serving.set()
+    await trio.sleep(9.9)
+    assert classic.members.get(member_id) is not None
+    await trio.sleep(0.2)
+    assert classic.members.get(member_id) is None
+    await trio.sleep(34.8)
+    assert not consumer.is_empty
+    await trio.sleep(0.2)
+    assert consumer.is_empty
 
 
 # -- Requests of very many entries -----------------------------------------------------------------------------------
