@@ -227,14 +227,20 @@ class Controller:
     async def write_checkpoint(self) -> None:
         """Write one if this broker is the controller and something has changed. Raises StoreError, Fenced."""
         if not self.is_mine:
-            self._checkpointer = None
+            self._end_checkpoints()
             return
         controller = self.state.controller
         assert controller is not None
         if self._checkpointer is None or self._checkpointer_term != controller.term:
+            self._end_checkpoints()
             self._checkpointer = await self._begin_checkpoints(controller.term)
             self._checkpointer_term = controller.term
         await self._checkpointer.write_if_changed()
+
+    def _end_checkpoints(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+            self._checkpointer = None
 
     async def _begin_checkpoints(self, term: int) -> Checkpointer:
         writer = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=term)

@@ -35,6 +35,12 @@ class ChangedKeys:
         if self._reader is None:
             self._reader = self._store.changes(self._store.revision, self._note)
 
+    def close(self) -> None:
+        """Remember no more changes."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
     def _note(self) -> None:
         assert self._reader is not None
         for change in self._reader.drain():

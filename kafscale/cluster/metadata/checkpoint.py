@@ -117,9 +117,15 @@ class Checkpointer:
     _base_bytes: int = attrs.field(default=0, init=False)
     _changes_bytes: int = attrs.field(default=0, init=False)  # of all checkpoints of changes since then
     _revision: int = attrs.field(default=-1, init=False)  # up to which the last one has everything
+    _has_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._changed = ChangedKeys(self.local)
+
+    def close(self) -> None:
+        """Write no more, and remember nothing of what changes: another one does. What is being written is finished."""
+        self._has_ended = True
+        self._changed.close()
 
     async def run(self) -> None:
         """Write one whenever something has changed, until cancelled. A store that is away is waited for."""
@@ -144,6 +150,8 @@ class Checkpointer:
     async def write(self) -> None:
         """Write one now, and delete those that are not needed any more. Raises StoreError, Fenced."""
         async with self._writing:
+            if self._has_ended:
+                return  # what has changed since is not known
             revision, position = self.local.revision, self.position()
             if self._is_base_due():
                 self._bases.clear()

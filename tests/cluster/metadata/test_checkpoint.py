@@ -283,6 +283,21 @@ async def test_a_checkpoint_that_comes_cut_off_once_is_not_passed_over() -> None
     assert cut.met_count == 1
 
 
+async def test_one_that_has_ended_remembers_nothing_and_writes_nothing() -> None:
+    """A broker that writes them no more may run for months; and what it does not know of is in none of its changes."""
+    bench = Bench()
+    for number in range(3):
+        await bench.change(b"%d" % number, number=number)
+        await bench.checkpointer.write()
+    keys = await bench.keys()
+    bench.checkpointer.close()
+    await bench.change(b"late", number=9)
+    assert not bench.local._published._readers
+    await bench.checkpointer.write()
+    assert await bench.keys() == keys
+    bench.checkpointer.close()
+
+
 async def test_a_checkpoint_that_goes_while_it_is_read_is_looked_for_again() -> None:
     store = FaultyStore(MemoryStore())
     bench = Bench(store)
