@@ -1,4 +1,4 @@
-"""An earlier version beside this one: brokers that share a bucket are upgraded one after the other, under load.
+"""An earlier version beside this one: brokers that share a bucket are upgraded one by one, and die, under load.
 
 The earlier version is a commit of this repository, whose code runs as processes of its own. It knows nothing of loads
 in heartbeats, nor of what a leader tells the next one. Where there is no history, as in an archive of the sources,
@@ -25,6 +25,7 @@ EARLIER = "2beda9c4e65e35b7c6f809a0f5d9e66bcc085166"  # the last that told nothi
 REPOSITORY = Path(__file__).parent.parent.parent
 PARTITION_COUNT = 6
 QUIET_SECONDS = 3.0  # under load, between two restarts
+AWAY_SECONDS = 5.0  # longer than others wait for a broker that is silent
 ACKNOWLEDGED_LEAST_COUNT = 500
 
 
@@ -69,5 +70,22 @@ def test_an_upgrade_one_by_one_loses_nothing_and_can_be_taken_back(durability: s
                 restart_as(brokers[0], package)
         report = load.read_back()
     print(f"an upgrade one by one, {durability}: {report}")
+    assert report.problems == []
+    assert report.acknowledged_count > ACKNOWLEDGED_LEAST_COUNT
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
+def test_a_broker_of_each_version_that_is_killed_is_replaced_by_the_others(durability: str, earlier: Path) -> None:
+    with broker_processes(3, "--durability", durability, package=earlier) as brokers:
+        restart_as(brokers[0], None)
+        with ClusterLoad(bootstrap_of(brokers), "orders", PARTITION_COUNT) as load:
+            for broker in (brokers[0], brokers[1], brokers[0]):  # of this version, of the earlier one, and once more
+                time.sleep(QUIET_SECONDS)
+                broker.kill()
+                time.sleep(AWAY_SECONDS)  # with a log of its own nobody else leads what it led
+                broker.start()
+            time.sleep(QUIET_SECONDS)
+        report = load.read_back()
+    print(f"a broker of each version killed, {durability}: {report}")
     assert report.problems == []
     assert report.acknowledged_count > ACKNOWLEDGED_LEAST_COUNT
