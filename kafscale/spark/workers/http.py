@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import ssl
 import threading
+from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
@@ -34,13 +35,11 @@ class BlockingTransport(httpx.BaseTransport):
         A kept connection may have been closed by the server meanwhile: then one more is tried, which is safe since all
         that Spark's readers send are reads.
         """
-        connection = self._take_idle(request.url)
-        if connection is not None:
-            try:
-                return self._exchange(connection, request)
-            except (http.client.RemoteDisconnected, ConnectionError):
-                connection.close()
         try:
+            connection = self._take_idle(request.url)
+            if connection is not None:
+                with suppress(http.client.RemoteDisconnected, ConnectionError):
+                    return self._exchange(connection, request)
             return self._exchange(self._connect(request.url), request)
         except (OSError, http.client.HTTPException) as exc:
             raise httpx.NetworkError(str(exc) or type(exc).__name__, request=request) from exc
