@@ -217,21 +217,25 @@ class SplitReader:
         batch = attrs.evolve(wanted, start_offset=offsets.start, end_offset=offsets.stop)
         self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
 
-    def _look_elsewhere(self, wanted: Wanted) -> _Elsewhere:
-        """Look what has these offsets now; once for all objects of the log, of which many may have gone together."""
+    def _look_elsewhere(self, topic_id: bytes, wanted: Wanted) -> _Elsewhere:
+        """Look what has these offsets now, of this topic and no other of its name.
+
+        Once for all objects of the log, of which many may have gone together.
+        """
         partition = (wanted.topic, wanted.partition)
         found = self._elsewhere.get(partition)
         if found is None or found.log is None or found.log.flushed_end_offset < wanted.end_offset:
             catalog = Catalog(self.bucket, self.namespace, self.committed_only, self.with_log, self.brokers)
             log = catalog.partitions(wanted.topic).get(wanted.partition)
-            found = self._elsewhere[partition] = _Elsewhere(catalog, log)
+            is_there = log is not None and log.topic_id == topic_id
+            found = self._elsewhere[partition] = _Elsewhere(catalog, log if is_there else None)
         return found
 
     def _read_elsewhere(self, gone: Range | LogRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The offsets of an object that has gone, from what has them now."""
         if isinstance(gone, Range):
             self._elsewhere.pop((wanted.topic, wanted.partition), None)
-        found = self._look_elsewhere(wanted)
+        found = self._look_elsewhere(gone.topic_id, wanted)
         catalog, log = found.catalog, found.log
         if log is None or log.start_offset >= wanted.end_offset:
             deletion = catalog.metadata.deletions.get(gone.topic_id)

@@ -29,6 +29,7 @@ from tests.devtools.segment_objects import (
 )
 
 TOPIC_ID = bytes(range(16))
+OTHER_ID = bytes(15) + b"\1"
 
 
 def key(base_offset: int, *, partition: int = 0, generation: int = 0, topic_id: bytes = TOPIC_ID) -> SegmentKey:
@@ -151,7 +152,7 @@ def test_a_newer_generation_wins_over_what_it_covers(bucket):
 
 
 def test_of_two_topics_of_one_name_the_one_that_was_written_last_is_read(bucket):
-    old, new = segment(0, 5), segment(0, 2, topic_id=bytes(16)[:-1] + b"\1")
+    old, new = segment(0, 5), segment(0, 2, topic_id=OTHER_ID)
     bucket.put(old)
     bucket.put(new)
     os.utime(bucket.directory / old.key.key, (1, 1))
@@ -259,6 +260,17 @@ def test_offsets_that_retention_has_taken_are_an_error_or_reported(bucket, caplo
         assert read(bucket, splits, fail_on_data_loss=False) == list(range(18, 27))
     assert "offsets 2 to 8 of partition 0" in caplog.text
     assert "offsets 9 to 17 of partition 0" in caplog.text
+
+
+def test_offsets_of_a_topic_that_was_deleted_were_read_of_another_one_of_its_name(bucket):
+    bucket.put(segment(0, 3))
+    splits = planned(bucket, 0, 9)
+    for half in ("kfs", "index"):
+        bucket.remove(key(0).of_kind(half).key)
+    bucket.put(segment(0, 3, topic_id=OTHER_ID))
+    with pytest.raises(DataLoss, match=r"offsets 0 to 8 of partition 0 of t.*failOnDataLoss"):
+        read(bucket, splits)
+    assert read(bucket, splits, fail_on_data_loss=False) == []
 
 
 def test_a_damaged_batch_is_an_error_or_reported(bucket, caplog):
