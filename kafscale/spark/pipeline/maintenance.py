@@ -67,7 +67,7 @@ class _TableCare:
             care = attrs.evolve(care, expired_files=self._expire())
             care = attrs.evolve(care, orphan_files=self._remove_orphans())
         except Exception as exc:  # py4j's, most of all when another commit was first
-            care = attrs.evolve(care, problem=_first_line(exc))
+            care = attrs.evolve(care, problem=first_line(exc))
         return care
 
     def _compact(self) -> int:
@@ -87,6 +87,7 @@ class _TableCare:
         return self.now - timedelta(microseconds=parse_duration(duration))
 
 
-def _first_line(exc: Exception) -> str:
+def first_line(exc: Exception) -> str:
+    """Return what an error says, of Java's stacks the line that has the exception."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     return next((line for line in lines if "Exception:" in line), lines[0] if lines else type(exc).__name__)

@@ -28,7 +28,7 @@ from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Prog
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import ensure_declared
 from kafscale.spark.pipeline.formats import format_of
-from kafscale.spark.pipeline.maintenance import Care, maintain
+from kafscale.spark.pipeline.maintenance import Care, first_line, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import Committed, Digests, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
@@ -131,14 +131,20 @@ class PipelineRun:
                 self._lock.close()
 
     def _maintain(self, ended: threading.Event) -> None:
-        """Every now and then, beside the queries. A commit that it is in the way of is tried again by its query."""
+        """Every now and then, beside the queries. A commit that it is in the way of is tried again by its query.
+
+        A catalog that does not answer once is asked again the next time.
+        """
         seconds = parse_duration(self.pipeline.maintenance.every or "") / 1_000_000
         session = self.spark.newSession()
         while not ended.wait(seconds):
-            for care in maintain(session, self.pipeline):
-                self.observer.maintained(care)
-                if ended.is_set():
-                    return
+            try:
+                for care in maintain(session, self.pipeline):
+                    self.observer.maintained(care)
+                    if ended.is_set():
+                        return
+            except Exception as exc:  # py4j's, most of all
+                logger.warning("maintenance is left for the next time: %s", first_line(exc))
 
     def _run(self, once: bool) -> Sequence[str]:
         running = [
@@ -223,15 +229,18 @@ class MappingRun:
         return once and not stopping and not self._is_done()
 
     def _measure(self, observer: Observer) -> None:
-        """Tell the observer how far the table is behind, now and then. A bucket that can't be asked is no failure."""
+        """Tell the observer how far the table is behind, now and then.
+
+        A bucket, or a catalog, that can't be asked is no failure of the query.
+        """
         if self.pipeline.metrics is None or time.monotonic() < self._measure_at_seconds:
             return
         self._measure_at_seconds = time.monotonic() + LAG_SECONDS
-        committed = newest(format_of(self.spark, self.pipeline).commits(self.mapping.table), self.mapping.id)
         try:
+            committed = newest(format_of(self.spark, self.pipeline).commits(self.mapping.table), self.mapping.id)
             with self._look() as planner:
                 behind = behind_of(planner, committed)
-        except KafScaleError as exc:
+        except Exception as exc:  # py4j's of the catalog, too
             logger.info("how far %s is behind is not known now: %s", self.mapping.id, exc)
             return
         observer.lag_measured(self.mapping.id, Lag.of(behind, committed))
@@ -240,7 +249,8 @@ class MappingRun:
         delay_seconds = FIRST_RESTART_SECONDS * 2**self._restart_count
         self._restart_count += 1
         self._start_at_seconds = time.monotonic() + delay_seconds
-        self._query, self._writer.failure = None, None
+        self._stop_query()
+        self._writer.failure = None
         observer.mapping_restarts(self.mapping.id, exc, delay_seconds)
 
     def _start(self, once: bool) -> None:
@@ -341,11 +351,19 @@ class MappingRun:
             yield self._planner
 
     def close(self) -> None:
-        """Close what is open to the bucket. The query has ended."""
+        """End the query, if it has not ended, and close what is open to the bucket."""
+        self._stop_query()
         with self._looking:
             if self._planner is not None:
                 self._planner.close()
             self._planner = None
+
+    def _stop_query(self) -> None:
+        """Let go of the query. It may run still, where what has failed was to ask for it."""
+        query, self._query = self._query, None
+        if query is not None:
+            with jvm_may_have_gone():
+                query.stop()
 
     def _raise_failure(self) -> None:
         if self._writer.failure is not None:

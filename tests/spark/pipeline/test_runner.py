@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from kafscale.errors import StoreUnavailable
 from kafscale.spark.bucket.position import Position
@@ -76,6 +77,7 @@ def looking(options: dict[str, str]) -> Any:
     run: Any = object.__new__(runner.MappingRun)
     run.mapping, run.pipeline, run._ends = SimpleNamespace(id="m"), None, Position(offsets={("t", 0): 7})
     run._looking, run._planner = threading.Lock(), Planner.of(ReadOptions.of(Given(options)), counts=True)
+    run._query = None
     return run
 
 
@@ -130,3 +132,75 @@ def test_a_pipeline_was_told_to_set_an_option_that_it_overrides():
     failure = str(QueryFailed(f"{JAVA}{text}"))
     assert "failOnDataLoss" not in failure
     assert "kafscale pipeline reset --topic" in failure
+
+
+class Query:
+    """A query that runs until it is told to stop."""
+
+    def __init__(self) -> None:
+        self.isActive, self.recentProgress = True, ()
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+def test_a_catalog_that_did_not_answer_for_metrics_had_a_second_query_started(monkeypatch):
+    from kafscale.spark.pipeline import runner
+
+    def refuse(*_: Any) -> Any:
+        raise Py4JError("the catalog does not answer")
+
+    monkeypatch.setattr(runner, "format_of", refuse)
+    run: Any = object.__new__(runner.MappingRun)
+    run.mapping, run.pipeline, run.spark = SimpleNamespace(id="m"), SimpleNamespace(metrics="localhost:0"), None
+    run._query, run._measure_at_seconds, run._restart_count = Query(), 0.0, 0
+    assert run.poll(SimpleNamespace(), once=False, stopping=False)
+    assert (run._query.isActive, run._restart_count) == (True, 0)
+
+
+@pytest.mark.parametrize("error", [Py4JError("a call failed"), ValueError("a bug")])
+def test_a_query_that_could_not_be_asked_went_on_beside_the_next_one(error):
+    """Or, where the mapping has failed, with nobody to watch it."""
+    from kafscale.spark.pipeline import runner
+
+    class Unanswering(Query):
+        @property
+        def recentProgress(self) -> Any:
+            raise error
+
+        @recentProgress.setter
+        def recentProgress(self, _: Any) -> None: ...
+
+    query, restarts = Unanswering(), list[str]()
+    mapping_run: Any = object.__new__(runner.MappingRun)
+    mapping_run.mapping, mapping_run._query, mapping_run._restart_count = SimpleNamespace(id="m"), query, 0
+    mapping_run._writer, mapping_run._planner, mapping_run._looking = SimpleNamespace(), None, threading.Lock()
+    observer = SimpleNamespace(mapping_restarts=lambda mapping, *_: restarts.append(mapping))
+    try:
+        assert mapping_run.poll(observer, once=False, stopping=False)
+    except ValueError:
+        mapping_run.close()
+    assert not query.isActive
+    assert restarts == ["m"] * isinstance(error, Py4JError)
+
+
+def test_tables_were_never_cared_for_again_when_a_catalog_had_not_answered_once(monkeypatch):
+    from kafscale.spark.pipeline import runner
+    from kafscale.spark.pipeline.maintenance import Care
+
+    answers = iter([Py4JError("the catalog does not answer"), Care(table="a.b")])
+
+    def maintain(*_: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        yield answer
+
+    monkeypatch.setattr(runner, "maintain", maintain)
+    ended, told = threading.Event(), list[Care]()
+    run: Any = object.__new__(runner.PipelineRun)
+    run.pipeline = SimpleNamespace(maintenance=SimpleNamespace(every="1ms"))
+    run.spark = SimpleNamespace(newSession=lambda: None)
+    run.observer = SimpleNamespace(maintained=lambda care: (told.append(care), ended.set()))
+    run._maintain(ended)
+    assert told == [Care(table="a.b")]
