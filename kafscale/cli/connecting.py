@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from kafscale.config import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE, Address
 from kafscale.errors import ConfigError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+INT16_MAX, INT32_MAX, INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1  # what Kafka's protocol has room for
 
 Bootstrap = tuple[Address, ...]  # brokers of the cluster, of which the first that answers is asked
 
@@ -74,17 +76,22 @@ def parse_time(text: str) -> int:
 
     Raises ValueError.
     """
+    try:
+        time_ms = _time_ms(text)
+    except ValueError:
+        time_ms = None
+    if time_ms is None or abs(time_ms) > INT64_MAX:
+        allowed = "2026-01-31T12:00:00Z, milliseconds since 1970, or 15m for that long ago"
+        raise ValueError(f"'{text}' is not a time; allowed: {allowed}")
+    return time_ms
+
+
+def _time_ms(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
-    try:
+    with suppress(ValueError):
         return int(time.time() * 1000) - parse_duration(text) // 1000
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        allowed = "2026-01-31T12:00:00Z, milliseconds since 1970, or 15m for that long ago"
-        raise ValueError(f"'{text}' is not a time; allowed: {allowed}") from None
+    moment = datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -101,6 +108,9 @@ def take(options: dict[str, Any], cls: type[T]) -> T:
 ADDRESS = Parsed("HOST:PORT", Address.parse)
 BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)
+INDEX = click.IntRange(0, INT32_MAX)  # of a partition, or a broker's id
+COUNT = click.IntRange(1, INT32_MAX)
+OFFSET = click.IntRange(0, INT64_MAX)
 SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 

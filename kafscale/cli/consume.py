@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import TIME, Bootstrap, bootstrap_option, run_with_client, take
+from kafscale.cli.connecting import INDEX, OFFSET, TIME, Bootstrap, bootstrap_option, run_with_client, take
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, text_formatter, unescape
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Style:
 @click.command("consume")
 @click.argument("topic")
 @click.option("--from-beginning", "beginning", is_flag=True, help="Begin at the first record.")
-@click.option("--offset", type=click.IntRange(0), help="Begin at this offset.")
+@click.option("--offset", type=OFFSET, help="Begin at this offset.")
 @click.option("--last", type=click.IntRange(1), metavar="NUMBER", help="Begin this many before the end.")
 @click.option("--time", "time_ms", type=TIME, help="Begin at the first record not older; 15m means that long ago.")
 @click.option(
     "--group", metavar="NAME", help="Begin where this consumer group has got to, and commit how far this gets."
 )
-@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable.")
+@click.option("--partition", "partitions", type=INDEX, multiple=True, help="Only this one; repeatable.")
 @click.option("--max-messages", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end.")
 @click.option(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import TIME, Bootstrap, bootstrap_option, json_option, run_with_client, take
+from kafscale.cli.connecting import INDEX, OFFSET, TIME, Bootstrap, bootstrap_option, json_option, run_with_client, take
 from kafscale.cli.output import say, show, show_json
-from kafscale.errors import KafkaError
+from kafscale.errors import KafkaError, NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
@@ -157,10 +157,10 @@ def delete_command(groups: tuple[str, ...], bootstrap: Bootstrap) -> None:
 @command.command("reset-offsets")
 @click.argument("group")
 @click.option("--topic", "topics", multiple=True, help="Topic to reset; repeatable. All with offsets without it.")
-@click.option("--partition", "partitions", type=int, multiple=True, help="Only these partitions; repeatable.")
+@click.option("--partition", "partitions", type=INDEX, multiple=True, help="Only these partitions; repeatable.")
 @click.option("--to-earliest", "earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")
-@click.option("--to-offset", "offset", type=click.IntRange(0), help="To an offset.")
+@click.option("--to-offset", "offset", type=OFFSET, help="To an offset.")
 @click.option("--to-time", "time_ms", type=TIME, help="To the first record not older; 15m means that long ago.")
 @click.option("--shift", type=int, help="Forward, or backward if negative, by this many.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
@@ -188,6 +188,8 @@ def reset_command(
         from kafscale.client.groups import TopicPartition, commit_offsets, committed_offsets
 
         before = await committed_offsets(client, group)
+        if not (before or selection.topics):
+            raise NotFound(f"group '{group}' has no offsets to move; allowed: --topic, for those that it is to have")
         wanted = await _wanted(client, selection.topics or {each.topic for each in before}, selection.partitions)
         if target.shift is not None:
             wanted = [each for each in wanted if each in before]
@@ -243,9 +245,13 @@ async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[To
 
 
 async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, ...]) -> list[TopicPartition]:
+    """Raises NotFound for a partition that none of the topics has."""
     from kafscale.client.groups import TopicPartition
 
     found = [await client.topic(name) for name in sorted(topics)]
+    missing = set(partitions).difference(*(topic.leaders for topic in found))
+    if missing:
+        raise NotFound(f"--partition: no topic that is to be reset has a partition {min(missing)}")
     return [
         TopicPartition(topic.name, partition)
         for topic in found

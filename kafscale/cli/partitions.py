@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
 from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
 from kafscale.errors import NotFound
@@ -90,8 +90,8 @@ def list_command(topics: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -
 
 @command.command("move")
 @click.argument("topic")
-@click.argument("partitions", metavar="[PARTITION]...", nargs=-1, type=click.IntRange(0))
-@click.option("--to", "broker_id", metavar="ID", type=int, required=True, help="The broker that is to lead them.")
+@click.argument("partitions", metavar="[PARTITION]...", nargs=-1, type=INDEX)
+@click.option("--to", "broker_id", metavar="ID", type=INDEX, required=True, help="The broker that is to lead them.")
 @timeout_option
 @bootstrap_option
 def move_command(

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, Bootstrap, bootstrap_option, run_with_client, take
+from kafscale.cli.connecting import INDEX, SETTING, Bootstrap, bootstrap_option, run_with_client, take
 
 if TYPE_CHECKING:
     from kafscale.client import Client
@@ -55,7 +55,7 @@ class LineForm:
 @click.option("--key-separator", metavar="TEXT", help=r"Lines are KEY, this and VALUE; \t is a tab.")
 @click.option("--header", "headers", type=SETTING, multiple=True, help="A header for every record; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Lines are as `kafscale consume --json` writes them.")
-@click.option("--partition", type=click.IntRange(0), help="Write to this partition, whatever the keys.")
+@click.option("--partition", type=INDEX, help="Write to this partition, whatever the keys.")
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Acknowledgement.")
 @click.option(
     "--compression",

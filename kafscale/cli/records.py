@@ -24,6 +24,7 @@ Formatter = Callable[[int, Record], bytes]
 
 _ESCAPES = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
 _FORMAT = re.compile(rb"%([kvhpotT%])")
+TIMESTAMP_MAX_MS = (1 << 63) - 1
 FORMAT_HELP = "%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T time, %% a percent sign"
 
 
@@ -52,7 +53,9 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
         own = [_header(pair) for pair in fields.get("headers", [])]
         key, value = _bytes_field(fields, "key"), _bytes_field(fields, "value")
         timestamp_ms = int(fields.get("timestamp", _now_ms()))
-    except (ValueError, TypeError, AttributeError, LookupError) as exc:
+        if abs(timestamp_ms) > TIMESTAMP_MAX_MS:
+            raise ValueError("a timestamp has 64 bits")
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as exc:
         shown = line[:60].decode(errors="replace")
         raise ConfigError(
             f"--json: line '{shown}' is not a record; allowed: as `kafscale consume --json` writes"

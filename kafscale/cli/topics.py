@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, Bootstrap, bootstrap_option, json_option, run_with_client, take
+from kafscale.cli.connecting import (
+    COUNT,
+    INT16_MAX,
+    SETTING,
+    Bootstrap,
+    bootstrap_option,
+    json_option,
+    run_with_client,
+    take,
+)
 from kafscale.cli.output import show, show_json
 from kafscale.errors import KafkaError
 
@@ -82,8 +91,10 @@ def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
 
 @command.command("create")
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(1), help="Number of partitions; the broker's default without it.")
-@click.option("--replication-factor", type=click.IntRange(1), help="Replicas; the broker's default without it.")
+@click.option("--partitions", type=COUNT, help="Number of partitions; the broker's default without it.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1, INT16_MAX), help="Replicas; the broker's default without it."
+)
 @click.option("--config", "configs", type=SETTING, multiple=True, help="A topic setting; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @bootstrap_option
@@ -162,7 +173,7 @@ def delete_command(topics: tuple[str, ...], bootstrap: Bootstrap) -> None:
 
 @command.command("alter")
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
+@click.option("--partitions", type=COUNT, help="New number of partitions; it can only grow.")
 @click.option("--config", "configs", type=SETTING, multiple=True, help="A topic setting; repeatable.")
 @click.option("--delete-config", "deleted", metavar="NAME", multiple=True, help="Put a setting back to its default.")
 @bootstrap_option

@@ -53,6 +53,28 @@ def test_what_click_refuses_is_one_line_too(
     assert written.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("consume", "t", "--offset", str(1 << 63)),
+        ("consume", "t", "--partition", str(1 << 31)),
+        ("consume", "t", "--time", str(1 << 63)),
+        ("consume", "t", "--time", f"{1 << 63}d"),
+        ("produce", "t", "--partition", str(1 << 31)),
+        ("topics", "create", "t", "--partitions", str(1 << 31)),
+        ("topics", "create", "t", "--replication-factor", str(1 << 15)),
+        ("topics", "alter", "t", "--partitions", str(1 << 31)),
+        ("partitions", "move", "t", "--to", str(1 << 31)),
+        ("groups", "reset-offsets", "g", "--to-offset", str(1 << 63)),
+    ],
+)
+def test_numbers_that_the_protocol_has_no_room_for_ended_with_a_traceback(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--bootstrap", "127.0.0.1:1"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
     assert "serve" in capsys.readouterr().err

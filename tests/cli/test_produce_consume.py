@@ -101,7 +101,8 @@ async def test_wrong_input_is_one_line(kafscale: Any, feed: Any) -> None:
     assert "line 'no key' has no ':'; allowed: KEY and VALUE" in await kafscale(
         "produce", "t", "--key-separator", ":", code=2
     )
-    for wrong in ("{", "[]", '{"key": 1}', '{"headers": [1]}', '{"value_base64": "?"}', '{"timestamp": "x"}'):
+    times = (f'{{"timestamp": {time}}}' for time in ('"x"', "Infinity", 1 << 63))
+    for wrong in ("{", "[]", "[" * 10_000, '{"key": 1}', '{"headers": [1]}', '{"value_base64": "?"}', *times):
         feed(wrong + "\n")
         assert "is not a record; allowed: as `kafscale consume --json`" in await kafscale(
             "produce", "t", "--json", code=2
