@@ -36,13 +36,17 @@ def read_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pi
 
 def parse_pipeline(text: str, name: str, environment: Mapping[str, str]) -> Pipeline:
     """Parse a pipeline as `read_pipeline` does, from text."""
+    document = _Document(name=name, environment=environment)
     try:
-        root = yaml.compose(text, yaml.SafeLoader)
+        data = document.build(yaml.compose(text, yaml.SafeLoader), ())
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
         raise ConfigError(f"{name}:{line}: {exc.problem}") from exc
-    document = _Document(name=name, environment=environment)
-    data = document.build(root, ())
+    except yaml.reader.ReaderError as exc:
+        line = text.count("\n", 0, exc.position) + 1
+        raise ConfigError(f"{name}:{line}: the character {chr(exc.character)!r} can't be in it") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{name}:1: it is nested too deep, or in itself") from exc
     if not isinstance(data, dict):
         raise ConfigError(f"{name}:1: a pipeline is a mapping of keys: source, catalog, checkpoints, mappings")
     try:
@@ -76,7 +80,10 @@ class _Document:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(each, (*path, index)) for index, each in enumerate(node.value)]
-        value = yaml.SafeLoader("").construct_object(node)
+        try:
+            value = yaml.SafeLoader("").construct_object(node)
+        except ValueError as exc:  # of a date or a number, by its form, that is none
+            raise self.error(path, f"'{node.value}': {exc}") from exc
         return self._filled(value, path) if isinstance(value, str) else value
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:

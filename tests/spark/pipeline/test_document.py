@@ -84,6 +84,12 @@ def test_all_parts_of_a_pipeline_are_read():
             "p.yaml:6: maintenance.orphans_after: '1h' is less than a day",
         ),
         ("mappings:", "mappings: 3\nx:", "p.yaml:6: mappings: is a list, not 3"),
+        # these ended with a traceback
+        ("topic: orders", "topic: 2026-02-31", "p.yaml:7: mappings[0].topic: '2026-02-31': day is out of range"),
+        ("topic: orders", "topic: !!int orders", "p.yaml:7: mappings[0].topic: 'orders': invalid literal"),
+        ("topic: orders", "topic: !Orders", "p.yaml:7: could not determine a constructor for the tag '!Orders'"),
+        ("topic: orders", "topic: \a", "p.yaml:7: the character '\\x07' can't be in it"),
+        ("topic: orders", "topic: &it [*it]", "p.yaml:1: it is nested too deep, or in itself"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line_and_key(old, new, told):
