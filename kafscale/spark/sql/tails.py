@@ -30,6 +30,8 @@ def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None
 
 def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
     end_offset, has_transactions = log.end_offset, False
+    if not count:
+        return end_offset
     if log.behind is not None and log.behind.base_offset < end_offset:
         found = _Read(catalog, log).last_offsets(log.behind.base_offset, end_offset, count)
         if len(found) >= count:

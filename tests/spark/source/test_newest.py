@@ -292,7 +292,7 @@ def test_timestamps_lags_and_last_records_count_what_brokers_have(wal, topic):
     catalog = planner(wal, topic)[1].catalog
     found = measure(catalog, {(topic, 0): 1})[topic, 0]
     assert (found.end_offset, found.offsets_behind) == (4, 3)
-    assert [tail_offsets(catalog, topic, count)[0] for count in (1, 2, 3, 4, 5)] == [3, 2, 1, 0, 0]
+    assert [tail_offsets(catalog, topic, count)[0] for count in (0, 1, 2, 3, 4, 5)] == [4, 3, 2, 1, 0, 0]
 
 
 def test_topics_are_those_that_brokers_have(wal, topic):
