@@ -64,6 +64,15 @@ class OAuthOptions:
         return {name: value for name, value in found.items() if value is not None}
 
 
+def _host_of(url: str) -> str | None:
+    """Return host and port, with what stands before them; None if it is no URL of HTTP."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return parts.netloc if parts.scheme in ("http", "https") else None
+
+
 @attrs.define(frozen=True, kw_only=True)
 class RegistryOptions:
     """Where the registry is and who asks it. May be pickled: tasks make their own client of it.
@@ -83,14 +92,15 @@ class RegistryOptions:
     timeout_seconds: float = 10.0
 
     def __attrs_post_init__(self) -> None:
-        if not self.urls or not all(url.startswith(("http://", "https://")) for url in self.urls):
-            raise ConfigError(
-                f"the schema registry's URL is {','.join(self.urls)!r}: give http://host:port, several by commas"
-            )
-        if any("@" in urlsplit(url).netloc for url in self.urls):  # not repeated here: it would be in a log
-            raise ConfigError(
+        hosts = [_host_of(url) for url in self.urls]
+        if any("@" in (url if host is None else host) for url, host in zip(self.urls, hosts, strict=True)):
+            raise ConfigError(  # which does not repeat it: it would be in a log
                 "the schema registry's URL has credentials in it: give them by a file or the environment "
                 f"({BASIC_AUTH_VARIABLE})"
+            )
+        if not hosts or None in hosts:
+            raise ConfigError(
+                f"the schema registry's URL is {','.join(self.urls)!r}: give http://host:port, several by commas"
             )
         if [self.basic_auth, self.bearer_token, self.oauth].count(None) < 2:
             raise ConfigError("give the schema registry one of basic auth, a bearer token and an issuer of tokens")
