@@ -65,7 +65,20 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    _open_what_is_closed()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_what_is_closed() -> None:
+    """Have nothing read and written where the caller has closed a standard file, in child processes too.
+
+    Python has None for it, and the next file that is opened would get its number, and what is printed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -93,6 +93,13 @@ def test_help_of_serve_tells_default_and_variable(capsys: pytest.CaptureFixture[
     assert "[default: 10s; KAFSCALE_FLUSH_INTERVAL]" in words
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_file_that_was_closed_ended_commands_with_a_traceback(closed: str) -> None:
+    command = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "kafscale", "config"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_expected_error_is_found_in_nested_groups() -> None:
     lost = StorageFailed("the disk is gone")
     assert expected_error(ExceptionGroup("", [ExceptionGroup("", [lost])])) is lost
