@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -95,7 +95,7 @@ class BatchWriter:
         query_id = self.checkpoint.query_id
         assert query_id is not None, "Spark has written it before the first batch"
         end, start = self.checkpoint.end(batch_id), self.checkpoint.start_of(batch_id)
-        again: Set[str] = frozenset() if self.mapping.fan_out is None else self.checkpoint.read_again()
+        again = self.checkpoint.read_again()
         batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start, again=again)
         tables = format_of(frame.sparkSession, self.pipeline)
         for attempt in range(1, ATTEMPT_COUNT + 1):
@@ -221,13 +221,9 @@ class _Attempt:
         return attrs.evolve(rows, frame=rows.frame.join(letters, same, "left_anti"))
 
     def _appended(self, table: str, committed: Committed) -> DataFrame:
-        """Return where the records of one snapshot's dead letters were; not those of topics that there are others of
-        now.
-        """
-        letters = self.tables.appended(table, committed)
-        now = self.batch.end.topic_ids
-        gone = [topic for topic, known in committed.end.topic_ids.items() if now.get(topic, known) != known]
-        return letters.where(~functions.col("topic").isin(gone)).select(*PLACE)
+        """Return where the records of one snapshot's dead letters were; not those of topics that are read anew."""
+        anew = sorted(self.batch.anew(committed))
+        return self.tables.appended(table, committed).where(~functions.col("topic").isin(anew)).select(*PLACE)
 
     def _commit(self, rows: Rows, mapping: TableMapping) -> None:
         name = self.writer.pipeline.full_name(mapping.table)

@@ -85,6 +85,14 @@ class Batch:
             digests=self.digests if is_whole else {},
         )
 
+    def anew(self, committed: Committed) -> Set[str]:
+        """Return topics of an earlier batch that this one's query reads whatever that had of them: there are others of
+        their names now, or a reset has them read again.
+        """
+        now = self.end.topic_ids
+        others = {topic for topic, known in committed.end.topic_ids.items() if now.get(topic, known) != known}
+        return others if committed.query_id == self.query_id else others | self.again
+
     def is_in(self, committed: Committed | None) -> bool:
         """Tell whether the newest snapshot of its mapping is of this batch, or of a later one of the same query."""
         return committed is not None and committed.query_id == self.query_id and committed.batch_id >= self.batch_id

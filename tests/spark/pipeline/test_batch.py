@@ -36,6 +36,7 @@ class Table:
     name: str
     query_id: str = "query"
     topic_id: str = "old"
+    again: frozenset[str] = frozenset()
     outcomes: list[Any] = attrs.field(factory=list)
     end: int = 0
 
@@ -73,6 +74,7 @@ mappings: [{{topic: t, table: {self.name}, metadata: [offset]{mapping}}}]
             query_id=self.query_id,
             end=lambda _: Position(offsets={("t", 0): self.end}, topic_ids={"t": self.topic_id}),
             start_of=lambda _: Position(),
+            read_again=lambda: self.again,
             directory=SimpleNamespace(path="/nowhere"),
         )
         return BatchWriter(mapping=made, pipeline=pipeline, checkpoint=checkpoint, report=self.outcomes.append)
@@ -242,6 +244,20 @@ def test_a_record_that_is_a_dead_letter_stays_one_though_it_decodes_when_its_bat
     table.write(records, 1, lenient)
     assert table.rows("offset, n") == [(0, 0), (2, 1)]
     assert table.rows("offset", "_dead") == [(1,), (3,)]
+
+
+def test_what_was_a_dead_letter_before_a_reset_was_left_out_when_it_was_read_again(table):
+    """It decodes now. The driver is another one for each batch, which looks at all dead letters that there are."""
+    strict = (
+        f", value: {{format: json, columns: [{{name: n, type: int, required: true}}]}}, dead_letters: {table.name}_dead"
+    )
+    lenient = strict.replace(", required: true", "")
+    table.write([(None, as_json(n=0)), (None, as_json(n=1)), (None, b"{}")], 0, strict)
+    table.spark.sql(f"ALTER TABLE lake.{table.name} ALTER COLUMN n DROP NOT NULL")
+    table.query_id, table.again, table.end = "query after the reset", frozenset({"t"}), 0
+    table.write([(None, as_json(n=0))], 0, lenient)
+    table.write([(None, as_json(n=1)), (None, b"{}")], 1, lenient)
+    assert table.rows("offset") == [(0,), (0,), (1,), (1,), (2,)]
 
 
 def test_a_bad_value_without_a_table_for_it_is_an_error_that_names_it(table):

@@ -70,6 +70,15 @@ def test_a_batch_has_all_of_a_topic_that_its_query_reads_again():
     assert same.behind(of_same).start == same.start
 
 
+def test_of_a_topic_that_a_query_reads_again_what_an_earlier_one_has_buried_does_not_count():
+    batch = Batch(mapping="m", query_id="q", batch_id=1, start=position(t=20), end=position(t=40, u=9), again={"t"})
+    buried = committed(position(t=500, u=9))
+    assert batch.anew(buried) == {"t"}
+    assert batch.anew(attrs.evolve(buried, query_id="q")) == set()
+    assert attrs.evolve(batch, again=frozenset()).anew(buried) == set()
+    assert attrs.evolve(batch, again=frozenset()).anew(attrs.evolve(buried, end=position("old", t=500))) == {"t"}
+
+
 def event(kind: str | None, number: int) -> bytes:
     return json.dumps({"kind": kind, "n": number}).encode()
 
