@@ -45,8 +45,8 @@ def command(
     from kafscale.cli.inspection import inspect
 
     settings = load(flags, os.environ, config_file).settings
-    path = Path(name)
-    found = inspect(path.read_bytes() if path.is_file() else _read_object(settings, name), name)
+    data = _read_file(name)
+    found = inspect(_read_object(settings, name) if data is None else data, name)
     _show(found, name, with_rows=with_rows, with_transactions=with_transactions, as_json=as_json)
     if found.damage:
         raise DamagedObject(
@@ -82,6 +82,14 @@ def _show(found: Inspection, name: str, *, with_rows: bool, with_transactions: b
     if not found.damage:
         checked = f"; {'entries' if found.kind == 'checkpoint' else 'batches'}: {len(found.rows)}" if found.rows else ""
         click.echo(f"whole: every checksum is right{checked}")
+
+
+def _read_file(name: str) -> bytes | None:
+    """Return what is in a file; None if there is none. Raises ClickException."""
+    try:
+        return Path(name).read_bytes() if Path(name).is_file() else None
+    except OSError as exc:
+        raise click.ClickException(f"{name} can't be read: {exc.strerror}") from exc
 
 
 def _read_object(settings: Settings, key: str) -> bytes:

@@ -130,7 +130,7 @@ def query_command(statement: str | None, config_file: str | None, **options: Any
         if statement is None and sys.stdin.isatty():
             _run_shell(results)
         else:
-            _run_all(sys.stdin.read() if statement is None else statement, results)
+            _run_all(_read_statements() if statement is None else statement, results)
 
 
 command.add_command(serve_command)
@@ -182,6 +182,14 @@ def _run_shell(results: Results) -> None:
 
     with history(history_path()), interruptible():
         Shell(read=input, write=say, execute=execute).run()
+
+
+def _read_statements() -> str:
+    """Read them from standard input. Raises ConfigError."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"standard input is no text: {exc}; allowed: statements in UTF-8") from exc
 
 
 def _run_all(text: str, results: Results) -> None:

@@ -306,6 +306,19 @@ def test_a_key_is_read_from_the_store(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (shown["kind"], shown["whole"], len(shown["rows"])) == ("segment", True, 2)
 
 
+def test_a_file_that_may_not_be_read_ended_with_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    path = tmp_path / "another-users.kfs"
+    path.write_bytes(KFS)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert run(["inspect", str(path)]) == 1
+    assert capsys.readouterr().err == f"kafscale: {path} can't be read: Permission denied\n"
+
+
 @pytest.mark.parametrize("store", ["file:none", "memory:"])
 def test_what_is_neither_file_nor_key_is_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", "no/such.kfs", "--store", store]) == 1

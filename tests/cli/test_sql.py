@@ -60,6 +60,14 @@ def test_a_catalog_by_its_settings():
     assert catalog.s3_path_style is True
 
 
+def test_statements_that_are_no_text_ended_with_a_traceback(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"select \xff"), "utf-8"))
+    assert run(["sql", "--store", f"file:{tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("kafscale: standard input is no text: 'utf-8' codec can't decode byte 0xff")
+    assert said.endswith("; allowed: statements in UTF-8\n")
+
+
 def test_variables_of_the_command_are_no_settings_of_the_broker():
     assert load({}, {"KAFSCALE_SQL_FORMAT": "json"}).sources == {}
 
