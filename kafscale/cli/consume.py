@@ -134,12 +134,15 @@ async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer:
     """Read from where the group has got to, and commit how far this gets, also if it is interrupted."""
     import trio
 
+    from kafscale.client import IsolationLevel
     from kafscale.client.committing import GroupReader
 
     client, topic = consumer.client, consumer.topic
     beginnings = await _positions(client, topic, ends, Start(beginning=True), consumer.isolation_level)
+    # What it has committed at the other level may be behind the end of what is decided.
+    most = await _ends(client, topic, tuple(ends), IsolationLevel.READ_UNCOMMITTED)
     writer.reader = reader = GroupReader(client=client, group=group, topic=topic)
-    consumer.positions = await reader.positions(consumer.positions, least=beginnings, most=ends)
+    consumer.positions = await reader.positions(consumer.positions, least=beginnings, most=most)
     try:
         await writer.run(consumer)
     finally:

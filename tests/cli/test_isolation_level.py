@@ -72,6 +72,7 @@ def test_each_place_to_begin_goes_with_the_isolation_level(consume):
     assert consume("--group", "g", "--from-beginning", *committed) == COMMITTED
     assert consume("--group", "g", *committed) == []
     assert consume("--group", "g") == EVERYTHING[-2:], "the group has not got behind the end of what is decided"
+    assert consume("--group", "g", "--from-beginning", *committed) == [], "it has now, and began again"
 
 
 def test_the_records_of_a_broker_under_test_are_those_of_consumers(broker):
