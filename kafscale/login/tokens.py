@@ -25,7 +25,7 @@ from kafscale.outside import bounded, escaped
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
-REFRESH_FRACTION = 0.8  # of a token's life, after which it is used no more. Kafka: sasl.login.refresh.window.factor
+REFRESH_FRACTION = 0.8  # of a token's life: then another one is asked for. Kafka: sasl.login.refresh.window.factor
 ATTEMPTS_COUNT = 3
 RETRY_PAUSE_SECONDS = 0.1  # doubled each time. Kafka: sasl.login.retry.backoff.ms
 ANSWER_SECONDS = 10.0  # for each step of one attempt
@@ -84,14 +84,28 @@ class TokenEndpoint:
     _use_until: float = attrs.field(default=0.0, init=False, repr=False, eq=False)
 
     def get(self) -> Token:
-        """Return a token of whose life enough is left. Raises KafkaError if it is refused, BrokerUnavailable."""
+        """Return a token of whose life enough is left, or, while the issuer does not answer, any.
+
+        Raises KafkaError if it is refused, BrokerUnavailable.
+        """
         with self._asking:
             if self._token is None or time.time() >= self._use_until:
-                asked_at = time.time()
-                self._token = token = self._ask()
-                life_seconds = 0.0 if token.expires_at is None else token.expires_at - asked_at
-                self._use_until = asked_at + REFRESH_FRACTION * life_seconds
+                self._token = self._newer(self._token)
             return self._token
+
+    def _newer(self, held: Token | None) -> Token:
+        asked_at = time.time()
+        try:
+            token = self._ask()
+        except BrokerUnavailable:
+            now = time.time()
+            if held is None or held.expires_at is None or held.expires_at <= now:
+                raise
+            self._use_until = now + (1 - REFRESH_FRACTION) * (held.expires_at - now)
+            return held
+        life_seconds = 0.0 if token.expires_at is None else token.expires_at - asked_at
+        self._use_until = asked_at + REFRESH_FRACTION * life_seconds
+        return token
 
     def _ask(self) -> Token:
         """Ask, and again where another answer may come. Raises KafkaError, BrokerUnavailable."""

@@ -15,7 +15,7 @@ from kafscale.login import tokens
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
-from kafscale.login.tokens import ANSWER_MAX_BYTES, Token, TokenEndpoint, expiry_of
+from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, Token, TokenEndpoint, expiry_of
 from kafscale.testing.certificates import make_authority
 from tests.devtools.sasl import sign
 from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, Asked, Endpoint, token_endpoint
@@ -158,6 +158,24 @@ def test_a_token_is_used_until_most_of_its_life_is_over(endpoint: Endpoint, cloc
         used.append(source.get().text)
     assert used == ["one", "one", "two", "two"]
     assert len(endpoint.asked) == 2
+
+
+def test_a_token_was_dropped_while_it_was_good_as_its_issuer_did_not_answer(
+    endpoint: Endpoint, clock: list[float]
+) -> None:
+    source = asks(endpoint)
+    one, two = ((200, {"access_token": name, "expires_in": 100}) for name in ("one", "two"))
+    endpoint.answers = [one, *[(503, {})] * ATTEMPTS_COUNT, two]
+    used = []
+    for seconds in (0, 81, 3, 1):
+        clock[0] += seconds
+        used.append(source.get().text)
+    assert used == ["one", "one", "one", "two"]
+    assert len(endpoint.asked) == 2 + ATTEMPTS_COUNT
+    endpoint.answers = [(503, {})] * ATTEMPTS_COUNT
+    clock[0] += 100
+    with pytest.raises(BrokerUnavailable):
+        source.get()
 
 
 def test_a_life_that_the_answer_does_not_tell_is_that_of_the_token(endpoint: Endpoint, clock: list[float]) -> None:
