@@ -5,6 +5,7 @@ What is asked for and how replies are read is the broker's (`kafscale.store.s3.r
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import ssl
@@ -19,11 +20,12 @@ from urllib.parse import urlsplit
 import attrs
 import httpx
 
-from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreUnavailable
+from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreError, StoreUnavailable
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.workers.http import BlockingTransport
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.credentials import (
+    REFRESH_RETRY_SECONDS,
     HttpAnswer,
     HttpCall,
     Provider,
@@ -43,6 +45,8 @@ TIMEOUT_SECONDS = 30.0  # without progress
 RETRY_SECONDS = 60.0  # after which an operation that only fails is reported; the broker's is as long
 FIRST_DELAY_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -169,11 +173,10 @@ class _CredentialSource:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def get(self) -> Credentials:
-        """Raises AccessDenied, saying what was tried, and StoreUnavailable."""
+        """Credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
         with self._lock:
             if self._held is None or self.clock() >= self._refresh_at_seconds:
-                self._held = self._look_up()
-                self._refresh_at_seconds = refresh_at_seconds(self._held, self.clock())
+                self._held = self._refreshed(self._held)
             return self._held
 
     def discard(self, credentials: Credentials) -> None:
@@ -181,6 +184,19 @@ class _CredentialSource:
         with self._lock:
             if self._held == credentials:
                 self._held = None
+
+    def _refreshed(self, held: Credentials | None) -> Credentials:
+        """Look newer ones up. Those that are held do as long as they are good."""
+        try:
+            found = self._look_up()
+        except StoreError as exc:
+            if held is None or not held.expires_at_seconds or self.clock() >= held.expires_at_seconds:
+                raise
+            logger.warning("S3 credentials could not be refreshed, and expire at %s: %s", held.expires_at_seconds, exc)
+            self._refresh_at_seconds = self.clock() + REFRESH_RETRY_SECONDS
+            return held
+        self._refresh_at_seconds = refresh_at_seconds(found, self.clock())
+        return found
 
     def _look_up(self) -> Credentials:
         lookup = search(self.providers)

@@ -15,15 +15,19 @@ import httpx
 import trio
 
 from kafscale.errors import StoreError
-from kafscale.store.s3.credentials import HttpAnswer, HttpCall, Provider, refresh_at_seconds, search
+from kafscale.store.s3.credentials import (
+    REFRESH_RETRY_SECONDS,
+    HttpAnswer,
+    HttpCall,
+    Provider,
+    refresh_at_seconds,
+    search,
+)
 from kafscale.store.s3.replies import ErrorBody
 from kafscale.store.s3.signing import RequestSigner
 from kafscale.store.s3.sigv4 import Credentials
 
 log = logging.getLogger(__name__)
-
-# A refresh that failed while the old credentials are good is tried again this much later.
-REFRESH_RETRY_SECONDS = 30
 
 
 @attrs.define(eq=False, repr=False)

@@ -33,6 +33,8 @@ INSTANCE_TOKEN_SECONDS = 21_600  # the longest that the service gives, and what 
 
 # Before expiry: as the AWS SDKs do, early enough for a service that is down for some minutes.
 REFRESH_AHEAD_SECONDS = 600
+# A refresh that failed while the old credentials are good is tried again this much later.
+REFRESH_RETRY_SECONDS = 30
 
 # Outside AWS nobody answers at the addresses above, and start-up waits for that.
 LOCAL_TIMEOUT_SECONDS = 1.0

@@ -10,9 +10,18 @@ from contextlib import closing, contextmanager
 import pytest
 
 from kafscale.config import StoreUrl
-from kafscale.errors import AccessDenied, ConfigError, NotFound, RangeNotSatisfiable, SlowDown
+from kafscale.errors import (
+    AccessDenied,
+    ConfigError,
+    NotFound,
+    RangeNotSatisfiable,
+    SlowDown,
+    StoreError,
+    StoreUnavailable,
+)
 from kafscale.spark.bucket.bucket import Bucket, BucketOptions
-from kafscale.spark.bucket.s3_bucket import S3Bucket
+from kafscale.spark.bucket.s3_bucket import S3Bucket, _CredentialSource
+from kafscale.store.s3.credentials import REFRESH_AHEAD_SECONDS, REFRESH_RETRY_SECONDS
 from kafscale.store.s3.sigv4 import Credentials
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, S3Server, s3_server_in_thread
 
@@ -131,6 +140,44 @@ def test_a_bucket_is_looked_at_without_writing(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="no job can read it"):
         BucketOptions(url=StoreUrl.parse("memory:")).open()
+
+
+class Issuer:
+    """Gives credentials, or raises, as it is told."""
+
+    name = "issuer"
+
+    def __init__(self, *answers: Credentials | StoreError) -> None:
+        self.answers = list(answers)
+
+    def lookup(self):
+        yield from ()
+        answer = self.answers.pop(0)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), AccessDenied("no S3 credentials found")])
+def test_credentials_that_could_not_be_refreshed_were_dropped_while_they_were_good(error):
+    now = [0.0]
+    first, second = (
+        Credentials(access_key_id="id", secret_access_key="key", expires_at_seconds=seconds)
+        for seconds in (9_000, 18_000)
+    )
+    issuer = Issuer(first, error, second, error)
+    source = _CredentialSource(providers=[issuer], clock=lambda: now[0])
+    assert source.get() is first
+    now[0] = 9_000 - REFRESH_AHEAD_SECONDS
+    assert source.get() is first
+    now[0] += REFRESH_RETRY_SECONDS - 1
+    assert source.get() is first
+    assert len(issuer.answers) == 2, "it is not asked for each request"
+    now[0] += 1
+    assert source.get() is second
+    now[0] = 18_000
+    with pytest.raises(type(error)):
+        source.get()
 
 
 def test_secrets_are_not_shown():
