@@ -57,6 +57,10 @@ class TableWentBack(KafScaleError):
     """The table lacks batches that the checkpoint has behind it."""
 
 
+class CheckpointWentBack(KafScaleError):
+    """The checkpoint is of an earlier time than the table, so that a batch has other offsets than it should."""
+
+
 @attrs.frozen(kw_only=True)
 class Outcome:
     """What became of a batch."""
@@ -125,9 +129,11 @@ class _Attempt:
 
     def run(self) -> Outcome:
         committed = self._newest(self.writer.mapping.table)
-        if self.batch.is_in(committed):
+        if committed is not None and self.batch.is_in(committed):
+            self._check_end(committed, self.writer.mapping)
             return Outcome(batch=self.batch)
         self._check_continuity(committed, self.writer.mapping)
+        self._check_start(committed, self.writer.mapping)
         rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
         told = self._told(committed)
         with _kept(rows):
@@ -154,7 +160,8 @@ class _Attempt:
     def _add_share(self, rows: Rows, mapping: TableMapping, told: Batch) -> Committed | None:
         """Commit the rows of another table of a fan-out; None if it has them already."""
         committed = self._newest(mapping.table)
-        if self.batch.is_in(committed):
+        if committed is not None and self.batch.is_in(committed):
+            self._check_end(committed, mapping)
             return None
         if committed is not None:
             self._check_continuity(committed, mapping)
@@ -186,6 +193,31 @@ class _Attempt:
             f"the table {mapping.table} has no batch {before} of the mapping '{self.batch.mapping}', which "
             f"the checkpoint {self.writer.checkpoint.directory.path} says is in it: was it made anew, or rolled back? "
             "Delete this checkpoint, and the mapping goes on from what the table has"
+        )
+
+    def _check_end(self, committed: Committed, mapping: TableMapping) -> None:
+        """Raise CheckpointWentBack if a batch by whose number the table has it goes on behind what the table has."""
+        had = committed.end.offsets
+        if any(end > had.get(partition, 0) for partition, end in self.batch.end.offsets.items()):
+            raise self._went_back(mapping)
+
+    def _check_start(self, committed: Committed | None, mapping: TableMapping) -> None:
+        """Raise CheckpointWentBack if a batch begins before the end of what the table has, which would come twice.
+
+        But of topics that are read anew, and of those whose id is not known.
+        """
+        if committed is not None:
+            start, known, anew = self.batch.start, committed.end.topic_ids, self.batch.anew(committed)
+            for (topic, index), end in committed.end.offsets.items():
+                is_same = topic in known and known[topic] == start.topic_ids.get(topic) and topic not in anew
+                if is_same and start.offsets.get((topic, index), end) < end:
+                    raise self._went_back(mapping)
+
+    def _went_back(self, mapping: TableMapping) -> CheckpointWentBack:
+        return CheckpointWentBack(
+            f"the table {mapping.table} has other offsets of the mapping '{self.batch.mapping}' up to batch "
+            f"{self.batch.batch_id} than the checkpoint {self.writer.checkpoint.directory.path}: was that restored "
+            "from an earlier time? Delete this checkpoint, and the mapping goes on from what the table has"
         )
 
     def _bury(self, rows: Rows, committed: Committed | None) -> tuple[int, Rows]:

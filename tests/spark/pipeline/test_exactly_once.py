@@ -83,6 +83,30 @@ def test_a_table_that_was_made_anew_is_told_and_the_checkpoint_can_go(lake, topi
     assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("max_records", [1, 10])
+def test_a_checkpoint_of_an_earlier_time_left_records_out_or_wrote_them_twice(
+    lake, topic, produce, tmp_path, max_records
+):
+    """As of a backup: Spark plans batches anew whose numbers are in the table, and they end elsewhere."""
+    from kafscale.spark.pipeline.batch import CheckpointWentBack
+
+    mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset], max_records: MAX}}"
+    produce(topic, [(0, None, b"v")] * 2)
+    lake.run(mapping.replace("MAX", "2"))
+    backup = shutil.copytree(lake.checkpoints, tmp_path / "backup")
+    produce(topic, [(0, None, b"v")] * 2)
+    lake.run(mapping.replace("MAX", "2"))
+    produce(topic, [(0, None, b"v")])
+    shutil.rmtree(lake.checkpoints)
+    shutil.copytree(backup, lake.checkpoints)
+    seen = lake.run(mapping.replace("MAX", str(max_records)), may_fail=True)
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 1, 2, 3]
+    assert isinstance(seen.failures[f"db.{topic}"], CheckpointWentBack)
+    shutil.rmtree(lake.checkpoints)
+    lake.run(mapping.replace("MAX", "10"))
+    assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 1, 2, 3, 4]
+
+
 def test_two_runs_do_not_share_checkpoints(lake, topic, monkeypatch):
     import subprocess
     import sys
