@@ -86,7 +86,9 @@ class Planner:
     def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
         """Return what has these offsets. Raises DataLoss, StoreError."""
         if self._has_holes(logs, starts, ends):  # were segments merged and deleted since they were listed?
-            logs = {**logs, **{name: log for name, log in self.logs(logs, must_exist=False).items() if name in logs}}
+            now = self.logs(logs, must_exist=False)
+            same = {name for name, log in logs.items() if name in now and now[name].topic_id == log.topic_id}
+            logs = {name: now[name] if name in same else log for name, log in logs.items()}
         extents = [self._extent(log, starts[partition], ends[partition]) for partition, log in logs.items()]
         if bounds is not None:
             extents = [each for each in map(bounds.narrow, extents) if each is not None]

@@ -24,8 +24,8 @@ from tests.devtools.logged_bucket import TOPIC_ID, CountingBucket, LoggedBucket,
 from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
 
 
-def key(base_offset: int, *, topic: str = "t", partition: int = 0) -> SegmentKey:
-    return SegmentKey(topic=topic, topic_id=bytes(16), partition=partition, base_offset=base_offset)
+def key(base_offset: int, *, topic: str = "t", partition: int = 0, topic_id: bytes = bytes(16)) -> SegmentKey:
+    return SegmentKey(topic=topic, topic_id=topic_id, partition=partition, base_offset=base_offset)
 
 
 def put(directory: Path, base_offset: int, batch_count: int, **of_key) -> None:
@@ -212,6 +212,17 @@ def test_segments_that_were_merged_between_their_listing_and_their_footers_are_n
         found = [row["offset"] for split in splits for part in planner.reader(["offset"]).read(split)
                  for row in part.to_pylist()]  # fmt: skip
     assert found == list(range(3, 28))
+
+
+def test_a_topic_that_was_created_again_between_its_listing_and_its_footers_was_read_for_the_one_before(directory):
+    given = Given({"store": f"file:{directory}", "assign": '{"t":[0]}'})
+    with closing(Planner.of(ReadOptions.of(given))) as planner:
+        logs = planner.logs()
+        for path in directory.rglob("segment-*"):
+            path.unlink()
+        put(directory, 0, 10, topic_id=TOPIC_ID)
+        with pytest.raises(DataLoss, match="offsets 3 to 27 of partition 0 of t"):
+            planner.splits(logs, {("t", 0): 3}, {("t", 0): 28})
 
 
 def test_a_damaged_segment_at_the_end_is_not_taken_for_the_end(directory, caplog):
