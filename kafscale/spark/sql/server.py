@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 from kafscale.config import Address
+from kafscale.errors import QueryError
 from kafscale.spark.source.options import FORMAT
 from kafscale.spark.source.uses import forget
 from kafscale.spark.sql.failures import spark_errors
@@ -79,7 +80,8 @@ class ServedTopics:
 
     topics: Topics
     warehouse: Path
-    _served: Mapping[str, str] = attrs.field(factory=dict, init=False)
+    _served: dict[str, str] = attrs.field(factory=dict, init=False)
+    _refused: dict[str, str] = attrs.field(factory=dict, init=False)  # of which that was told
 
     def start(self) -> None:
         """Serve. Raises ConfigError, QueryError, StoreError."""
@@ -95,7 +97,11 @@ class ServedTopics:
             gateway.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2.startWithContext(session.sqlContext())
 
     def refresh(self) -> None:
-        """Make tables of topics that came, and drop those of topics that have gone. Raises ConfigError, StoreError."""
+        """Make tables of topics that came, and drop those of topics that have gone.
+
+        A topic that Spark refuses, such as one whose values have no schema yet, is tried again the next time. Raises
+        ConfigError, StoreError, and QueryError if it refuses all.
+        """
         forget(self.topics.notes, NOTES_SECONDS)
         wanted = table_names(self.topics.names())
         kept = {table for table, topic in wanted.items() if self._served.get(table) == topic}
@@ -103,9 +109,26 @@ class ServedTopics:
             for table in self._served.keys() - kept:
                 self.topics.spark.sql(f"DROP VIEW `{table}`")
                 self.topics.spark.sql(f"DROP TABLE {DATABASE}.`{table}`")
-            for table in wanted.keys() - kept:
-                self._create(table, wanted[table])
-        self._served = wanted
+                del self._served[table]
+        refusals = [why for table in wanted.keys() - kept if (why := self._serve(table, wanted[table])) is not None]
+        if refusals and not self._served:
+            raise refusals[0]
+
+    def _serve(self, table: str, topic: str) -> QueryError | None:
+        """Make one table, or return why it is not."""
+        try:
+            with spark_errors():
+                self._create(table, topic)
+        except QueryError as exc:
+            if self._refused.get(table) != topic:
+                logger.warning("topic '%s' is not served yet: %s", topic, exc)
+            self._refused[table] = topic
+            with spark_errors():  # which has been made, if it was the view that was refused
+                self.topics.spark.sql(f"DROP TABLE IF EXISTS {DATABASE}.`{table}`")
+            return exc
+        self._served[table] = topic
+        self._refused.pop(table, None)
+        return None
 
     def _create(self, table: str, topic: str) -> None:
         limit = self.topics.max_scan_bytes

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from kafscale.config import Address
+from kafscale.errors import QueryError
 from kafscale.spark.sql.server import ServedTopics, close_warehouse, settings, table_names, warehouse
 from tests.devtools.spark import environ_of
 
@@ -67,6 +68,35 @@ def test_tables_come_and_go_with_their_topics(tmp_path):
     served.refresh()
     assert spark.given[2:4] == ["DROP VIEW `a_b`", "DROP TABLE topics.`a_b`"]
     assert "subscribe = 'a-b'" in spark.given[5]
+
+
+def test_one_topic_without_a_schema_kept_all_others_out_for_ever(tmp_path, caplog):
+    """Those that were made before it was refused could not be made once more, when it had one."""
+    errors = pytest.importorskip("py4j.protocol")
+    spark, refused = Statements(), {"b"}
+
+    def sql(statement: str) -> None:
+        if statement.startswith("CREATE") and any(f"`{table}`" in statement for table in refused):
+            raise errors.Py4JError("the schema registry has no /subjects/b-value")
+        spark.given.append(statement)
+
+    spark.sql = sql
+    topics = SimpleNamespace(
+        spark=spark, options={}, filtering={}, notes=tmp_path, max_scan_bytes=None, names=lambda: ["a", "b", "c"]
+    )
+    served = ServedTopics(topics=topics, warehouse=tmp_path)
+    served.refresh()
+    served.refresh()
+    assert sorted(each.split()[2] for each in spark.given if each.startswith("CREATE VIEW")) == ["`a`", "`c`"]
+    assert caplog.text.count("topic 'b' is not served yet: the schema registry has no /subjects/b-value") == 1
+    refused.clear()
+    spark.given.clear()
+    served.refresh()
+    served.refresh()
+    assert [each.split()[:3] for each in spark.given] == [["CREATE", "TABLE", "topics.`b`"], ["CREATE", "VIEW", "`b`"]]
+    refused.update("abc")
+    with pytest.raises(QueryError, match="has no /subjects"):
+        ServedTopics(topics=topics, warehouse=tmp_path).refresh()
 
 
 @pytest.fixture
