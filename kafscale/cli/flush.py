@@ -130,7 +130,7 @@ def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPRes
         yield response
     except TimeoutError as exc:
         raise click.ClickException(f"the broker at {admin} has said nothing for {SILENCE_MAX_SECONDS:g} s") from exc
-    except (OSError, HTTPException, ValueError) as exc:
+    except (OSError, HTTPException, ValueError, LookupError, TypeError) as exc:  # JSON of another server, too
         raise click.ClickException(
             f"lost the admin server at {admin} before all was flushed: {exc or type(exc).__name__}; "
             "is that a broker's --admin-listen, and is it still running?"

@@ -111,6 +111,8 @@ async def test_another_server_there(capsys: pytest.CaptureFixture[str]) -> None:
             (b"HTTP/1.1 405 No\r\ncontent-length: 3\r\n\r\nno\n", "answered 405 (no): that is not the --admin-listen"),
             (b"220 mail\r\n", "lost the admin server"),
             (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n", "lost the admin server"),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}\n", "lost the admin server"),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n[]\n", "lost the admin server"),
         ]:
             answers.append(answer)
             assert await trio.to_thread.run_sync(run, ["flush", "--admin", address]) == 1
