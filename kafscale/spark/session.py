@@ -36,6 +36,8 @@ DEFAULTS = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.authenticate.socketTimeout": "120s",  # Spark's 15 s are short for a machine that is busy
+    # Names of what its UI and its event log leave out: Spark's own, and behind them what else secrets are called here.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|basic[_.]?auth",
 }
 JARS = ("spark.jars", "spark.jars.packages")
 RESOLVED = ("spark.jars", "spark.submit.pyFiles")  # where Spark tells; the first only if nobody has set it

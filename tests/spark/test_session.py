@@ -1,5 +1,7 @@
 """The settings of a command's Spark, and what is said when it can't start; Spark itself is not started here."""
 
+import re
+
 import pytest
 
 from kafscale.errors import ConfigError, StartupError
@@ -15,6 +17,16 @@ def test_the_users_settings_go_before_all_others():
     settings = SessionOptions(catalogs=[HADOOP], conf=conf).settings()
     assert settings["spark.sql.catalog.lake.warehouse"] == "/elsewhere"
     assert settings["spark.log.level"] == "INFO"
+
+
+def test_credentials_of_a_rest_catalog_were_in_sparks_event_log():
+    catalog = CatalogOptions(type="rest", uri="http://h", token="hidden", credential="id:hidden")
+    settings = SessionOptions(catalogs=[catalog]).settings()
+    assert settings["spark.sql.catalog.lake.credential"] == "id:hidden"
+    is_secret = re.compile(settings["spark.redaction.regex"]).search
+    assert "hidden" not in str({name: value for name, value in settings.items() if not is_secret(name)})
+    assert is_secret("option.schemaRegistryBasicAuth")
+    assert not is_secret("spark.python.authenticate.socketTimeout")
 
 
 def test_only_an_embedded_spark_stays_on_loopback():
