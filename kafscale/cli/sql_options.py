@@ -58,12 +58,12 @@ def parse_catalog(text: str) -> CatalogOptions:
     fields = {field.name for field in attrs.fields(CatalogOptions)} - {"properties"}
     given: dict[str, Any] = {}
     for part in text.split(","):
-        name, _, value = part.partition("=")
-        name = name.strip().replace("-", "_")
+        key, _, value = part.partition("=")
+        name = key.strip().replace("-", "_")
         if name not in fields or not value:
             allowed = ", ".join(sorted(each.replace("_", "-") for each in fields))
-            raise ValueError(
-                f"'{part}' is not a setting of a catalog; allowed: KEY=VALUE with commas between, of {allowed}"
+            raise ValueError(  # without the value, which may be a secret
+                f"'{key}' is not a setting of a catalog; allowed: KEY=VALUE with commas between, of {allowed}"
             )
         given[name] = value.strip().lower() == "true" if name == "s3_path_style" else value_or_file(value.strip())
     if "type" not in given:

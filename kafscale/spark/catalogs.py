@@ -103,7 +103,7 @@ class CatalogOptions:
         except ValueError as exc:
             raise ConfigError(f"a catalog's s3_sse: {exc}") from exc
         if self.type == "jdbc" and self._driver is None:
-            raise ConfigError(f"the uri of a jdbc catalog begins with {' or '.join(DRIVERS)}, unlike '{self.uri}'")
+            raise ConfigError(f"the uri of a jdbc catalog begins with {' or '.join(DRIVERS)}")  # it may have a password
 
     def _check_delta(self) -> None:
         if self.on_s3:

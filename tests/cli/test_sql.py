@@ -32,6 +32,7 @@ def test_the_page_of_options_is_what_the_code_makes():
         (["--format", "parquet", "select 1"], "--format: 'parquet' is for files; allowed: with --output DIRECTORY"),
         (["select 1", "--value-format", "avro"], "--value-format and --registry belong together"),
         (["--catalog", "lake", "select 1"], "'lake' is not a setting of a catalog"),
+        (["--catalog", "type=rest,tokken=hidden", "select 1"], "'tokken' is not a setting of a catalog"),
         (["--catalog", "name=lake,warehouse=/x", "select 1"], "has no type"),
         (["--catalog", "type=hadoop", "select 1"], "needs a warehouse"),
         (["--max-scan-bytes", "much", "select 1"], "'much' is not a size"),
@@ -46,6 +47,7 @@ def test_a_wrong_option_is_one_line(capsys, arguments, told):
     written = capsys.readouterr().err
     assert told in written
     assert written.count("\n") == 1
+    assert "hidden" not in written
 
 
 def test_the_help_is_that_of_queries(capsys):

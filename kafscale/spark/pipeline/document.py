@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -83,7 +84,7 @@ class _Document:
         try:
             value = yaml.SafeLoader("").construct_object(node)
         except ValueError as exc:  # of a date or a number, by its form, that is none
-            raise self.error(path, f"'{node.value}': {exc}") from exc
+            raise self.error(path, f"is no value of YAML: {exc}") from exc
         return self._filled(value, path) if isinstance(value, str) else value
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
@@ -148,6 +149,7 @@ def _steps(notes: Sequence[Any]) -> Iterator[str | int]:
 
 def _make_converter() -> Converter:
     converter = Converter(forbid_extra_keys=True)
+    converter.register_structure_hook_factory(attrs.has, partial(_part, converter))
     converter.register_structure_hook(str, _text)
     converter.register_structure_hook(bool, _strictly(bool, "true or false"))
     converter.register_structure_hook(int, _strictly(int, "a whole number"))
@@ -161,9 +163,36 @@ def _origin(kind: Any) -> Any:
     return get_origin(kind)
 
 
+def _part(converter: Converter, kind: type) -> Any:
+    structure: Any = converter.gen_structure_attrs_fromdict(kind)
+
+    def check(value: Any, _: Any) -> Any:
+        if not isinstance(value, dict):
+            names = ", ".join(each.name for each in attrs.fields(kind))
+            raise ValueError(f"is a mapping of keys, not {_kind(value)}; there are: {names}")
+        return structure(value, kind)
+
+    return check
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is that is of the wrong kind. It is not shown: it may be a secret."""
+    return "nothing" if value is None else _KINDS.get(type(value), "a value of another kind")
+
+
+_KINDS: Mapping[type, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    dict: "a mapping",
+    list: "a list",
+}
+
+
 def _text(value: Any, _: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"is text, not {value!r}; put it in quotes")
+        raise ValueError(f"is text, not {_kind(value)}; put it in quotes")
     return value
 
 
@@ -178,7 +207,7 @@ def _strictly(kind: type, what: str) -> Any:
 
 def _texts(value: Any, _: Any) -> Mapping[str, str]:
     if not isinstance(value, dict):
-        raise ValueError(f"is a mapping of names to values, not {value!r}")
+        raise ValueError(f"is a mapping of names to values, not {_kind(value)}")
     return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
 
 
@@ -191,7 +220,7 @@ def _names(value: Any, _: Any) -> Mapping[str, str] | Sequence[str]:
 def _list_of(converter: Converter) -> Any:
     def structure(value: Any, kind: Any) -> Sequence[Any]:
         if not isinstance(value, list):
-            raise ValueError(f"is a list, not {value!r}")
+            raise ValueError(f"is a list, not {_kind(value)}")
         kind_of_list: Any = list
         found: Sequence[Any] = converter.structure(value, kind_of_list[get_args(kind)[0]])
         return found

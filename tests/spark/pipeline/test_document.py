@@ -51,7 +51,7 @@ def test_all_parts_of_a_pipeline_are_read():
         ("table: sales", "tabel: sales", "p.yaml:8: mappings[0].tabel: there is no such key; did you mean 'table'?"),
         ("long", "loong", "p.yaml:12: mappings[0].value.columns[0].type: 'loong' is not one of boolean"),
         ("required: true", "required: 1", "p.yaml:12: mappings[0].value.columns[0].required: is true or false, not 1"),
-        ("/data/checkpoints", "5", "p.yaml:5: checkpoints: is text, not 5; put it in quotes"),
+        ("/data/checkpoints", "5", "p.yaml:5: checkpoints: is text, not a number; put it in quotes"),
         ("checkpoints: /data/checkpoints\n", "", "p.yaml:1: checkpoints: is missing"),
         (
             "[days(timestamp)",
@@ -83,10 +83,13 @@ def test_all_parts_of_a_pipeline_are_read():
             "maintenance: {orphans_after: 1h}\nmappings:",
             "p.yaml:6: maintenance.orphans_after: '1h' is less than a day",
         ),
-        ("mappings:", "mappings: 3\nx:", "p.yaml:6: mappings: is a list, not 3"),
+        ("mappings:", "mappings: 3\nx:", "p.yaml:6: mappings: is a list, not a number"),
         # these ended with a traceback
-        ("topic: orders", "topic: 2026-02-31", "p.yaml:7: mappings[0].topic: '2026-02-31': day is out of range"),
-        ("topic: orders", "topic: !!int orders", "p.yaml:7: mappings[0].topic: 'orders': invalid literal"),
+        ("source:\n  store: file", "source: file", "p.yaml:1: source: is a mapping of keys, not text; there are: sto"),
+        ("{type: hadoop, warehouse: /data/warehouse}", "", "p.yaml:3: catalog: is a mapping of keys, not nothing; th"),
+        ("- topic: orders", "- orders\n  - topic: orders", "p.yaml:7: mappings[0]: is a mapping of keys, not text; th"),
+        ("topic: orders", "topic: 2026-02-31", "p.yaml:7: mappings[0].topic: is no value of YAML: day is out of range"),
+        ("topic: orders", "topic: !!int orders", "p.yaml:7: mappings[0].topic: is no value of YAML: invalid literal"),
         ("topic: orders", "topic: !Orders", "p.yaml:7: could not determine a constructor for the tag '!Orders'"),
         ("topic: orders", "topic: \a", "p.yaml:7: the character '\\x07' can't be in it"),
         ("topic: orders", "topic: &it [*it]", "p.yaml:1: it is nested too deep, or in itself"),
@@ -103,6 +106,21 @@ def test_secrets_come_from_the_environment():
     text = TEXT.replace("warehouse: /data/warehouse", 'warehouse: /w, password: "${SECRET}!"')
     assert parse(text, SECRET="s").catalog.password == "s!"
     assert "s!" not in repr(parse(text, SECRET="s"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("warehouse: /data/warehouse", "warehouse: /w, password: 1234567"),
+        ("hadoop, warehouse: /data/warehouse", "jdbc, warehouse: /w, uri: 'jdbc:mysql://h/?password=1234567'"),
+        ("  store: file:/data/bucket", "  store: file:/data/bucket\n  options: '1234567'"),
+        ("mappings:", "registry: {url: 'http://h', basic_auth: [1234567]}\nmappings:"),
+    ],
+)
+def test_secrets_of_the_wrong_kind_were_repeated_in_errors(old, new):
+    with pytest.raises(ConfigError, match=r"is text, not|is a mapping of names|begins with") as caught:
+        parse(TEXT.replace(old, new, 1))
+    assert "1234567" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
