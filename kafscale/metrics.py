@@ -72,7 +72,7 @@ class CounterFamily:
 
     def lines(self) -> Iterator[str]:
         yield from _header(self.name, self.help, "counter")
-        for values, child in self.children.items():
+        for values, child in list(self.children.items()):  # a pipeline's is scraped by another thread
             yield f"{self.name}{_labels(self.labels, values)} {_number(child.value)}"
 
 
@@ -96,7 +96,7 @@ class HistogramFamily:
     def lines(self) -> Iterator[str]:
         yield from _header(self.name, self.help, "histogram")
         names = (*self.labels, "le")
-        for values, child in self.children.items():
+        for values, child in list(self.children.items()):
             cumulative = 0
             for bound, count in zip((*map(_number, child.bounds), "+Inf"), child.counts, strict=True):
                 cumulative += count

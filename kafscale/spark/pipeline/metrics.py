@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMIT_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 LABEL = "mapping"
+SILENCE_SECONDS = 10.0  # of a client, which has a thread for as long; Prometheus: scrape_timeout
 
 
 @attrs.define(eq=False, repr=False)
@@ -106,6 +107,8 @@ def serving(metrics: PipelineMetrics, address: Address) -> Iterator[Address]:
     """Serve them while the block runs; gives the address, whose port was chosen if it was 0. Raises StartupError."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENCE_SECONDS
+
         def do_GET(self) -> None:
             if self.path != "/metrics":
                 self.send_error(404, "metrics are at /metrics")

@@ -1,5 +1,6 @@
 """What Prometheus is told, without Spark."""
 
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -9,6 +10,7 @@ import pytest
 
 from kafscale.config import Address
 from kafscale.errors import StartupError
+from kafscale.spark.pipeline import metrics as metrics_module
 from kafscale.spark.pipeline.metrics import PipelineMetrics, serving
 
 
@@ -70,6 +72,26 @@ def test_how_far_tables_are_behind_is_told_as_it_was_measured_last():
     assert 'kafscale_pipeline_last_commit_timestamp_seconds{mapping="orders"} 3' in lines
     assert 'kafscale_pipeline_lag_seconds{mapping="logs"} 60' in lines
     assert not [each for each in lines if "last_commit" in each and "logs" in each]
+
+
+def test_a_mapping_that_was_counted_first_during_a_scrape_failed_it():
+    metrics = PipelineMetrics()
+    metrics.mapping_failed("orders", ValueError())
+    metrics.batch_done("orders", Outcome(2, 100, 0.3, 8), 10, 5)
+    scrapes = [metrics.failures.lines(), metrics.commit_seconds.lines()]
+    begun = [[next(each) for _ in range(3)] for each in scrapes]
+    metrics.mapping_failed("logs", ValueError())
+    metrics.batch_done("logs", Outcome(2, 100, 0.3, 8), 10, 5)
+    assert [len(told) + len(list(each)) for told, each in zip(begun, scrapes, strict=True)] == [3, 15]
+
+
+def test_a_client_that_said_nothing_had_a_thread_for_ever(monkeypatch):
+    monkeypatch.setattr(metrics_module, "SILENCE_SECONDS", 0.01)
+    with (
+        serving(PipelineMetrics(), Address("127.0.0.1", 0)) as address,
+        socket.create_connection((address.host, address.port), timeout=10) as client,
+    ):
+        assert client.recv(1) == b"", "it was closed"
 
 
 def test_metrics_are_nowhere_else_and_an_address_in_use_is_told():
