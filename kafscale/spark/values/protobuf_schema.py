@@ -13,7 +13,7 @@ import re
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
-from kafscale.errors import DecodeError
+from kafscale.errors import DecodeError, RegistryError
 from kafscale.spark.values.columns import error_text
 from kafscale.spark.values.protoc import SOURCE as MAIN
 from kafscale.spark.values.protoc import compiled
@@ -27,7 +27,10 @@ Files = dict[str, descriptor_pb2.FileDescriptorProto]
 
 
 def load(schema: Schema) -> FileDescriptor:
-    """The file that a schema is. Raises DecodeError if it, or what it imports, is no valid Protobuf."""
+    """The file that a schema is.
+
+    Raises DecodeError if it, or what it imports, is no valid Protobuf; RegistryError if that can't be told here now.
+    """
     if schema.format != "PROTOBUF":
         raise DecodeError(f"{schema} is of type {schema.format}, not PROTOBUF")
     files: Files = {}
@@ -37,7 +40,7 @@ def load(schema: Schema) -> FileDescriptor:
         added: set[str] = set()
         _add(pool, MAIN, files, added)
         return pool.FindFileByName(MAIN)
-    except DecodeError:
+    except (DecodeError, RegistryError):
         raise
     except Exception as exc:  # protobuf's implementations raise different types
         raise DecodeError(f"{schema} is not a valid Protobuf schema: {error_text(exc)}") from exc

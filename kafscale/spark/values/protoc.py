@@ -17,7 +17,7 @@ from pathlib import Path
 
 from google.protobuf import descriptor_pb2
 
-from kafscale.errors import DecodeError
+from kafscale.errors import DecodeError, RegistryError
 from kafscale.spark.values.columns import TEXT_MAX_CHARACTERS
 
 SOURCE = "kafscale-value.proto"  # a name that no import has
@@ -42,16 +42,25 @@ def compiled(text: str, known: Iterable[descriptor_pb2.FileDescriptorProto]) -> 
     """Return what protoc makes of a text, under the name SOURCE. known: the files that it imports, but for protoc's
     own.
 
-    Raises DecodeError.
+    Raises DecodeError; RegistryError where it is the machine that is wrong, so that another try may do.
     """
     content = text.encode("utf-8", "surrogatepass")
     if len(content) > TEXT_MAX_BYTES:
         raise DecodeError(f"a Protobuf schema of {len(content)} bytes is larger than {TEXT_MAX_BYTES}")
+    try:
+        return _compiled(content, descriptor_pb2.FileDescriptorSet(file=known))
+    except OSError as exc:
+        raise RegistryError(
+            f"a Protobuf schema can't be compiled on this machine: {exc}; it takes a process, and some temporary files"
+        ) from exc
+
+
+def _compiled(content: bytes, known: descriptor_pb2.FileDescriptorSet) -> descriptor_pb2.FileDescriptorProto:
     with tempfile.TemporaryDirectory(prefix="kafscale-protoc-") as private:  # of mode 0700
         folder, imports, result = Path(private, "source"), Path(private, "imports.pb"), Path(private, "result.pb")
         folder.mkdir()
         (folder / SOURCE).write_bytes(content)
-        imports.write_bytes(descriptor_pb2.FileDescriptorSet(file=known).SerializeToString())
+        imports.write_bytes(known.SerializeToString())
         _run([f"--proto_path={folder}", f"--descriptor_set_in={imports}", f"--descriptor_set_out={result}"])
         return descriptor_pb2.FileDescriptorSet.FromString(result.read_bytes()).file[0]
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from kafscale.errors import ConfigError
+from kafscale.errors import ConfigError, RegistryError
 from tests.devtools.registry_values import message_class, prefixed
 
 HEAD = 'syntax = "proto3"; package shop;'
@@ -141,6 +141,22 @@ def test_protoc_ran_what_lay_in_the_working_directory(values, tmp_path, monkeypa
 def test_an_import_of_a_strange_name_is_no_module_to_be_imported(values, name):
     with pytest.raises(ConfigError, match=r"is not a valid Protobuf schema|protoc|is imported"):
         values.reader("protobuf", HEAD + f'import "{name}"; message Order {{ int32 a = 1; }}')
+
+
+def test_a_machine_that_could_not_run_protoc_made_dead_letters_of_all_values(values, monkeypatch):
+    from kafscale.spark.values import protoc
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    text = HEAD + "message Order { int32 a = 1; }"
+    value = prefixed(values.registry.register("orders-value", text, format="PROTOBUF"), b"\0\x08\x05")
+    decoder = values.reader("protobuf", text)
+    with monkeypatch.context() as patched:
+        patched.setattr(protoc.subprocess, "run", refuse)
+        with pytest.raises(RegistryError, match=r"on this machine: .* Resource temporarily unavailable"):
+            decoder.decode([value])
+    assert decoder.decode([value]).values.to_pylist() == [{"a": 5}]
 
 
 def test_a_schema_on_which_protoc_does_not_end_is_an_error_of_the_schema(values, monkeypatch):
