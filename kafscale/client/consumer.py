@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
+import trio
 
-from kafscale.client.client import Client
+from kafscale.client.client import RETRY_PAUSE_SECONDS, Client
 from kafscale.client.connection import Connection, Reply
 from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLevel
 from kafscale.login.failures import check
@@ -59,11 +60,15 @@ class Consumer:
         """
         replies = [await self._ask(leader, indexes, max_wait_ms) for leader, indexes in (await self._leaders()).items()]
         consumed: list[Consumed] = []
+        is_stale = False
         for reply in replies:
             response = await reply.wait()
             check(response.error_code, f"topic '{self.topic}'")
             for answer in _partitions(response.responses):
+                is_stale |= answer.error_code in _STALE
                 consumed += self._take(answer)
+        if is_stale:
+            await trio.sleep(RETRY_PAUSE_SECONDS)  # who leads instead may be known a while later
         return consumed
 
     async def _leaders(self) -> dict[Connection, list[int]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+import trio
 
 from kafscale.client import Consumer, connect
-from kafscale.client.client import Client
+from kafscale.client.client import RETRY_PAUSE_SECONDS, Client
 from kafscale.errors import CorruptBatch
+from kafscale.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages import fetch
 from kafscale.wire.records import CONTROL, Record, build_batch
 from tests.devtools.small_cluster import SmallCluster
@@ -68,6 +70,28 @@ async def test_a_batch_that_is_cut_off_at_the_end_is_read_next_time(cluster: Sma
     assert await values(consumer) == [(0, 0, b"a")]
     log.batches[1] = whole
     assert await values(consumer) == [(0, 1, b"b")]
+
+
+async def test_a_leader_that_had_moved_was_asked_again_without_a_pause(
+    cluster: SmallCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create("t").logs[0].append(batch(b"a"))
+    codes, pauses, handle = [NOT_LEADER_OR_FOLLOWER, NONE], list[float](), cluster.broker.handlers[fetch.FetchRequest]
+
+    def answer(request: fetch.FetchRequest) -> fetch.FetchResponse:
+        response = handle(request)
+        response.responses[0].partitions[0].error_code = codes.pop(0)
+        return response
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await trio.lowlevel.checkpoint()
+
+    cluster.broker.handlers = {**cluster.broker.handlers, fetch.FetchRequest: answer}
+    monkeypatch.setattr(trio, "sleep", pause)
+    consumer = Consumer(client=client, topic="t", positions={0: 0})
+    assert [await values(consumer) for _ in range(2)] == [[], [(0, 0, b"a")]]
+    assert pauses == [RETRY_PAUSE_SECONDS]
 
 
 async def test_a_batch_with_a_length_that_none_has_is_an_error(cluster: SmallCluster, client: Client) -> None:
