@@ -42,8 +42,9 @@ def grouping_columns(columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _name(sql: str) -> str:
-    """Return the topic's own column that a column of a relation is; what is none is no name of one."""
-    return sql.rpartition(".")[2].strip('"')
+    """Return the topic's own column that a column of a relation is; what is none, as a field is, is no name of one."""
+    relation, point, column = sql.partition(".")
+    return (column if point else relation).strip('"')
 
 
 @attrs.frozen(kw_only=True)

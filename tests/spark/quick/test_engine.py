@@ -1,5 +1,7 @@
 """What the embedded engine reads of a bucket, what it leaves to Spark, and how it fails."""
 
+import json
+
 import pytest
 
 from kafscale.errors import QueryError
@@ -154,6 +156,18 @@ def test_totals_that_footers_do_not_tell_are_read(engine, planned, statement):
 def test_a_name_means_a_column_of_the_topic_also_where_totals_have_none(engine, statement):
     with pytest.raises(NotAlike):
         rows(engine, statement)
+
+
+def test_fields_of_values_were_taken_for_the_topics_own_columns_of_their_names(store):
+    """Their names are those of columns of which footers tell. No value here is one of a registry, or has a field."""
+    properties = {name: {"type": "integer"} for name in ("offset", "partition", "timestamp")}
+    schema = json.dumps({"type": "object", "properties": properties})
+    values = {"valueFormat": "json", "valueSchema": schema, "schemaRegistryUrl": "http://127.0.0.1:1"}
+    engine = QuickEngine(topics=BucketTopics(options={"store": store, **values}))
+    fields = "count(decoded.value.offset), max(decoded.value.timestamp), min(decoded.value.partition)"
+    assert rows(engine, f"select {fields} from orders") == [("0", None, None)]
+    assert rows(engine, "select count(*) from orders where decoded.value.offset >= 0") == [("0",)]
+    assert rows(engine, "select count(*) from orders where offset >= 0") == [("240",)]
 
 
 def test_rows_come_before_all_is_read(tmp_path, monkeypatch):
