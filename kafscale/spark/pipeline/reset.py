@@ -3,12 +3,13 @@
 Where a topic was deleted and created again, that is its beginning; else where its table is, or, if records were deleted
 before they were read, the first one that is left. So no record comes twice, but with `from_beginning`. All else that a
 mapping reads goes on where its table is, which is what a lost checkpoint does: a batch that was planned and is not in
-the table is planned anew. Rows and dead letters that are in the tables stay.
+the table is planned anew. Until a run has written a batch, a reset goes on from the one before. Rows and dead letters
+that are in the tables stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from typing import Any
 
@@ -30,14 +31,15 @@ from kafscale.spark.source.planning import Planner
 class Reset:
     """One topic's reset in one mapping, from where it is to where it will be.
 
-    `end` is that of all that the mapping reads.
+    Both positions are those of all that the mapping reads. again: the topics that it reads again then, whatever tables
+    have of them.
     """
 
     mapping: TableMapping
     topic: str
     before: Position
     after: Position
-    from_beginning: bool
+    again: Set[str]
 
     @property
     def changes(self) -> bool:
@@ -52,10 +54,10 @@ def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from
     """
     found: list[Reset] = []
     for mapping in pipeline.mappings:
-        position = _position(spark, pipeline, mapping)
+        position, again = _position(spark, pipeline, mapping)
         if position is not None:
             with closing(planner_of(pipeline, mapping)) as planner:
-                found += _resets(planner, mapping, position, topics, from_beginning=from_beginning)
+                found += _resets(planner, mapping, position, again, topics, from_beginning=from_beginning)
     unread = [topic for topic in topics if topic not in {each.topic for each in found}]
     if unread:
         raise ConfigError(f"no mapping has begun to read topic '{unread[0]}', so it begins as its mapping says")
@@ -65,9 +67,8 @@ def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from
 def carry_out(spark: SparkSession, pipeline: Pipeline, resets: Sequence[Reset]) -> None:
     """Change the checkpoints. Raises StartupError if a run of the pipeline is at work."""
     for mapping_id in dict.fromkeys(each.mapping.id for each in resets if each.changes):
-        of_mapping = [each for each in resets if each.mapping.id == mapping_id]
-        again = [each.topic for each in of_mapping if each.from_beginning]
-        checkpoint_of(spark, pipeline, of_mapping[-1].mapping).begin_anew(of_mapping[-1].after, again)
+        last = [each for each in resets if each.mapping.id == mapping_id][-1]
+        checkpoint_of(spark, pipeline, last.mapping).begin_anew(last.after, last.again)
 
 
 def locked(spark: SparkSession, pipeline: Pipeline) -> closing[Any]:
@@ -75,22 +76,37 @@ def locked(spark: SparkSession, pipeline: Pipeline) -> closing[Any]:
     return closing(take_lock(HadoopDirectory(spark, pipeline.checkpoints)))
 
 
-def _position(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Position | None:
-    """Return where a mapping is: as its table says, or, before its first batch, where it began. None if it has not."""
-    tables = format_of(spark, pipeline)
+def _position(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> tuple[Position | None, Set[str]]:
+    """Return where a mapping is, None if it has not begun, and the topics that it reads again.
+
+    That is what its table says, or, before the first batch of its query, where that begins: a reset may have said so.
+    """
+    tables, checkpoint = format_of(spark, pipeline), checkpoint_of(spark, pipeline, mapping)
     committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
-    return checkpoint_of(spark, pipeline, mapping).begun() if committed is None else committed.end
+    begun = checkpoint.begun()
+    if committed is not None:
+        is_first = committed.query_id != checkpoint.query_id and checkpoint.progress().committed_batch is None
+        if begun is None or not is_first:
+            return committed.end, frozenset()
+    return begun, checkpoint.read_again()
 
 
 def _resets(
-    planner: Planner, mapping: TableMapping, position: Position, topics: Sequence[str], *, from_beginning: bool
+    planner: Planner,
+    mapping: TableMapping,
+    position: Position,
+    again: Set[str],
+    topics: Sequence[str],
+    *,
+    from_beginning: bool,
 ) -> Iterator[Reset]:
     """One behind the other: each begins with what the one before has changed."""
     logs = planner.logs(must_exist=False)
     for topic in dict.fromkeys(topics):
         if topic in {name for name, _ in [*logs, *position.offsets]}:
             after = _anew(planner, position, topic, logs, from_beginning=from_beginning)
-            yield Reset(mapping=mapping, topic=topic, before=position, after=after, from_beginning=from_beginning)
+            again = again | {topic} if from_beginning else again
+            yield Reset(mapping=mapping, topic=topic, before=position, after=after, again=again)
             position = after
 
 
