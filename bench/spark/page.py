@@ -32,7 +32,9 @@ so planning is in them. The records are spread evenly over a day, in uncompresse
 fills them by default. Spark talks to its Python workers through Unix domain sockets, as it does where `kafscale.spark`
 is imported before the session; Kafka's source has no workers. Wanted: twice as fast, and four times in counts and by
 time; "Short of that" says where it is not. "Rows at hand" is how many times as fast a source in Python is that reads
-and decodes nothing, but passes on as many rows that it has: the rest is Spark's own, and no source gets under it.
+and decodes nothing, but passes on as many rows that it has: the rest is Spark's own, and no source gets under it. "Best
+rounds" is the same ratio of the fastest round of each: in some rounds Kafka's source waits three seconds for Apache
+Kafka, and then its spread is above 100 %.
 With 64 partitions three queries stand for all: the Kafka source waits there most of the time, half a second or more
 for each partition.
 """

@@ -122,6 +122,11 @@ class Pair:
         return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ours)
 
     @property
+    def best_ratio(self) -> float:
+        """Return the same of the fastest round of each."""
+        return min(each.seconds for each in self.theirs) / min(each.seconds for each in self.ours)
+
+    @property
     def most(self) -> float | None:
         """Return how many times as fast a source in Python can be that does nothing; None where none was measured."""
         if not self.ready:

@@ -60,7 +60,7 @@ class Table:
 def speed(outcome: Outcome) -> Table:
     """Return the table of both sources beside each other."""
     headings = ["values, partitions", "query", "rows/s", "MiB/s", "spread", "Kafka rows/s", "Kafka MiB/s", "spread",
-                "times as fast", "rows at hand", "broker CPU s", "Kafka broker CPU s",
+                "times as fast", "best rounds", "rows at hand", "broker CPU s", "Kafka broker CPU s",
                 "Kafka source on KafScale rows/s"]  # fmt: skip
     return Table(headings, [[*key_cells(key), *_speed_cells(pair)] for key, pair in outcome.pairs().items()], 2)
 
@@ -77,6 +77,7 @@ def _speed_cells(pair: Pair) -> Iterator[str]:
         yield f"{median(each.mib_per_second for each in results):,.1f}"
         yield f"{spread([each.seconds for each in results]):.0%}"
     yield f"{pair.ratio:.2f}"
+    yield f"{pair.best_ratio:.2f}"
     yield "-" if pair.most is None else f"{pair.most:.2f}"
     for results in (pair.ours, pair.theirs):
         yield f"{median(each.broker_cpu_seconds for each in results):.2f}"

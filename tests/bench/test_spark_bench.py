@@ -78,7 +78,10 @@ def test_the_page_has_medians_and_all_tables(tmp_path):
         codec="zstd", value_bytes=100, batch_bytes=16 << 10, records_per_second=3.1e6, mib_per_second=295.7
     )
     page = write_page(together([outcome(), Outcome(decoded=[decoded])]), OPTIONS, tmp_path).read_text()
-    assert "| 1 KiB, 2 partitions | count | 96 | 0.1 | 100% | 55 | 0.1 | 57% | 1.75 | 2.00 | 0.50 | 0.50 | 77 |" in page
+    assert (
+        "| 1 KiB, 2 partitions | count | 96 | 0.1 | 100% | 55 | 0.1 | 57% | 1.75 | 2.50 | 2.00 | 0.50 | 0.50 | 77 |"
+        in page
+    )
     assert "| 1 KiB, 2 partitions | group by key | 1.75 | 2 | 2.00 |" in page
     assert "| a stream | 0.50 | 0.70 | 0.60 | 1.40 | 1.75 |" in page
     assert "|  | a stream | 1.40 | 2 | 1.75 |" in page
