@@ -171,12 +171,16 @@ class LogWatcher:
             if log is not None and log.start_offset < end_offset:
                 self._ends[where] = max(self._ends.get(where, 0), end_offset)
                 self.logged_count += max(0, end_offset - log.flushed_end_offset)
-                start_offset = self._start(catalog, log, where)
-                extent = Extent(log=log, start_offset=start_offset, end_offset=max(start_offset, end_offset))
-                if holes(catalog, extent):  # segments were merged and deleted since they were listed
+                extent = self._extent(catalog, log, where, end_offset)
+                if holes(catalog, extent):  # segments were merged and deleted since they were listed, or deleted alone
                     catalog.look_again()
-                    log = attrs.evolve(catalog.partitions(topic.name)[index], log_start_offset=log.log_start_offset)
-                yield log, self._plan(catalog, attrs.evolve(extent, log=log), where), topic
+                    log = catalog.partitions(topic.name)[index]
+                    extent = self._extent(catalog, log, where, end_offset)
+                yield log, self._plan(catalog, extent, where), topic
+
+    def _extent(self, catalog: Catalog, log: PartitionLog, where: str, end_offset: int) -> Extent:
+        start_offset = self._start(catalog, log, where)
+        return Extent(log=log, start_offset=start_offset, end_offset=max(start_offset, end_offset))
 
     def _start(self, catalog: Catalog, log: PartitionLog, where: str) -> int:
         """Go on where the last read has ended, as a stream does, or begin anew; what was deleted is passed over."""
