@@ -17,11 +17,12 @@ from typing import Self
 import attrs
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import KafkaException, NewTopic
 
 UNDER_WAY_MAX_COUNT = 500
 PAUSE_SECONDS = 0.002
 READ_SECONDS = 60.0
+ASKED_SECONDS = 5.0  # one broker, of which another one may be asked after that
 QUIET = {"log_level": 0}
 # For how long a client waits for a broker that has a request and says nothing, as one that is suspended.
 IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
@@ -155,5 +156,9 @@ class ClusterLoad:
 
 
 def leaders_of(admin: AdminClient, topic: str) -> set[int]:
-    """Return who leads any partition, -1 if nobody leads some. Raises KafkaException."""
-    return {each.leader for each in admin.list_topics(topic, timeout=30).topics[topic].partitions.values()}
+    """Return who leads any partition, -1 if nobody leads some; no ids where the broker asked may be standing still."""
+    try:
+        found = admin.list_topics(topic, timeout=ASKED_SECONDS)
+    except KafkaException:
+        return set()
+    return {each.leader for each in found.topics[topic].partitions.values()}

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import attrs
 import pytest
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.certificates import make_authority
@@ -41,13 +40,7 @@ class Cluster:
         return controller
 
     def wait_led_by(self, *broker_ids: int) -> None:
-        wait_until(lambda: self._leaders() == set(broker_ids), f"{broker_ids} lead")
-
-    def _leaders(self) -> set[int]:
-        try:
-            return leaders_of(self.admin, TOPIC)
-        except KafkaException:  # it has asked one that stands still
-            return set()
+        wait_until(lambda: leaders_of(self.admin, TOPIC) == set(broker_ids), f"{broker_ids} lead")
 
 
 @contextmanager
