@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 import pytest
@@ -19,6 +19,22 @@ from kafscale.errors import StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
 
 FIRST, SECOND = bytes(16), bytes([1] * 16)
+
+AnyLeading = TypeVar("AnyLeading", bound=Leading)
+
+
+def leading_of(cls: type[AnyLeading], state: ClusterState, *, writer: Any = None, log: Any = None) -> AnyLeading:
+    """What broker 1 leads, by a class that leaves out what the test is not about."""
+    return cls(
+        broker_id=1,
+        incarnation=1,
+        state=state,
+        writer=writer or PlacementWriter(state),
+        log=log,
+        find_topic=lambda topic_id: None,
+        spec=cast(Any, None),
+        tell=lambda broker_id, released: None,
+    )
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -42,16 +58,7 @@ class Noting(Leading):
 async def test_what_is_noted_before_it_runs_or_while_it_looks_is_not_missed(autojump_clock: MockClock) -> None:
     state = ClusterState(MemoryMetadataStore())
     state.placements[FIRST] = [Placement(1, 1, 1, 0)]
-    leading = Noting(
-        broker_id=1,
-        incarnation=1,
-        state=state,
-        writer=PlacementWriter(state),
-        log=cast(Any, None),
-        find_topic=lambda topic_id: None,
-        spec=cast(Any, None),
-        tell=cast(Any, None),
-    )
+    leading = leading_of(Noting, state)
     async with trio.open_nursery() as nursery:
         await nursery.start(leading.run)
         await trio.sleep(1.0)
@@ -76,15 +83,11 @@ async def test_a_topic_that_is_deleted_while_a_hand_over_is_committed_ends_nobod
         leading._begin_work(FIRST, cast(Any, None))  # as when it is noted that there is no such topic any more
         return False
 
-    leading = GivingAway(
-        broker_id=1,
-        incarnation=1,
-        state=state,
-        writer=cast(Any, SimpleNamespace(change=delete_meanwhile)),
-        log=cast(Any, SimpleNamespace(partitions={}, moving={}, by_name={})),
-        find_topic=lambda topic_id: None,
-        spec=cast(Any, None),
-        tell=lambda broker_id, released: None,
+    leading = leading_of(
+        GivingAway,
+        state,
+        writer=SimpleNamespace(change=delete_meanwhile),
+        log=SimpleNamespace(partitions={}, moving={}, by_name={}),
     )
     await leading._hand_over(cast(Any, SimpleNamespace(topic_id=FIRST, name="t")), 0)
     assert leading._handed_over == {}
@@ -103,17 +106,7 @@ async def test_what_a_newer_version_has_written_does_not_end_who_is_to_lead_it(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It leads other partitions, too, while brokers are upgraded one by one."""
-    state = ClusterState(MemoryMetadataStore())
-    leading = Older(
-        broker_id=1,
-        incarnation=1,
-        state=state,
-        writer=PlacementWriter(state),
-        log=cast(Any, None),
-        find_topic=lambda topic_id: None,
-        spec=cast(Any, None),
-        tell=cast(Any, None),
-    )
+    leading = leading_of(Older, ClusterState(MemoryMetadataStore()))
     topic = cast(Any, SimpleNamespace(topic_id=FIRST, name="t"))
     await leading._work(topic, 0, Placement(1, 2, 1, 0))
     assert "t-0 can't come or go just now: a newer KafScale" in caplog.text
