@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kafscale.cli.connecting import INT64_MAX
 from kafscale.cli.output import iso_time
 from kafscale.errors import ConfigError
 from kafscale.outside import escaped_bytes, escaped_json
@@ -24,7 +25,6 @@ Formatter = Callable[[int, Record], bytes]
 
 _ESCAPES = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
 _FORMAT = re.compile(rb"%([kvhpotT%])")
-TIMESTAMP_MAX_MS = (1 << 63) - 1
 FORMAT_HELP = "%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T time, %% a percent sign"
 
 
@@ -53,7 +53,7 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
         own = [_header(pair) for pair in fields.get("headers", [])]
         key, value = _bytes_field(fields, "key"), _bytes_field(fields, "value")
         timestamp_ms = int(fields.get("timestamp", _now_ms()))
-        if abs(timestamp_ms) > TIMESTAMP_MAX_MS:
+        if abs(timestamp_ms) > INT64_MAX:
             raise ValueError("a timestamp has 64 bits")
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as exc:
         shown = line[:60].decode(errors="replace")
