@@ -1,7 +1,8 @@
 """Putting one segment of a newer generation into the place of others: what merging and compaction have in common.
 
     claim      does this broker still lead?
-    .kfs       put with If-None-Match, one generation above its sources, or above what an earlier attempt left there
+    .kfs       put with If-None-Match, one generation above its sources. What an earlier attempt left there is taken if
+               it is the same; otherwise this one goes a generation above that
     .index     put: the `.kfs` at this key is ours, so it is the one that goes with it
     claim      does it still lead?
     commit     in one step the manifest has the new segment instead of its sources, if they are still there
@@ -28,12 +29,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
 
 from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DamagedObject, PreconditionFailed, StoreUnavailable
+from kafscale.formats.footer_reading import read_footer_and_tail
 from kafscale.formats.manifest import Segment, fingerprint, segment_of
 from kafscale.formats.segment import Footer, encode_footer, encode_header
 from kafscale.log.bucket.deletion import Deleter
@@ -41,10 +44,11 @@ from kafscale.log.flush.upload import segment_key_of
 from kafscale.log.partition.partition import Partition
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
+from kafscale.store.paths import SegmentKey
 
 logger = logging.getLogger(__name__)
 
-GENERATIONS_TRIED_COUNT = 5  # each that is taken was written by an attempt that failed at its very end
+GENERATIONS_TRIED_COUNT = 5  # by one attempt; each that is taken was written by one that failed at its very end
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -61,6 +65,8 @@ class Rewriter:
     turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     reserved: set[Partition] = attrs.field(factory=set, init=False)
     on_released: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
+    # The generations up to which attempts may have left something, by base offset, until one of them is read.
+    _tried: WeakKeyDictionary[Partition, dict[int, int]] = attrs.field(factory=WeakKeyDictionary, init=False)
 
     async def settle(self, partition: Partition) -> None:
         """Wait until no segment of a partition that is leaving is being replaced; from then on none will be."""
@@ -107,24 +113,39 @@ class Rewriter:
     async def _put(
         self, partition: Partition, footer: Footer, body: Sequence[Buffer], first_generation: int
     ) -> Segment:
-        generation = first_generation
-        while True:
+        """Write both objects. What earlier attempts have left is never taken up below the last of them."""
+        attempts, base_offset = self._tried.setdefault(partition, {}), footer.identity.base_offset
+        first_generation = max(first_generation, attempts.get(base_offset, 0))
+        for generation in range(first_generation, first_generation + GENERATIONS_TRIED_COUNT):
             tried = attrs.evolve(footer, identity=attrs.evolve(footer.identity, generation=generation))
             key = segment_key_of(partition, tried.identity)
-            encoded = encode_footer(tried)
-            parts = [encode_header(tried), *body, encoded]
+            attempts[base_offset] = generation
             await self._confirm_lead()
-            try:
-                etag = await self.store.put_if_absent(key.key, parts)
-            except PreconditionFailed:
-                generation += 1
-                if generation == first_generation + GENERATIONS_TRIED_COUNT:
-                    raise
-                logger.info("%s is there from an earlier attempt: taking the next generation", key.key)
-                continue
-            await self.store.put(key.of_kind("index").key, [encoded])
-            await self._confirm_lead()
-            return segment_of(key, tried, fingerprint=fingerprint(size_of(parts), etag))
+            written = await self._put_kfs(key, tried, body)
+            if written is not None:
+                await self.store.put(key.of_kind("index").key, [encode_footer(tried)])
+                await self._confirm_lead()
+                del attempts[base_offset]
+                return segment_of(key, tried, fingerprint=written)
+            logger.info("%s is there from an earlier attempt: taking the next generation", key.key)
+        raise PreconditionFailed(f"{key.key} and what is before it are there from earlier attempts")
+
+    async def _put_kfs(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> int | None:
+        """Return the fingerprint of the object, put there now or by an attempt before; None if that was of another."""
+        parts = [encode_header(footer), *body, encode_footer(footer)]
+        try:
+            etag = await self.store.put_if_absent(key.key, parts)
+        except PreconditionFailed:
+            return await self._written_before(key, footer)
+        return fingerprint(size_of(parts), etag)
+
+    async def _written_before(self, key: SegmentKey, footer: Footer) -> int | None:
+        try:
+            found, part = await read_footer_and_tail(self.store, key)
+        except DamagedObject as exc:
+            logger.warning("what an earlier attempt has left can't be used: %s", exc)
+            return None
+        return fingerprint(part.object_size_bytes, part.etag) if found == footer else None
 
     async def _confirm_lead(self) -> None:
         """Return if this broker still leads. That the claim comes damaged says nothing of what is being rewritten."""

@@ -11,6 +11,7 @@ import trio
 
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
+from kafscale.formats.manifest import fingerprint
 from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.flush.flusher import PRESSED_SECONDS
 from kafscale.log.repair.verify_segment import check_segment
@@ -345,6 +346,55 @@ async def test_what_a_lost_reply_has_left_is_covered_by_the_next_generation(auto
     async with merging_log(store) as log:
         assert read_from(log) == [(0, 11, 2)]
         await check_values(log, count=12)
+
+
+async def test_a_merge_whose_index_can_not_be_written_leaves_one_object_however_often_it_is_tried(autojump_clock):
+    """Each attempt took another generation, and after five of them none was left until the next start."""
+    store = FaultyStore(MemoryStore())
+    async with merging_log(store) as log:
+        rule = store.fail(On("put", "*.index"), SlowDown)
+        await flushed(log, 10)
+        await trio.sleep(FAILED_MERGE_PAUSE_SECONDS * 9.5)
+        assert rule.met_count >= 9
+        assert [each for each in await kfs_of(store) if each[1]] == [(0, 1)]
+        store.heal()
+        await trio.sleep(FAILED_MERGE_PAUSE_SECONDS)
+        assert read_from(log) == [(0, 9, 1)]
+        info = await store.head(key_of(0, 1).key)
+        assert log.partition().manifest.segments[0].fingerprint == fingerprint(info.size_bytes, info.etag)
+        assert await read_index(store, key_of(0, 1)) == await read_footer(store, key_of(0, 1))
+        await check_values(log, count=10)
+
+
+async def test_merges_of_ever_more_segments_whose_index_can_not_be_written_take_one_generation_each(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with merging_log(store) as log:
+        rule = store.fail(On("put", "*.index"), SlowDown)
+        for count in (10, *[1] * 7):
+            await flushed(log, count)
+            await trio.sleep(FAILED_MERGE_PAUSE_SECONDS)
+        assert rule.met_count >= 8
+        store.heal()
+        await trio.sleep(FAILED_MERGE_PAUSE_SECONDS)
+        assert read_from(log) == [(0, 16, 8)]
+        await check_values(log, count=17)
+    async with merging_log(store) as log:
+        assert read_from(log) == [(0, 16, 8)]
+        await check_values(log, count=17)
+
+
+async def test_a_damaged_object_of_an_earlier_merge_is_not_taken(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with merging_log(store) as log:
+        rule = store.fail(On("put", "*.index"), SlowDown)
+        await flushed(log, 10)
+        await trio.sleep(FAILED_MERGE_PAUSE_SECONDS / 2)
+        assert rule.met_count
+        await store.put(key_of(0, 1).key, [b"damaged"])
+        store.heal()
+        await trio.sleep(FAILED_MERGE_PAUSE_SECONDS)
+        assert read_from(log) == [(0, 9, 2)]
+        await check_values(log, count=10)
 
 
 CRASH_POINTS = {
