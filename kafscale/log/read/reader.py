@@ -134,8 +134,7 @@ class LogReader:
         # Both move on while this one waits, but the answer tells of them as they were: nothing may be behind that.
         end_offset = partition.last_stable_offset if committed else partition.high_watermark
         while offset < end_offset:
-            if partition.closed:
-                raise KafkaError(partition.closed_error, f"{partition} was closed meanwhile")
+            _check_open(partition)
             selected = partition.select_tail(offset, max_bytes, end_offset)
             segment = None if selected else partition.manifest.find(offset)
             if selected:
@@ -297,16 +296,22 @@ class LogReader:
     async def find_timestamp(self, partition: Partition, timestamp_ms: int) -> FoundOffset | None:
         """The first record whose timestamp is not before `timestamp_ms`, in order of offset (ListOffsets).
 
-        Raises NotFound, DamagedObject, StoreError.
+        Raises NotFound, DamagedObject, StoreError, and KafkaError if the partition is closed meanwhile.
         """
         offset = partition.log_start_offset
         while True:  # each time anew: what was in the tail may be in a segment by now
+            _check_open(partition)
             found = None
             segment = partition.manifest.find(offset)
             if segment is not None:
                 if segment.max_timestamp_ms >= timestamp_ms:
                     try:
                         found = await self._find_in_segment(segment, offset, timestamp_ms)
+                    except NotFound:
+                        if not self._was_replaced(partition, segment):
+                            raise
+                        offset = max(offset, partition.log_start_offset)
+                        continue
                     except DamagedObject as exc:
                         await self._settle_damage(partition, segment, exc)
                         continue
@@ -348,15 +353,26 @@ class LogReader:
         """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none.
 
         None too, where Kafka tells an offset before the log start, as long as the largest timestamp known is that of a
-        deleted record whose batch or segment is still there. Raises NotFound, DamagedObject, StoreError.
+        deleted record whose batch or segment is still there. Raises as `find_timestamp`.
         """
         latest_ms = -1
         for segment in list(partition.manifest.segments):
             if segment.last_offset >= partition.log_start_offset:
-                latest_ms = max(latest_ms, await self._max_timestamp_ms(partition, segment))
+                try:
+                    latest_ms = max(latest_ms, await self._max_timestamp_ms(partition, segment))
+                except NotFound:
+                    if not self._was_replaced(partition, segment):
+                        raise
+                    return await self.find_max_timestamp(partition)
         for batch in partition.select_tail(partition.flushed_offset, ALL_BYTES):
             latest_ms = max(latest_ms, batch.max_timestamp_ms)
         return None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
+
+    def _was_replaced(self, partition: Partition, segment: Segment) -> bool:
+        """Tell whether others have taken the place of a segment that is gone, or it was deleted. Raises KafkaError."""
+        self.footers.forget(segment)
+        _check_open(partition)
+        return not partition.manifest.refers_to(segment.key)
 
     async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
         """-1 for a segment that is damaged for good."""
@@ -393,6 +409,11 @@ def _hole(partition: Partition, offset: int, until: int) -> Slices:
 def _are_pooled(selected: Sequence[TailBatch]) -> bool:
     """Tell whether memory has them all: the oldest batches are the first to give up their chunks."""
     return selected[0].lease is not None
+
+
+def _check_open(partition: Partition) -> None:
+    if partition.closed:
+        raise KafkaError(partition.closed_error, f"{partition} was closed meanwhile")
 
 
 def _has_moved(partition: Partition, segment: Segment, offset: int) -> bool:

@@ -1,12 +1,13 @@
 """Reading: the tail, segments by one ranged GET, the WAL, look-ups by time, and what moves while one reads."""
 
+import attrs
 import pytest
 import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
 from kafscale.formats.segment import HEADER
@@ -449,6 +450,95 @@ async def test_a_look_up_by_time_goes_on_in_the_segment_if_the_tail_is_flushed_m
         found = await log.log.reader.find_timestamp(partition, 5)
         assert partition.flushed_offset == 3
         assert found.offset == 2
+
+
+@pytest.mark.parametrize("held", ["get_tail", "get_range"])
+@pytest.mark.parametrize("look_up", ["find_timestamp", "find_max_timestamp"])
+async def test_a_segment_that_was_merged_during_a_look_up_by_time_is_looked_up_again(autojump_clock, look_up, held):
+    """The client was told KAFKA_STORAGE_ERROR, though nothing was lost."""
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), cache_bytes=0) as log:
+        partition, reader = log.partition(), log.log.reader
+        for number in range(6):
+            await log.append(partition, bytes(100), timestamps_ms=[number])
+            await log.log.flusher.flush_all()
+        merged = await merge_segments(log, range(6))
+        forget_footers(log)
+        gate = store.hold(On(held))
+        found = []
+
+        async def look() -> None:
+            if look_up == "find_timestamp":
+                found.append(await reader.find_timestamp(partition, 4))
+            else:
+                found.append(await reader.find_max_timestamp(partition))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await gate.wait_arrived(1)
+            partition.manifest = Manifest([merged])
+            await store.delete([key_at(offset).key for offset in range(6)])
+            gate.open()
+        assert [each.offset for each in found] == [4 if look_up == "find_timestamp" else 5]
+
+
+async def test_a_largest_timestamp_is_looked_up_again_if_segments_without_one_were_merged(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), cache_bytes=0) as log:
+        partition = log.partition()
+        for number in range(4):
+            await log.append(partition, bytes(100), timestamps_ms=[9 - number])
+            await log.log.flusher.flush_all()
+        merged = await merge_segments(log, [2, 3])
+        first, second, *others = partition.manifest.segments
+        unknown = [attrs.evolve(each, max_timestamp_ms=MAX_TIMESTAMP_UNKNOWN) for each in others]
+        partition.manifest = Manifest([first, second, *unknown])
+        forget_footers(log)
+        gate = store.hold(On("get_tail", key_at(2).key))
+        found = []
+
+        async def look() -> None:
+            found.append(await log.log.reader.find_max_timestamp(partition))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await gate.wait_arrived(1)
+            partition.manifest = Manifest([first, second, merged])
+            await store.delete([key_at(2).key, key_at(3).key])
+            gate.open()
+        assert [each.offset for each in found] == [0]
+
+
+async def test_a_segment_that_is_gone_for_good_is_not_found_by_a_look_up_by_time(autojump_clock):
+    async with memory_log(MemoryStore(), MemoryDisk(), cache_bytes=0) as log:
+        await flushed_batches(log, 3)
+        forget_footers(log)
+        await log.store.delete([key_at(0).key])
+        with pytest.raises(NotFound):
+            await log.log.reader.find_timestamp(log.partition(), 0)
+
+
+async def test_a_look_up_by_time_ends_if_its_topic_is_deleted_meanwhile(autojump_clock):
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), cache_bytes=0) as log:
+        partition = log.partition()
+        await flushed_batches(log, 3)
+        forget_footers(log)
+        gate = store.hold(On("get_tail"))
+        codes = []
+
+        async def look() -> None:
+            with pytest.raises(KafkaError) as refused:
+                await log.log.reader.find_timestamp(partition, 0)
+            codes.append(refused.value.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await gate.wait_arrived(1)
+            log.log.close_topic(TOPIC)
+            await store.delete([key_at(0).key])
+            gate.open()
+        assert codes == [UNKNOWN_TOPIC_OR_PARTITION]
 
 
 async def test_a_look_up_by_time_reads_only_the_rows_that_may_have_it(autojump_clock):
