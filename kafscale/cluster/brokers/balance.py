@@ -122,7 +122,7 @@ class Balance:
         return {
             each: record
             for each, record in self.state.live().items()
-            if (each == self.broker_id or self.liveness.is_heard(each)) and not record.is_leaving
+            if record.stays and (each == self.broker_id or self.liveness.is_heard(each))
         }
 
     def _led(

@@ -182,9 +182,8 @@ class _Plan:
 
     def _rows(self, brokers: Mapping[int, BrokerRecord], number: int) -> Mapping[str, bytes]:
         """Return the rows of placements that change."""
-        live = [broker_id for broker_id, record in sorted(brokers.items()) if record.state is BrokerState.LIVE]
-        live = [broker_id for broker_id in live if not brokers[broker_id].is_leaving]
-        heirs = [broker_id for broker_id in live if not brokers[broker_id].is_draining] or live
+        staying = [broker_id for broker_id, record in sorted(brokers.items()) if record.stays]
+        heirs = [broker_id for broker_id in staying if brokers[broker_id].may_lead] or staying
         heirs_with_stream = [broker_id for broker_id in heirs if brokers[broker_id].has_stream]
         from_whom = {
             broker_id

@@ -24,7 +24,7 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.records import BrokerState, Placement
+from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Told
 from kafscale.cluster.topics.index import Topic
@@ -166,8 +166,7 @@ class Leading:
     def _is_to_leave(self, placement: Placement) -> bool:
         """Tell whether another broker is named to lead that is there, and stays."""
         target = None if placement.target is None else self.state.brokers.get(placement.target)
-        is_there = target is not None and target.state is BrokerState.LIVE and not target.is_leaving
-        return is_there and placement.target != self.broker_id
+        return target is not None and target.stays and placement.target != self.broker_id
 
     async def _work(self, topic: Topic, index: int, placement: Placement) -> None:
         """Do one step; if it fails, it is tried again after a while, as the placement says then."""

@@ -85,9 +85,14 @@ class BrokerRecord:
         return found[-UNSETTLED_MAX_COUNT:]
 
     @property
+    def stays(self) -> bool:
+        """Tell whether it serves and is not being stopped: partitions may go to nobody else."""
+        return self.state is BrokerState.LIVE and not self.is_leaving
+
+    @property
     def may_lead(self) -> bool:
-        """Tell whether partitions may be given to this broker while it is live."""
-        return not (self.is_draining or self.is_leaving)
+        """Tell whether partitions should go to this broker: it stays, and is not to lead nothing."""
+        return self.stays and not self.is_draining
 
 
 @attrs.frozen(kw_only=True)
