@@ -134,6 +134,7 @@ async def build_services(
         several.balance.meter.partitions = log.partitions.values
     services.following = _following(services, lead)
     transactions.register(metrics)
+    leadership.register(metrics)
     groups.state_bytes.register(metrics)
     register_group_lag(services)
     return services

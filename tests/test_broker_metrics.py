@@ -27,7 +27,7 @@ ALWAYS = """
     start_restore_seconds start_restored_partitions superseded_batches tail_bytes throttle_seconds
     topic_bytes_in_total topic_bytes_out_total topic_records_in_total topic_records_out_total
     transactional_ids transactions_total hanging_transactions_total authentications_total ssl_handshakes
-    ssl_handshakes_total ssl_handshakes_failed_total
+    ssl_handshakes_total ssl_handshakes_failed_total internal_records_left_out_total
 """
 LOCAL_LOG = """
     spilled_bytes_total wal_bytes wal_entries_total wal_files wal_out_of_space wal_pending_entries

@@ -26,7 +26,7 @@ from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.hanging import Knowledge, Suspect, abort_hanging, known_to, open_in
 from kafscale.cluster.coordination.sending import MarkerSender
 from kafscale.cluster.coordination.state_records import decode_state, encode_state, end_marker, now_ms
-from kafscale.cluster.internal import Appended, EndEntry, Entry, InternalBatch, InternalLog, RecordsEntry
+from kafscale.cluster.internal import Appended, EndEntry, Entry, InternalBatch, InternalLog, LeftOut, RecordsEntry
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.coordinators import Loading, TransactionCoordinators
 from kafscale.cluster.transactions.outcome import Outcome, PartitionsReply, ProducerReply
@@ -86,17 +86,19 @@ class _Loader:
     """Takes the records of one partition; a `Loader` of `kafscale.cluster.internal`."""
 
     transactions: Transactions
-    partition: Partition
     loading: Loading
+    left_out: LeftOut = attrs.field(factory=LeftOut, init=False)
 
     def apply(self, batch: InternalBatch) -> None:
+        if batch.damage is not None:
+            self.left_out.note(batch.header.base_offset, batch.damage, batch.header.record_count)
         for record in batch.records:
             try:
                 state = decode_state(record)
                 if state is not None:
                     self.loading.apply(state)
             except (DecodeError, ValueError) as exc:
-                logger.error("%s: the record at offset %d is left out: %s", self.partition, record.offset, exc)
+                self.left_out.note(record.offset, exc)
 
     def finish(self) -> None:
         coordinator = self.transactions.coordinators.finish_loading(self.loading)
@@ -409,7 +411,7 @@ class Transactions:
     def begin_loading(self, partition: Partition) -> _Loader:
         self.coordinators.partition_count = max(self.partition_count(), partition.index + 1)
         self.resign(partition.index)
-        return _Loader(self, partition, self.coordinators.begin_loading(partition.index, partition.leader_epoch))
+        return _Loader(self, self.coordinators.begin_loading(partition.index, partition.leader_epoch))
 
     def resign(self, index: int) -> None:
         self.coordinators.resign(index)

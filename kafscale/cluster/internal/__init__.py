@@ -2,6 +2,7 @@
 
     entries       what is written: records, and the markers of transactions; several at once, with nothing between them
     loading       what a partition says, from the bucket and the log up to its end
+    left_out      what can't be read of that, which is told of and counted
     leadership    who keeps a partition's state is told to read it when this broker leads it, and to let go of it
 
 Entered by `InternalLog`, which writes, and `Leadership`, which reads. The coordinator of a group or of a transactional
@@ -12,6 +13,7 @@ the partition's leader epoch. What the records mean is not known here; their byt
 
 from kafscale.cluster.internal.entries import Appended, EndEntry, Entry, InternalLog, RecordsEntry
 from kafscale.cluster.internal.leadership import Keeper, Leadership, Loader
+from kafscale.cluster.internal.left_out import LeftOut
 from kafscale.cluster.internal.loading import InternalBatch, load
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "InternalLog",
     "Keeper",
     "Leadership",
+    "LeftOut",
     "Loader",
     "RecordsEntry",
     "load",

@@ -8,6 +8,7 @@ COORDINATOR_LOAD_IN_PROGRESS. It is told to resign, synchronously too, before an
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Protocol
@@ -15,12 +16,14 @@ from typing import Protocol
 import attrs
 import trio
 
+from kafscale.cluster.internal.left_out import LeftOut
 from kafscale.cluster.internal.loading import InternalBatch, load
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Metrics
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 
 logger = logging.getLogger(__name__)
@@ -30,7 +33,10 @@ RETRY_SECONDS = 1.0  # after a read that the retrying store has given up on
 
 
 class Loader(Protocol):
-    """What takes the contents of one partition, once."""
+    """What takes the contents of one partition, once. What it can't read it leaves out, and notes."""
+
+    @property
+    def left_out(self) -> LeftOut: ...
 
     def apply(self, batch: InternalBatch) -> None:
         """Take the next batch."""
@@ -58,6 +64,13 @@ class Leadership:
     _loads: dict[PartitionId, trio.CancelScope] = attrs.field(factory=dict, init=False)
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(LOADS_AT_ONCE_COUNT), init=False)
     _idle: Signal = attrs.field(factory=Signal, init=False)
+    _left_out: Counter[str] = attrs.field(factory=Counter, init=False)  # records, by topic
+
+    def register(self, metrics: Metrics) -> None:
+        """Show how much could not be read to whoever scrapes."""
+        help = "Records of internal topics that could not be read when their partition came here, and were left out."
+        name = "kafscale_internal_records_left_out_total"
+        metrics.counts(name, help, "topic", lambda: {topic: self._left_out[topic] for topic in self.keepers})
 
     @property
     def loading_count(self) -> int:
@@ -129,6 +142,7 @@ class Leadership:
                     async for batch in found:
                         loader.apply(batch)
                     loader.finish()
+                    self._tell_left_out(partition, loader.left_out)
             except KafkaError as exc:
                 if partition.closed:
                     logger.info("%s is not coordinated here any more: %s", partition, exc)
@@ -141,3 +155,13 @@ class Leadership:
                 logger.warning("%s can't be read, so what it coordinates has to wait: %s", partition, exc)
                 return False
         return True
+
+    def _tell_left_out(self, partition: Partition, left_out: LeftOut) -> None:
+        if left_out.count:
+            self._left_out[partition.topic] += left_out.count
+            logger.error(
+                "%s: %d records can't be read and are left out, as if they were not there; the first is at %s",
+                partition,
+                left_out.count,
+                left_out.first,
+            )

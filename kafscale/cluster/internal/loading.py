@@ -6,7 +6,6 @@ older ones that it has not been at yet: of the records of a key the last one cou
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 
 import attrs
@@ -19,8 +18,6 @@ from kafscale.log.read.reader import LogReader
 from kafscale.wire.control_records import EndMarker, parse_marker
 from kafscale.wire.records import BatchHeader, Record, batches, iterate_records, parse_header
 
-logger = logging.getLogger(__name__)
-
 READ_BYTES = 1 << 20  # by one read, which is one GET; Kafka: transactions.state.log.load.buffer.size, 5 MiB
 DECOMPRESSED_MAX_BYTES = 64 << 20  # of one batch; what coordinators write is not compressed
 RECORDS_PER_TURN = 256
@@ -30,20 +27,21 @@ RECORDS_PER_TURN = 256
 class InternalBatch:
     """One batch of an internal partition: records, or the `marker` that ends its producer's transaction.
 
-    The records of a batch whose header `is_transactional` count when a marker of its producer commits them.
+    The records of a batch whose header `is_transactional` count when a marker of its producer commits them. One that
+    can't be read has neither, and its `damage` says why.
     """
 
     header: BatchHeader
     records: Sequence[Record] = ()
     marker: EndMarker | None = None
+    damage: KafkaError | None = None
 
 
 async def load(reader: LogReader, partition: Partition) -> AsyncGenerator[InternalBatch, None]:
     """Iterate over all that a partition has, in order, up to its end as it is when the last batch has been taken.
 
-    Between the last batch and the end of the iteration nothing is awaited, so the caller misses nothing. A batch that
-    can't be read is left out, and told of in the log. Raises KafkaError if the partition is closed meanwhile,
-    DamagedObject, StoreError, StorageFailed.
+    Between the last batch and the end of the iteration nothing is awaited, so the caller misses nothing. Raises
+    KafkaError if the partition is closed meanwhile, DamagedObject, StoreError, StorageFailed.
     """
     offset = partition.log_start_offset
     records_count = 0
@@ -55,7 +53,7 @@ async def load(reader: LogReader, partition: Partition) -> AsyncGenerator[Intern
         assert slices is not None, "a read that may wait has no answer"
         try:
             end_offset = slices.end_offset
-            for batch in _parsed(slices.buffers, offset, partition):
+            for batch in _parsed(slices.buffers, offset):
                 records_count += len(batch.records) + 1
                 if records_count >= RECORDS_PER_TURN:
                     records_count = 0
@@ -77,18 +75,20 @@ async def _wait_durable(partition: Partition) -> None:
         await trio.sleep(1.0)
 
 
-def _parsed(buffers: Iterable[Buffer], offset: int, partition: Partition) -> Iterator[InternalBatch]:
+def _parsed(buffers: Iterable[Buffer], offset: int) -> Iterator[InternalBatch]:
     """The batches that have something at or behind `offset`."""
     for buffer in buffers:
         for view in batches(memoryview(buffer)):
             header = parse_header(view)
             if header.last_offset < offset:
                 continue
-            try:
-                if header.is_control:
-                    yield InternalBatch(header, marker=parse_marker(view, header))
-                else:
-                    records = list(iterate_records(view, max_decompressed_bytes=DECOMPRESSED_MAX_BYTES))
-                    yield InternalBatch(header, records)
-            except KafkaError as exc:
-                logger.error("%s: the batch at offset %d is left out: %s", partition, header.base_offset, exc)
+            yield _read(view, header)
+
+
+def _read(view: memoryview, header: BatchHeader) -> InternalBatch:
+    try:
+        if header.is_control:
+            return InternalBatch(header, marker=parse_marker(view, header))
+        return InternalBatch(header, list(iterate_records(view, max_decompressed_bytes=DECOMPRESSED_MAX_BYTES)))
+    except KafkaError as exc:
+        return InternalBatch(header, damage=exc)

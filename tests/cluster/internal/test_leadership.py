@@ -6,10 +6,11 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.internal import InternalBatch, InternalLog, Leadership, RecordsEntry, load
+from kafscale.cluster.internal import InternalBatch, InternalLog, Leadership, LeftOut, RecordsEntry, load
 from kafscale.config import Durability
 from kafscale.log.hand_over import acquire_partition, release_partition
 from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -28,8 +29,11 @@ class _Loader:
     keeper: Kept
     partition: Partition
     batches: list[InternalBatch] = attrs.field(factory=list)
+    left_out: LeftOut = attrs.field(factory=LeftOut)
 
     def apply(self, batch: InternalBatch) -> None:
+        if batch.damage is not None:
+            self.left_out.note(batch.header.base_offset, batch.damage)
         self.batches.append(batch)
 
     def finish(self) -> None:
@@ -191,8 +195,8 @@ async def test_a_topic_without_a_keeper_is_not_read(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_no_batch_of_records_is_left_out(autojump_clock, caplog):
-    kept = Kept()
+async def test_what_is_no_batch_of_records_is_left_out_told_of_once_and_counted(autojump_clock, caplog):
+    kept, metrics = Kept(), Metrics()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
         partition = log.partition(name=TOPIC)
         await write(log, b"a1")
@@ -201,8 +205,12 @@ async def test_what_is_no_batch_of_records_is_left_out(autojump_clock, caplog):
         view[batch.start + batch.size_bytes - len(b"damaged") - 2] = 0xFF  # the length of the value
         await round.wait()
         await write(log, b"b1")
-        await nursery.start(Leadership(log.log, {TOPIC: kept}).run)
-        await trio.sleep(1.0)
+        leadership = Leadership(log.log, {TOPIC: kept})
+        leadership.register(metrics)
+        await nursery.start(leadership.run)
+        await leadership.wait_loaded()
         assert kept.values() == [b"a1", b"b1"]
-        assert "left out" in caplog.text
+        assert caplog.text.count(f"{TOPIC}-0: 1 records can't be read and are left out") == 1
+        assert "the first is at offset 1: " in caplog.text
+        assert f'kafscale_internal_records_left_out_total{{topic="{TOPIC}"}} 1\n' in metrics.expose()
         nursery.cancel_scope.cancel()

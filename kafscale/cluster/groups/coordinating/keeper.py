@@ -13,7 +13,7 @@ import attrs
 
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.logged.loading import GroupsLoading
-from kafscale.cluster.internal import Appended, InternalBatch, InternalLog, RecordsEntry, load
+from kafscale.cluster.internal import Appended, InternalBatch, InternalLog, LeftOut, RecordsEntry, load
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.control_records import EndMarker
@@ -91,6 +91,10 @@ class _Loader:
 
     coordinator: GroupCoordinator
     loading: GroupsLoading
+
+    @property
+    def left_out(self) -> LeftOut:
+        return self.loading.left_out
 
     def apply(self, batch: InternalBatch) -> None:
         self.loading.apply(batch)

@@ -24,8 +24,8 @@ from kafscale.cluster.groups.logged.log_records import (
     read_record,
 )
 from kafscale.cluster.groups.records import GroupRecord, LoggedOffset, TopicPartition
-from kafscale.cluster.internal import InternalBatch
-from kafscale.errors import DamagedObject, DecodeError
+from kafscale.cluster.internal import InternalBatch, LeftOut
+from kafscale.errors import DecodeError
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.records import BatchHeader, Record
 
@@ -57,11 +57,15 @@ class _Place:
 
 @attrs.define(eq=False, repr=False)
 class GroupsLoading:
-    """What the records of a partition say so far. `skipped` counts those of kinds that are of no use here."""
+    """What the records of a partition say so far. `skipped` counts those of kinds that are of no use here.
+
+    `left_out` are those that can't be read.
+    """
 
     partition: int
     leader_epoch: int
     skipped: Counter[str] = attrs.field(factory=Counter, init=False)
+    left_out: LeftOut = attrs.field(factory=LeftOut, init=False)
     _groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
     # What open transactions have committed, by producer id
     _pending: dict[int, dict[_Place, LoggedOffset]] = attrs.field(factory=dict, init=False)
@@ -81,15 +85,16 @@ class GroupsLoading:
         return found
 
     def apply(self, batch: InternalBatch) -> None:
-        """Take the next batch of the partition. Raises DamagedObject."""
+        """Take the next batch of the partition."""
+        if batch.damage is not None:
+            self.left_out.note(batch.header.base_offset, batch.damage, batch.header.record_count)
         if batch.marker is not None:
             self._end_transaction(batch.marker)
         for record in batch.records:
             try:
                 self._take(record, batch.header)
             except DecodeError as exc:
-                place = f"__consumer_offsets-{self.partition}, the record at offset {record.offset}"
-                raise DamagedObject(f"{place}: {exc}") from exc
+                self.left_out.note(record.offset, exc)
 
     def _take(self, record: Record, header: BatchHeader) -> None:
         match change := read_record(record):

@@ -11,7 +11,9 @@ to the protocol that the group runs; a member that comes back says the rest agai
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -24,6 +26,9 @@ from kafscale.wire.internal_topics import CONSUMER_OFFSETS, decode_key, decode_v
 from kafscale.wire.internal_topics.groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from kafscale.wire.internal_topics.offsets import OffsetCommitKey, OffsetCommitValue
 from kafscale.wire.records import Record
+
+A = TypeVar("A")
+V = TypeVar("V")
 
 VERSION_WITH_EXPIRY = 1
 NO_EXPIRY = -1
@@ -123,13 +128,26 @@ def read_record(record: Record) -> Change:
     match key:
         case OffsetCommitKey():
             at = TopicPartition(key.topic, key.partition)
-            return OffsetChange(key.group, at, None if record.value is None else _read_offset(record.value))
+            return OffsetChange(key.group, at, _read(_read_offset, record.value, key.group))
         case GroupMetadataKey():
-            return GroupChange(key.group, None if record.value is None else _read_group(record.value))
+            return GroupChange(key.group, _read(_read_group, record.value, key.group))
         case _ if is_consumer_group_key(key):
-            return ConsumerGroupChange(key.group_id, read_log_record(key, record.value))
+            read = partial(read_log_record, key)
+            return ConsumerGroupChange(key.group_id, _of_group(key.group_id, read, record.value))
         case _:
             return OtherKey(key)
+
+
+def _read(read: Callable[[bytes], V], value: bytes | None, group_id: str) -> V | None:
+    return None if value is None else _of_group(group_id, read, value)
+
+
+def _of_group(group_id: str, read: Callable[[A], V], value: A) -> V:
+    """Read a value. Raises DecodeError, naming the group."""
+    try:
+        return read(value)
+    except DecodeError as exc:
+        raise DecodeError(f"group {group_id!r}: {exc}") from exc
 
 
 def _read_offset(data: bytes) -> OffsetAndMetadata:

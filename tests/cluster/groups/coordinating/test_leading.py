@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import Identity, Sync
 from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
@@ -19,6 +20,16 @@ from tests.devtools.groups import JOIN, SIMPLE
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 OFFSET = OffsetAndMetadata(offset=5, commit_timestamp_ms=0)
+NEWER = bytes.fromhex("0063")  # a value of a version that nobody knows
+JOIN_CONSUMERS = Heartbeat(
+    member_id="mine",
+    member_epoch=0,
+    rebalance_timeout_ms=60_000,
+    subscribed_topic_names=("t",),
+    owned={},
+    client_id="c",
+    client_host="/h",
+)
 
 
 @pytest.fixture
@@ -159,3 +170,35 @@ async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
     assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
     assert await coordinator.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert names(coordinator) == set()
+
+
+async def test_a_record_of_a_consumer_group_that_cannot_be_read_ends_nobody(
+    autojump_clock: MockClock, nursery: trio.Nursery, coordinator: GroupCoordinator, log: MemoryOffsetsLog
+) -> None:
+    """Each of its records in turn is of a newer version. Others of the partition are served, and members come anew."""
+    other = await stable_member(coordinator, "h")
+    first = await coordinator.consumer_heartbeat("g", JOIN_CONSUMERS).wait()
+    assert first.error_code == e.NONE
+    await trio.sleep(1)
+    every = [(partition, each) for partition in log.batches for each in log.read(partition)]
+    kinds = {record.key for _, batch in every for record in batch.records if record.key and b"g" in record.key}
+    assert len(kinds) > 3
+    for kind in kinds:
+        damaged = MemoryOffsetsLog()
+        for partition, batch in every:
+            damaged.append(
+                partition,
+                [
+                    attrs.evolve(each, value=NEWER) if each.key == kind and each.value else each
+                    for each in batch.records
+                ],
+            )
+        again = GroupCoordinator(damaged, GroupSettings(), draining=trio.Event())
+        await nursery.start(again.run)
+        damaged.load(again)
+        assert again.heartbeat("h", other.member_id, None, generation_id=1) == e.NONE
+        known = attrs.evolve(JOIN_CONSUMERS, member_epoch=first.member_epoch)
+        reply = await again.consumer_heartbeat("g", known).wait()
+        assert reply.error_code in (e.NONE, e.FENCED_MEMBER_EPOCH, e.UNKNOWN_MEMBER_ID, e.GROUP_ID_NOT_FOUND), kind
+        newcomer = attrs.evolve(JOIN_CONSUMERS, member_id="new")
+        assert (await again.consumer_heartbeat("g", newcomer).wait()).error_code == e.NONE, kind

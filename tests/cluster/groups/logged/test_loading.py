@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 import attrs
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,6 @@ from kafscale.cluster.groups.logged.log_records import group_record, offset_reco
 from kafscale.cluster.groups.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.internal import InternalBatch
 from kafscale.cluster.partitioning import coordinator_partition
-from kafscale.errors import DamagedObject
 from kafscale.wire import error_codes as e
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, iterate_records, parse_header
@@ -232,13 +230,47 @@ def test_of_a_consumer_group_the_last_record_of_each_key_is_kept_until_it_is_tak
     assert load([*steps, Write(tuple(map(log_record, gone)))]).groups == {}
 
 
-def test_a_record_that_cannot_be_read_is_named() -> None:
-    bad = Record(bytes.fromhex("0002000567726f7570"), bytes.fromhex("0063"))
-    loading = GroupsLoading(7, 1)
-    first, second = batches([Write((offset_record("g", PLACES[0], at(1)),) * 3), Write((bad,))])
-    loading.apply(first)
-    with pytest.raises(DamagedObject, match="__consumer_offsets-7, the record at offset 3: GroupMetadataValue"):
-        loading.apply(second)
+def test_a_record_that_cannot_be_read_is_left_out_and_no_other_one_with_it() -> None:
+    """It kept all groups of its partition without a coordinator. What is under its key before it holds."""
+    newer = attrs.evolve(offset_record("g", PLACES[0], at(2)), value=bytes.fromhex("0063"))
+    no_group = Record(bytes.fromhex("0002000567726f7570"), bytes.fromhex("0003"))
+    no_key = Record(bytes.fromhex("0001ffff"), b"")
+    first, other = offset_record("g", PLACES[0], at(1)), offset_record("h", PLACES[1], at(3))
+    loading = load([Write((first, newer)), Write((no_group, no_key, Record(None, b""), other))])
+    assert offsets_of(loading) == {("g", PLACES[0]): 1, ("h", PLACES[1]): 3}
+    assert loading.left_out.count == 4
+    assert loading.left_out.first == "offset 1: group 'g': OffsetCommitValue of version 99; known are 0 to 4"
+    later = offset_record("g", PLACES[0], at(4))
+    assert offsets_of(load([Write((first, newer, later))])) == {("g", PLACES[0]): 4}
+
+
+EVERY_KIND = [
+    offset_record("g", PLACES[0], at(1)),
+    group_record("h", GROUP),
+    *map(
+        log_record,
+        (
+            CoordinatorRecord(ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(epoch=1)),
+            CoordinatorRecord(
+                ConsumerGroupMemberMetadataKey("g", "m"),
+                ConsumerGroupMemberMetadataValue(client_id="c", client_host="h", subscribed_topic_names=("t",)),
+            ),
+        ),
+    ),
+]
+
+
+@given(st.data())
+def test_whatever_bytes_a_record_has_the_others_are_read(data: st.DataObject) -> None:
+    record = data.draw(st.sampled_from(EVERY_KIND))
+    key, value = bytearray(record.key or b""), bytearray(record.value or b"")
+    for part in (key, value):
+        for _ in range(data.draw(st.integers(0, 3))):
+            part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+        del part[data.draw(st.integers(0, len(part))) :]
+    other = offset_record("other", PLACES[2], at(3))
+    loading = load([Write((Record(bytes(key), bytes(value)), other))])
+    assert offsets_of(loading)["other", PLACES[2]] == 3
 
 
 # -- Which partitions are led here -----------------------------------------------------------------------------------
