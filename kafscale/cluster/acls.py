@@ -7,6 +7,7 @@ Keys of the store: `acls/<hash>`, of what a list says, so that one that is added
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,7 +17,7 @@ import trio
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
-from kafscale.errors import KafkaError
+from kafscale.errors import DamagedObject, KafkaError
 from kafscale.security.acl_index import AclIndex
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, PatternType, Permission, ResourceType
 from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
@@ -29,10 +30,16 @@ HOST_MAX_LENGTH: Final = 255
 
 _PREFIX = "acls/"
 
+logger = logging.getLogger(__name__)
+
 
 @attrs.define(eq=False, repr=False)
 class AclRegistry:
-    """All of them. Who follows them is called after they have been loaded or have changed."""
+    """All of them. Who follows them is called after they have been loaded or have changed.
+
+    One that a later version has written and that can't be read may deny anything to anybody: while there is one, nobody
+    but super users may do anything here.
+    """
 
     store: MetadataStore
     index: AclIndex = attrs.field(factory=AclIndex, init=False)
@@ -61,8 +68,10 @@ class AclRegistry:
             if (gone := self._by_key.pop(key, None)) is not None:
                 self.index.remove(gone)
         for key in filter(_is_ours, change.puts):
-            self._by_key[key] = added = decode(AclBinding, change.puts[key])
-            self.index.add(added)
+            if (added := self._follower.read(key, change.puts[key], _binding)) is not None:
+                self._by_key[key] = added
+                self.index.add(added)
+        self.index.may_deny_all = bool(self._follower.unreadable)
         for listener in self._listeners:
             listener()
 
@@ -158,6 +167,17 @@ def _check(binding: AclBinding) -> None:
     ):
         if not text or len(text) > most:
             raise KafkaError(INVALID_REQUEST, f"a {what} has 1 to {most} characters")
+
+
+def _binding(value: bytes) -> AclBinding | None:
+    """Read one; None for one that allows what only a later version knows. Raises DamagedObject if it may deny that."""
+    binding = decode(AclBinding, value)
+    if 0 not in (binding.resource_type, binding.pattern_type, binding.operation, binding.permission):
+        return binding
+    if binding.permission is not Permission.ALLOW:
+        raise DamagedObject(f"an access control list denies what is not known here: {value[:200]!r}")
+    logger.warning("an access control list allows what only a later version of KafScale knows: %r", value[:200])
+    return None
 
 
 def _key(binding: AclBinding) -> str:

@@ -9,8 +9,10 @@ Keys of the store: `client-quotas/client-id/<id>` and `client-quotas/default-cli
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -35,6 +37,8 @@ QUOTAS_MAX_COUNT = 10_000
 _PREFIXES = (CLIENT_PREFIX, OTHERS_PREFIX)
 
 Values = Mapping[str, float]  # by key
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -74,9 +78,13 @@ class ClientQuotas:
     def _apply(self, change: Change) -> None:
         by_entity = dict(self._by_entity)
         for key in filter(_is_quota, change.deletes):
-            by_entity.pop(QuotaEntity.parse(key), None)
+            if (entity := QuotaEntity.parse(key)) is not None:
+                by_entity.pop(entity, None)
         for key in filter(_is_quota, change.puts):
-            by_entity[QuotaEntity.parse(key)] = decode(dict[str, float], change.puts[key])
+            if (entity := QuotaEntity.parse(key)) is None:
+                logger.warning("%s limits what only a later version of KafScale knows, and nothing here", key)
+            elif (values := self._follower.read(key, change.puts[key], partial(decode, dict[str, float]))) is not None:
+                by_entity[entity] = values
         self._by_entity, self._limits = by_entity, _limits_of(by_entity)
         for listener in self._listeners:
             listener()

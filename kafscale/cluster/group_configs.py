@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -90,14 +91,19 @@ class GroupConfigs:
             self._in_force.pop(group_id, None)
         for key in filter(_is_ours, change.puts):
             group_id = key.removeprefix(_PREFIX)
-            configs = self._by_group[group_id] = decode(dict[str, str], change.puts[key])
-            self._in_force[group_id] = self._allowed(group_id, _parse(configs))
+            configs = self._follower.read(key, change.puts[key], partial(decode, dict[str, str]))
+            if configs is not None:
+                self._by_group[group_id] = configs
+                self._in_force[group_id] = self._allowed(group_id, configs)
 
-    def _allowed(self, group_id: str, wanted: GroupOverrides) -> GroupOverrides:
-        """Return what of it the broker's settings allow, which may be others now than when it was set."""
+    def _allowed(self, group_id: str, configs: Mapping[str, str]) -> GroupOverrides:
+        """Return what is in force: what this version knows, if its settings, which may be others now, allow it."""
+        if unknown := configs.keys() - GROUP_CONFIGS:
+            logger.warning("group %r has configs that only a later version knows: %s", group_id, sorted(unknown))
         try:
+            wanted = _parse({name: text for name, text in configs.items() if name in GROUP_CONFIGS})
             self.settings.times(wanted)
-        except ValueError as exc:
+        except (ValueError, KafkaError) as exc:
             logger.warning("group %r has the broker's times, as its own are not allowed now: %s", group_id, exc)
             return NO_OVERRIDES
         return wanted

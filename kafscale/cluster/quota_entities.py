@@ -79,17 +79,17 @@ class QuotaEntity:
         return OTHERS_PREFIX + "&".join(parts)
 
     @classmethod
-    def parse(cls, key: str) -> QuotaEntity:
-        """Read a key of the store."""
+    def parse(cls, key: str) -> QuotaEntity | None:
+        """Read a key of the store; None for an entity of a kind that only a later version knows."""
         if key == _DEFAULT_CLIENT:
             return cls(client_id=DEFAULT)
         if key.startswith(CLIENT_PREFIX):
-            return cls(client_id=key.removeprefix(_NAMED_CLIENT))
+            return cls(client_id=key.removeprefix(_NAMED_CLIENT)) if key.startswith(_NAMED_CLIENT) else None
         names: dict[str, Name] = {}
         for part in key.removeprefix(OTHERS_PREFIX).split("&"):
             kind, has_name, name = part.partition("=")
             names[kind] = unquote(name) if has_name else DEFAULT
-        return cls.of(names)
+        return cls.of(names) if names.keys() <= {USER, CLIENT_ID, IP} else None
 
 
 @attrs.frozen(kw_only=True)

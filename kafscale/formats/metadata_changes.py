@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NewerVersion
 
 VERSION = 1
 
@@ -102,7 +102,10 @@ def _decode_one(values: _Values) -> Transaction:
     try:
         version = values.data[values.position]
         if version != VERSION:
-            raise DamagedObject(f"a transaction of metadata has version {version}; only {VERSION} is known")
+            raise NewerVersion(
+                f"a transaction of metadata has version {version}, and only {VERSION} is known: start a later version "
+                "of KafScale"
+            )
         values.position += 1
         puts = {values.text(): values.value() for _ in range(values.length())}
         deletes = [values.text() for _ in range(values.length())]

@@ -26,7 +26,7 @@ import attrs
 from crc32c import crc32c
 
 from kafscale.buffers import Buffer, size_of
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.formats.metadata_changes import Transaction, decode_transaction, decode_transactions, encode_transaction
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.paths import NumberedKey
@@ -100,7 +100,9 @@ def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
     if magic != MAGIC:
         raise DamagedObject(f"{key}: is no checkpoint")
     if version not in (1, VERSION):
-        raise DamagedObject(f"{key}: checkpoint version {version} is not known, only 1 to {VERSION}")
+        raise NewerVersion(
+            f"{key}: checkpoint version {version} is not known, only 1 to {VERSION}: start a later version of KafScale"
+        )
     layout = _HEADER_1 if version == 1 else _HEADER
     body_start = layout.size + 4
     header, checksum, body = view[: layout.size], view[layout.size : body_start], view[body_start:]

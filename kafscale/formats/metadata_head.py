@@ -25,7 +25,7 @@ import attrs
 from crc32c import crc32c
 
 from kafscale.buffers import Buffer
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.store.paths import system_key
 
 MAGIC = b"KAFSHEAD"
@@ -117,7 +117,7 @@ def decode_head(key: str, data: Buffer) -> Head:
     _, version, epoch, kept_until, count = _HEADER.unpack_from(view)
     if version not in (VERSION, ENDED_VERSION):
         known = f"{VERSION} and {ENDED_VERSION}"
-        raise DamagedObject(f"{key}: version {version} is not known, only {known}: start a later version of KafScale")
+        raise NewerVersion(f"{key}: version {version} is not known, only {known}: start a later version of KafScale")
     checksum = crc32c(view[start:], crc32c(view[: _HEADER.size]))
     if checksum != int.from_bytes(view[_HEADER.size : start], "big"):
         raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")

@@ -74,8 +74,12 @@ class Found:
 
 @attrs.define(eq=False, repr=False)
 class AclIndex:
-    """A set of bindings. What is asked of it is asked by subjects that `subjects_of` makes."""
+    """A set of bindings. What is asked of it is asked by subjects that `subjects_of` makes.
 
+    `may_deny_all` says that there is another one, of which nothing else is known.
+    """
+
+    may_deny_all: bool = attrs.field(default=False, init=False)
     _bindings: dict[AclBinding, None] = attrs.field(factory=dict, init=False)  # in the order in which they came
     _patterns: dict[_PatternKey, dict[Subject, _Entries]] = attrs.field(factory=dict, init=False)
     _said_to: dict[tuple[ResourceType, Subject], dict[_Named, _Entries]] = attrs.field(factory=dict, init=False)
@@ -134,6 +138,8 @@ class AclIndex:
 
     def find(self, subjects: Collection[Subject], right: Right, name: str) -> Found:
         """Tell what is said of a right to the resource of this name."""
+        if self.may_deny_all:
+            return Found(allowed=False, denied=True, has_acls=True)
         bit = 1 << right.operation
         allowed, has_acls = False, False
         for pattern in self._about(right.resource_type, name):
@@ -167,6 +173,8 @@ class AclIndex:
 
         It is Kafka's `Authorizer.authorizeByResourceType`, where an operation implies no other one.
         """
+        if self.may_deny_all:
+            return False
         allowed = self._said(subjects, right, Permission.ALLOW)
         denied = self._said(subjects, right, Permission.DENY)
         if (PatternType.LITERAL, WILDCARD) in denied:

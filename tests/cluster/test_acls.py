@@ -7,13 +7,18 @@ import pytest
 
 from kafscale.cluster import acls
 from kafscale.cluster.acls import AclRegistry
-from kafscale.errors import KafkaError
-from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, Permission, ResourceType
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.errors import DamagedObject, KafkaError
+from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, Permission, ResourceType, Right
+from kafscale.security.authorizer import AclAuthorizer
+from kafscale.security.principals import Principal
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
 from tests.devtools.principals import binding
 
 READ = binding("alice", AclOperation.READ, ResourceType.TOPIC, "orders")
+READ_TOPIC = Right(AclOperation.READ, ResourceType.TOPIC)
 WRITE = binding("alice", AclOperation.WRITE, ResourceType.TOPIC, "orders")
 
 
@@ -80,3 +85,34 @@ async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await registry.create([READ, WRITE]) == [None, None]
     await registry.delete([AclFilter(operation=AclOperation.READ)])
     assert await registry.create([third]) == [None]
+
+
+async def test_one_that_a_later_version_has_written_ends_nobody_and_lets_nobody_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it denies can't be known. What is allowed that is not known here, nobody asks for here."""
+    store = MemoryMetadataStore()
+    registry = AclRegistry(store)
+    authorizer = AclAuthorizer(acls=registry.index, super_users=frozenset({"User:root"}))
+    registry.follow(authorizer.changed)
+    await registry.load()
+    await registry.create([READ])
+    alice, root = Principal("User", "alice"), Principal("User", "root")
+
+    def may(who: Principal) -> bool:
+        return authorizer.allows(who, "h", READ_TOPIC, "orders")
+
+    assert may(alice)
+    later = attrs.evolve(READ, operation=AclOperation.UNKNOWN)
+    await store.commit(Transaction(puts={"acls/1": encode(later)}))
+    assert may(alice)
+    assert "allows what only a later version" in caplog.text
+    await store.commit(Transaction(puts={"acls/2": encode(attrs.evolve(later, permission=Permission.DENY))}))
+    assert not may(alice)
+    assert not authorizer.allows_some(alice, "h", READ_TOPIC)
+    assert may(root)
+    assert list(registry.index) == [READ]
+    with pytest.raises(DamagedObject, match="denies what is not known here"):
+        await AclRegistry(store).load()
+    await store.commit(Transaction(deletes=["acls/2"]))
+    assert may(alice)

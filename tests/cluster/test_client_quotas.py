@@ -164,3 +164,17 @@ async def test_an_addresss_own_rate_goes_before_the_default() -> None:
     assert [quotas.connection_rate(each) for each in ("192.0.2.1", "192.0.2.2")] == [5, None]
     await quotas.alter([QuotaChange(entity=QuotaEntity(ip=DEFAULT), values={CONNECTION_CREATION_RATE: 2.0})])
     assert [quotas.connection_rate(each) for each in ("192.0.2.1", "192.0.2.2")] == [5, 2]
+
+
+async def test_what_only_a_later_version_knows_ends_nobody_and_limits_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """The quota of a user in a region was taken for that of the user."""
+    store = MemoryMetadataStore()
+    quotas = Quotas(store)
+    await quotas.load()
+    value = b'{"producer_byte_rate":1.0}'
+    later = ("quotas/user=alice&region=eu", "quotas/region", "client-quotas/group/g")
+    await store.commit(Transaction(puts=dict.fromkeys(later, value) | {"quotas/user=bob": b"[]"}))
+    assert not quotas.all()
+    assert quotas.limit("producer_byte_rate", "alice", "c") is None
+    assert all(key in caplog.text for key in (*later, "quotas/user=bob"))
+    await store.commit(Transaction(deletes=later))

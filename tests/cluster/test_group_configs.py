@@ -13,6 +13,8 @@ from kafscale.cluster import group_configs
 from kafscale.cluster.configs.definitions import ConfigSource
 from kafscale.cluster.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
 from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.topics.topics import NewConfigs
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -50,6 +52,25 @@ async def test_they_are_there_after_a_restart_and_what_was_removed_is_not() -> N
     for each in (configs, again):
         assert each.group_ids() == ["a/ü"]
         assert each.overrides == {"a/ü": GroupOverrides(session_timeout_ms=50_000)}
+
+
+async def test_configs_that_only_a_later_version_knows_end_nobody_and_what_is_known_is_in_force(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryMetadataStore()
+    configs = GroupConfigs(store)
+    await configs.load()
+    later = {SESSION_TIMEOUT: "50000", "consumer.new": "1"}
+    puts = {"group-configs/a": encode(later), "group-configs/b": encode({SESSION_TIMEOUT: "soon"})}
+    await store.commit(Transaction(puts=puts))
+    again = GroupConfigs(store)
+    await again.load()
+    for each in (configs, again):
+        assert each.overrides == {"a": GroupOverrides(session_timeout_ms=50_000), "b": NO_OVERRIDES}
+    assert "consumer.new" in caplog.text
+    (refused,) = await configs.alter([NewConfigs(name="a", overrides=lambda old: {**old, HEARTBEAT_INTERVAL: "6000"})])
+    assert refused is not None
+    assert refused.code == INVALID_CONFIG
 
 
 @pytest.mark.parametrize(

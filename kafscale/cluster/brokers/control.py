@@ -9,6 +9,9 @@ A controller that hears nothing of most brokers, of three or more, may be the on
 dead before it has heard of at least half of them, one that has just begun neither, and if that takes too long steps
 down, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
 If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself.
+
+Who can't read all that is known of brokers and placements, as a later version has written it, decides nothing, and
+leaves that to a broker of that version.
 """
 
 from __future__ import annotations
@@ -139,6 +142,9 @@ class Controller:
         await self._every(self.liveness.interval_seconds / LOOKS_COUNT, self._look_once)
 
     async def _look_once(self) -> None:
+        if self.state.unreadable:
+            await self._leave_to_others()
+            return
         if not self.is_mine and self._should_claim():
             await self._claim()
         if self.is_mine:
@@ -201,13 +207,20 @@ class Controller:
         counted = {*live, self.broker_id}  # this one may be away itself
         if not self._is_last_resort and _are_most(unheard, counted):
             if _are_most(lost, counted):
-                await self._step_down(controller, len(lost))
+                why = f"nothing is heard of {len(lost)} brokers, which are most"
+                await self._step_down(controller, f"{why}: another one may be the controller")
             return  # soon more is known
         self._is_last_resort = self._is_last_resort and _are_most(unheard, counted)
         away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
         await self.fail_over.run_once(controller, lost, [each for each in away if self.liveness.is_heard(each)])
 
-    async def _step_down(self, mine: ControllerRecord, lost_count: int) -> None:
+    async def _leave_to_others(self) -> None:
+        if self.is_mine:
+            assert self.state.controller is not None
+            why = f"{', '.join(self.state.unreadable)} can't be read here"
+            await self._step_down(self.state.controller, f"{why}: a broker of a later version is to be the controller")
+
+    async def _step_down(self, mine: ControllerRecord, why: str) -> None:
         async def plan(revision: int) -> Transaction | None:
             return self._transaction(revision, NOBODY, NOBODY) if self.state.controller == mine else None
 
@@ -215,7 +228,7 @@ class Controller:
         controller = self.state.controller
         self._vacancy = controller if controller is not None and controller.broker_id == NOBODY else None
         self._be_patient()
-        logger.warning("nothing is heard of %d brokers, which are most: another one may be the controller", lost_count)
+        logger.warning("this broker decides for the others no more, as %s", why)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -258,7 +271,7 @@ class Controller:
 
     async def _delete_streams(self) -> None:
         """Delete those that nobody needs any more; looks at the bucket only when another set of them is needed."""
-        if not self.is_mine:
+        if not self.is_mine or self.state.unreadable:  # the last may need some
             self._needed = None
             return
         needed, before = self.state.needed_streams(), self.state.next_number

@@ -18,6 +18,7 @@ import attrs
 
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.node import Endpoint
+from kafscale.errors import DamagedObject
 from kafscale.formats.placements import ROW_COUNT, row_key
 
 BROKERS = "brokers/"
@@ -192,6 +193,8 @@ def encode_row(placements: Sequence[Placement]) -> bytes:
 def decode_row(value: bytes) -> list[Placement]:
     """Return what `encode_row` was given. Raises DamagedObject."""
     row = decode(_Row, value)
+    if not len(row.leaders) == len(row.epochs) == len(row.decided_epochs) == len(row.decided_offsets):
+        raise DamagedObject(f"the metadata store holds a row of placements whose columns differ: {value[:200]!r}")
     columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
     return [
         Placement(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from functools import partial
 
 import attrs
 
@@ -35,7 +36,8 @@ class ClusterState:
 
     `placements` are by topic id, in order of index; `recovering` are the partitions that need earlier streams, `moving`
     those that are on their way to another broker.
-    `revision` grows with each change that concerns this.
+    `revision` grows with each change that concerns this. `unreadable` are the keys of what a later version has written
+    that this one can't read: it is here as it was before.
     """
 
     store: MetadataStore
@@ -52,8 +54,12 @@ class ClusterState:
     def __attrs_post_init__(self) -> None:
         self.follower = Follower(self.store, (BROKERS, CLUSTER, ASSIGNMENTS), self._apply, self._keys)
 
+    @property
+    def unreadable(self) -> Collection[str]:
+        return self.follower.unreadable
+
     async def load(self) -> None:
-        """Read everything from the metadata store."""
+        """Read everything from the metadata store. Raises DamagedObject if a later version has written some of it."""
         await self.follower.load()
 
     async def run(self) -> None:
@@ -124,23 +130,25 @@ class ClusterState:
                 topics[self._remove_row(key)] = None
             elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
                 self.brokers.pop(broker_id, None)
+        read = self.follower.read
         for key, value in change.puts.items():
             if key.startswith(ASSIGNMENTS):
-                topics[self._put_row(key, value)] = None
+                if (row := read(key, value, decode_row)) is not None:
+                    topics[self._put_row(key, row)] = None
             elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
-                self.brokers[broker_id] = decode(BrokerRecord, value)
+                if (record := read(key, value, partial(decode, BrokerRecord))) is not None:
+                    self.brokers[broker_id] = record
             elif key == CONTROLLER_KEY:
-                self.controller = decode(ControllerRecord, value)
+                self.controller = read(key, value, partial(decode, ControllerRecord)) or self.controller
             elif key == NEXT_NUMBER_KEY:
-                self.next_number = decode(int, value)
+                self.next_number = read(key, value, partial(decode, int)) or self.next_number
         self.revision += 1
         for tell in tuple(self.listeners):
             tell(topics.keys())
 
-    def _put_row(self, key: str, value: bytes) -> bytes:
+    def _put_row(self, key: str, row: Sequence[Placement]) -> bytes:
         topic_id, first = parse_row_key(key)
         placements = self.placements.setdefault(topic_id, [])
-        row = decode_row(value)
         placements[first : first + ROW_COUNT] = row
         for index, placement in enumerate(row, start=first):
             for partitions, has in ((self.recovering, placement.recover), (self.moving, placement.target is not None)):

@@ -42,6 +42,7 @@ def place_topics(state: ClusterState, draft: TopicDraft, transaction: Transactio
         first = len(row)
         row += [Placement(leader, number, number, 0) for leader in leaders]
         puts |= rows_of(topic.topic_id, row, range(first, len(row)))
+    state.follower.check_readable(puts)
     if puts:
         puts[NEXT_NUMBER_KEY] = encode(number + 1)
     planned_from = transaction.planned_from

@@ -66,7 +66,16 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.node import Endpoint
 from kafscale.cluster.topics.records import TOPICS, read_topic
 from kafscale.config import Durability, Settings
-from kafscale.errors import DeclaredDead, Fenced, NotFound, PlanOutdated, PreconditionFailed, StartupError
+from kafscale.errors import (
+    DamagedObject,
+    DeclaredDead,
+    Fenced,
+    NotFound,
+    PlanOutdated,
+    PreconditionFailed,
+    StartupError,
+    StoreUnavailable,
+)
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
@@ -204,9 +213,12 @@ class MembershipCheck(LeadCheck):
         await self.check_known()
 
     async def check_known(self) -> None:
-        """Look at what is known here already. Raises Fenced."""
+        """Look at what is known here already. Raises Fenced, StoreUnavailable if a later version has written it."""
         entry = await self.metadata.get(record_key(self.broker_id))
-        record = None if entry is None else decode(BrokerRecord, entry.value)
+        try:
+            record = None if entry is None else decode(BrokerRecord, entry.value)
+        except DamagedObject as exc:
+            raise StoreUnavailable(f"what others say of this broker can't be read here, upgrade it: {exc}") from exc
         if record is None or record.incarnation != self.incarnation:
             raise Fenced(f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded")
         if record.state is BrokerState.FENCED:
@@ -411,8 +423,9 @@ class _Newcomer:
 
     async def _first_registration(self, incarnation: int) -> Transaction:
         """Lead every topic that there is, and recover it from the log of the broker alone."""
-        settings = self.settings
-        transaction = await self._registration(ClusterState(self.local), incarnation)
+        settings, state = self.settings, ClusterState(self.local)
+        transaction = await self._registration(state, incarnation)
+        state.follower.close()
         puts = dict(transaction.puts)
         first = Placement(settings.broker_id, incarnation, UNDECIDED, 0, recover=(incarnation - 1,))
         defaults = BrokerDefaults.of(settings)

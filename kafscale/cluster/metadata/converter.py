@@ -27,5 +27,5 @@ def decode(cls: type[T], data: bytes) -> T:
     """The object that `encode` wrote. Raises DamagedObject."""
     try:
         return _converter.loads(data, cls)
-    except (BaseValidationError, StructureHandlerNotFoundError, ValueError, TypeError) as exc:
+    except (BaseValidationError, StructureHandlerNotFoundError, ValueError, TypeError, AttributeError) as exc:
         raise DamagedObject(f"the metadata store holds a value that is no {cls.__name__}: {data[:200]!r}") from exc

@@ -5,6 +5,9 @@ one of the store's, in order of revision, with those that others have committed;
 a caller has committed it finds in memory, and a commit whose caller was cancelled, or was told that its outcome is not
 known, is applied when it comes. What is there at the start is applied by the same function, as one change.
 
+What a later version has written and this one can't read (`read`) ends nobody who serves: memory keeps what was there
+before, and this broker changes nothing of it. A start refuses it.
+
 A store that is elsewhere may have forgotten changes before they have come here, as after an outage of the network. Then
 `run` lists everything, and what is different from memory is applied by the same function, as one change.
 
@@ -17,7 +20,8 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import attrs
 import trio
@@ -25,8 +29,18 @@ import trio
 from kafscale.cluster.metadata.base import Entry, MetadataStore, Transaction
 from kafscale.cluster.metadata.changes import Change, ChangeReader
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import ChangesForgotten, KafkaError, PlanOutdated, PreconditionFailed, StorageFull, StoreError
-from kafscale.wire.error_codes import REQUEST_TIMED_OUT
+from kafscale.errors import (
+    ChangesForgotten,
+    DamagedObject,
+    KafkaError,
+    PlanOutdated,
+    PreconditionFailed,
+    StorageFull,
+    StoreError,
+)
+from kafscale.wire.error_codes import INVALID_REQUEST, REQUEST_TIMED_OUT
+
+T = TypeVar("T")
 
 # Of a transaction, while others change again and again what it is planned from; whoever asked for it may try again.
 PLAN_ATTEMPTS_MAX_COUNT = 10
@@ -53,19 +67,31 @@ class _Pauses:
         self._ended_at = trio.current_time()
 
 
+class Read(Protocol):
+    """Decodes a value of a key; None where what is known of the key stays as it is (`Follower.read`)."""
+
+    def __call__(self, key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None: ...
+
+
+def read_all(key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None:
+    """Decode a value. Raises what that does."""
+    return decode(value)
+
+
 @attrs.define(eq=False, repr=False)
 class Follower:
     """Follows some prefixes of keys, each of which ends in `/`, from the moment it is made.
 
     `apply` gets every change that has such a key, with all of its keys. It must not wait; what it calls may submit
     changes, but a change is applied as a whole before the next one. `known_keys` tells the keys that memory has, of
-    those that may ever be deleted.
+    those that may ever be deleted. `unreadable` are keys whose value can't be read, and why.
     """
 
     store: MetadataStore
     prefixes: tuple[str, ...]
     _apply: Callable[[Change], None]
     _known_keys: Callable[[], Iterable[str]]
+    unreadable: dict[str, str] = attrs.field(factory=dict, init=False)
     _roots: frozenset[str] = attrs.field(init=False)
     _reader: ChangeReader = attrs.field(init=False)
     _applied_revision: int = attrs.field(init=False)
@@ -101,6 +127,10 @@ class Follower:
                     await pauses.sleep()
             return await self._list()
 
+    def close(self) -> None:
+        """Follow no more."""
+        self._reader.close()
+
     async def run(self) -> None:
         """List everything again whenever changes are forgotten before they were applied, until cancelled.
 
@@ -132,7 +162,7 @@ class Follower:
             self._reader = self.store.changes(self.store.revision, self._catch_up)
             entries = [entry for prefix in self.prefixes for entry in await self.store.list(prefix)]
             change = self._difference(entries, self._reader.take(), known_revision)
-            self._apply(change)
+            self._apply_change(change)
             self._applied_revision = change.revision
             self._is_loaded = True
         except BaseException:
@@ -156,11 +186,48 @@ class Follower:
                 puts[key] = change.puts[key]
         return Change(self._reader.revision, puts, [key for key in self._known_keys() if key not in present])
 
+    def read(self, key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None:
+        """Decode a value for `apply`; None if that can't be done: then what is known of the key stays as it is.
+
+        Raises DamagedObject while a start loads what there is.
+        """
+        try:
+            found = decode(value)
+        except DamagedObject as exc:
+            if not self._is_loaded:
+                raise DamagedObject(
+                    f"{key}: {exc}; start the version of KafScale that wrote it, or a later one"
+                ) from exc
+            self.unreadable[key] = str(exc)
+            logger.error(
+                "%s was written by a later version of KafScale, and this one can't read it: it stays here as it was "
+                "before, and can't be changed here, until this broker is upgraded: %s",
+                key,
+                exc,
+            )
+            return None
+        self.unreadable.pop(key, None)
+        return found
+
+    def check_readable(self, keys: Collection[str]) -> None:
+        """Raises KafkaError if one of these can't be read: to change it would undo what a later version has written."""
+        for key in self.unreadable.keys() & set(keys) if self.unreadable else ():
+            raise KafkaError(
+                INVALID_REQUEST,
+                f"{key} was written by a later version of KafScale: ask a broker of that version, or upgrade this one",
+            )
+
+    def _apply_change(self, change: Change) -> None:
+        for key in self.unreadable.keys() & set(change.deletes) if self.unreadable else ():
+            del self.unreadable[key]
+        self._apply(change)
+
     def _is_followed(self, key: str) -> bool:
         return key.startswith(self.prefixes)
 
     async def commit(self, transaction: Transaction) -> None:
-        """Return when it is durable and applied. Raises what the store does."""
+        """Return when it is durable and applied. Raises what the store does, and KafkaError as `check_readable`."""
+        self.check_readable((*transaction.puts, *transaction.deletes))
         try:
             revision = await self.store.commit(transaction)
         except (PreconditionFailed, StorageFull):
@@ -208,7 +275,7 @@ class Follower:
         try:
             for change in self._reader.drain():
                 if not self._roots.isdisjoint(change.roots):
-                    self._apply(change)
+                    self._apply_change(change)
                 self._applied_revision = change.revision
         except ChangesForgotten:
             self._fell_behind.set()

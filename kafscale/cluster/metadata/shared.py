@@ -15,6 +15,9 @@ write fails. What it refuses has been overtaken in any case: the one who expects
 The head is kept short. Whoever writes checkpoints says up to where they have everything (`kept_until`), and the next
 commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again what its
 data directory has had since the start before, which changes nothing; only then does it note how far it has come.
+
+What a broker can't read, as one of a later version has written it, or as a checkpoint is gone, is to it as if the
+bucket were away: it changes nothing, and goes on with what it leads.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from kafscale.cluster.metadata.log_first import LogFirst
 from kafscale.errors import (
     DamagedObject,
     Fenced,
+    NewerVersion,
     NotFound,
     PreconditionFailed,
     StoreError,
@@ -48,6 +52,7 @@ from kafscale.store.base import ObjectStore
 # While the store is away or others are always faster; then who commits is told that nothing is known of the outcome.
 ATTEMPTS_MAX_SECONDS = 30.0
 RETRY_SECONDS = 0.2
+UNREADABLE_SECONDS = 10.0  # for which what can't be read is not read again, unless it changes
 HEAD_MAX_BYTES = 8 << 20  # one that nobody trims; every commit writes it, so it is slow long before
 
 logger = logging.getLogger(__name__)
@@ -59,6 +64,15 @@ class _Seen:
 
     outcomes: Mapping[bytes, Outcome]
     is_complete: bool = True
+
+
+@attrs.frozen
+class _Unreadable:
+    """Why a head could not be taken, which one it was, and until when it is not tried again."""
+
+    reason: str
+    etag: str
+    until: float
 
 
 @attrs.define(eq=False, repr=False)
@@ -79,6 +93,7 @@ class SharedMetadataStore(LogFirst):
     kept_until: Callable[[], int] = attrs.field(default=lambda: 0, init=False)
     check_writer: Callable[[], Awaitable[None]] = attrs.field(default=trio.lowlevel.checkpoint, init=False)
     lost_race_count: int = attrs.field(default=0, init=False)
+    _unreadable: _Unreadable | None = attrs.field(default=None, init=False)
     _newest_told: int = attrs.field(default=0, init=False)  # revision; it only spares a look whether there is any
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
@@ -179,7 +194,7 @@ class SharedMetadataStore(LogFirst):
                 return await self._read()
             return await self._take_head(head, etag)
         except StoreError as exc:
-            if trio.current_time() >= give_up_at:
+            if trio.current_time() >= give_up_at or self._is_unreadable:
                 raise
             logger.warning("the metadata can't be changed, trying again: %s", exc)
             await trio.sleep(RETRY_SECONDS)
@@ -195,15 +210,33 @@ class SharedMetadataStore(LogFirst):
 
     async def _read(self) -> _Seen:
         found = await self._store.get(self._key)
+        if self._unreadable is not None and self._is_unreadable and self._unreadable.etag == found.etag:
+            raise StoreUnavailable(self._unreadable.reason)
         try:
             head = decode_head(self._key, found.data)
         except DamagedObject as exc:  # on its way, or for everybody: then all go on as if the bucket were away
-            raise StoreUnavailable(f"nobody knows what was committed: {exc}") from exc
+            raise self._unavailable(exc, found.etag, 0.0) from exc
         if head.claim is not None:
             raise Fenced(f"{self._key}: one broker has the bucket to itself again, by `kafscale brokers unshare`")
-        seen = await self._take_head(head, found.etag)
+        try:
+            seen = await self._take_head(head, found.etag)
+        except DamagedObject as exc:
+            raise self._unavailable(exc, found.etag, UNREADABLE_SECONDS) from exc
         self._newest_told = 0  # what was told that is not there is not true
+        self._unreadable = None
         return seen
+
+    @property
+    def _is_unreadable(self) -> bool:
+        return self._unreadable is not None and trio.current_time() < self._unreadable.until
+
+    def _unavailable(self, exc: DamagedObject, etag: str, seconds: float) -> StoreUnavailable:
+        """Note what can't be read, which is so for some seconds at least; tell of it once."""
+        reason = f"nobody knows what was committed: {exc}"
+        if self._unreadable is None or self._unreadable.reason != reason:
+            logger.error("this broker goes on with what it leads, and can't change the metadata, as %s", reason)
+        self._unreadable = _Unreadable(reason, etag, trio.current_time() + seconds)
+        return StoreUnavailable(reason)
 
     async def _take_head(self, head: Head, etag: str) -> _Seen:
         """Apply what is not applied yet."""
@@ -226,8 +259,15 @@ class SharedMetadataStore(LogFirst):
     async def _load(self, head: Head) -> None:
         """Begin with the newest checkpoint, which has everything that the head has not."""
         namespace = self._key.split("/")[1]
-        found = (await find_checkpoints(self._store, namespace)).newest
+        checkpoints = await find_checkpoints(self._store, namespace)
+        found = checkpoints.newest
         if found is None or found.position.epoch != head.epoch or found.position.number < head.kept_until:
-            raise DamagedObject(f"{self._key}: no checkpoint has the metadata up to revision {head.kept_until}")
+            for newer in checkpoints.damage:
+                if isinstance(newer, NewerVersion):
+                    raise newer
+            raise DamagedObject(
+                f"{self._key}: no checkpoint has the metadata up to revision {head.kept_until}; the controller writes "
+                "another one when something changes"
+            )
         await self._apply_all([await replacing_all(self.local, found)])
         self.applied = found.position

@@ -8,12 +8,14 @@ objects, and any other is decoded. To decode what had just been encoded was a th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.metadata.base import Change
 from kafscale.cluster.metadata.converter import decode
+from kafscale.cluster.metadata.follower import Read, read_all
 from kafscale.cluster.topics.index import Topic, TopicIndex
 from kafscale.cluster.topics.records import (
     DELETED_TOPICS,
@@ -42,7 +44,7 @@ class TopicState:
     """Topics, the log start offsets of their partitions, and the deleted topics, by their ids.
 
     `planned` is the transaction of this process that is under way, if there is one. `is_running` says that what there
-    was at the start is here: from then on no topic is refused.
+    was at the start is here: from then on no topic is refused. `read` reads values.
     """
 
     _defaults: BrokerDefaults
@@ -51,6 +53,7 @@ class TopicState:
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
     planned: Planned | None = attrs.field(default=None, init=False)
     is_running: bool = attrs.field(default=False, init=False)
+    read: Read = attrs.field(default=read_all, init=False)
 
     def apply(self, change: Change) -> list[TopicEvent]:
         """Make a change of the store; what it means to topics, in order. Raises StartupError as `read_topic`."""
@@ -66,15 +69,17 @@ class TopicState:
         offsets: dict[str, bytes] = {}
         for key, value in change.puts.items():
             if key.startswith(TOPICS):
-                events += self._put(self._topic(key, value))
+                if (topic := self.read(key, value, partial(self._topic, key))) is not None:
+                    events += self._put(topic)
             elif key.startswith(DELETED_TOPICS):
-                self.deleted[_deleted_id(key)] = self._deleted_topic(key, value)
+                if (deleted := self.read(key, value, partial(self._deleted_topic, key))) is not None:
+                    self.deleted[_deleted_id(key)] = deleted
             elif key.startswith(LOG_START_OFFSETS):
                 offsets[key] = value
         for key, value in offsets.items():  # when all topics are there
             topic_id, partition = parse_log_start_offset_key(key)
-            if topic_id in self.index.by_id:
-                self.log_start_offsets.setdefault(topic_id, {})[partition] = decode(int, value)
+            if topic_id in self.index.by_id and (offset := self.read(key, value, partial(decode, int))) is not None:
+                self.log_start_offsets.setdefault(topic_id, {})[partition] = offset
         return events
 
     def keys(self) -> Iterator[str]:

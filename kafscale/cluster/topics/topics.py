@@ -200,6 +200,7 @@ class TopicRegistry:
         self._state = TopicState(self.policy.defaults)
         prefixes = (TOPICS, LOG_START_OFFSETS, DELETED_TOPICS)
         self._follower = Follower(self.store, prefixes, self._apply, self._state.keys)
+        self._state.read = self._follower.read
 
     @property
     def _index(self) -> TopicIndex:

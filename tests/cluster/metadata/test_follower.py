@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import attrs
@@ -13,6 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.cluster.metadata import changes as changes_module
 from kafscale.cluster.metadata.base import Change, Entry, Transaction
 from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader
+from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import (
     LIST_PAUSE_LEAST_SECONDS,
     LIST_PAUSE_MOST_SECONDS,
@@ -20,8 +22,16 @@ from kafscale.cluster.metadata.follower import (
     Follower,
 )
 from kafscale.cluster.metadata.group_commit import CANCELLED_COMMIT_SECONDS, GroupCommit
-from kafscale.errors import ChangesForgotten, PreconditionFailed, StorageFull, StoreUnavailable
+from kafscale.errors import (
+    ChangesForgotten,
+    DamagedObject,
+    KafkaError,
+    PreconditionFailed,
+    StorageFull,
+    StoreUnavailable,
+)
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.error_codes import INVALID_REQUEST
 from tests.devtools.late_metadata import LateMetadataStore
 
 
@@ -332,3 +342,53 @@ async def test_submitted_changes_are_followed_before_their_submitters_are_called
     await nursery.start(store.run)
     await wait_all_tasks_blocked()
     assert seen == [{"r/a": b"1"}]
+
+
+@attrs.define(eq=False)
+class Numbers:
+    """What of a store begins with `r/`, as numbers."""
+
+    store: MemoryMetadataStore
+    held: dict[str, int] = attrs.field(factory=dict, init=False)
+    follower: Follower = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.follower = Follower(self.store, ("r/",), self.apply, self.held.keys)
+
+    def apply(self, change: Change) -> None:
+        for key in change.deletes:
+            self.held.pop(key, None)
+        for key, value in change.puts.items():
+            if (number := self.follower.read(key, value, partial(decode, int))) is not None:
+                self.held[key] = number
+
+
+async def test_what_only_a_later_version_can_read_stays_as_it_was_and_is_not_overwritten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ended the broker, in the middle of telling the others of the change."""
+    store = MemoryMetadataStore()
+    await put(store, "r/a", b"1")
+    numbers, behind = Numbers(store), Registry(store)
+    await numbers.follower.load()
+    await store.commit(Transaction(puts={"r/a": b"two", "r/b": b"2", "r/c": b"three"}))
+    assert numbers.held == {"r/a": 1, "r/b": 2}
+    assert behind.held["r/a"] == b"two"
+    assert numbers.follower.unreadable.keys() == {"r/a", "r/c"}
+    assert caplog.text.count("was written by a later version of KafScale") == 2
+    for refused in (Transaction(puts={"r/a": b"3"}), Transaction(deletes=["r/c"])):
+        with pytest.raises(KafkaError, match="written by a later version") as raised:
+            await numbers.follower.commit(refused)
+        assert raised.value.code == INVALID_REQUEST
+    await numbers.follower.commit(Transaction(puts={"r/b": b"4"}))
+    await store.commit(Transaction(puts={"r/a": b"5"}, deletes=["r/c"]))
+    assert not numbers.follower.unreadable
+    await numbers.follower.commit(Transaction(puts={"r/a": b"6"}))
+    assert numbers.held == {"r/a": 6, "r/b": 4}
+
+
+async def test_what_only_a_later_version_can_read_stops_a_start() -> None:
+    store = MemoryMetadataStore()
+    await put(store, "r/a", b"one")
+    with pytest.raises(DamagedObject, match=r"r/a: .* start the version of KafScale that wrote it"):
+        await Numbers(store).follower.load()

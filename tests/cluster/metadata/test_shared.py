@@ -10,10 +10,16 @@ import trio
 
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
-from kafscale.cluster.metadata.shared import ATTEMPTS_MAX_SECONDS, HEAD_MAX_BYTES, SharedMetadataStore
+from kafscale.cluster.metadata.shared import (
+    ATTEMPTS_MAX_SECONDS,
+    HEAD_MAX_BYTES,
+    UNREADABLE_SECONDS,
+    SharedMetadataStore,
+)
 from kafscale.errors import (
     DamagedObject,
     Fenced,
+    NewerVersion,
     NotFound,
     PlanOutdated,
     PreconditionFailed,
@@ -21,10 +27,11 @@ from kafscale.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kafscale.formats.metadata_head import Head, decode_head, encode_head, head_key
+from kafscale.formats.metadata_head import Head, HeadEntry, decode_head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
+from kafscale.store.versions import list_versions
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 
@@ -315,6 +322,62 @@ async def test_a_head_without_the_checkpoint_that_it_needs_is_damage(autojump_cl
         one.kept_until = lambda: 1
         await one.commit(put("b"))
         with pytest.raises(DamagedObject, match="up to revision 1"):
+            await made.join()
+
+
+async def test_who_runs_goes_on_without_the_checkpoint_that_it_needs_and_finds_it_when_it_is_there(
+    autojump_clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the broker, whatever it led."""
+    async with cluster() as made:
+        one, other = await made.join(), await made.join()
+        await one.commit(put("a"))
+        one.kept_until = lambda: 1
+        await one.commit(put("b"))
+        for _ in range(5):
+            with pytest.raises(StoreUnavailable, match="no checkpoint has the metadata up to revision 1"):
+                await other.refresh()
+        with pytest.raises(StoreUnavailable):
+            await other.commit(put("c"))
+        assert await contents(other) == {}
+        assert caplog.text.count("this broker goes on with what it leads") == 1
+        await made.write_checkpoint(one.local, one.applied, term=EPOCH + 1)
+        await trio.sleep(UNREADABLE_SECONDS)
+        await other.refresh()
+        await other.commit(put("c"))
+        assert await contents(other) == {"a": b"", "b": b"", "c": b""}
+
+
+@pytest.mark.parametrize("what", ["a head", "a transaction", "a checkpoint"])
+async def test_what_a_later_version_has_written_ends_nobody_who_runs_and_no_start_takes_it(
+    autojump_clock, what: str
+) -> None:
+    async with cluster() as made:
+        one, other = await made.join(), await made.join()
+        await one.commit(put("a"))
+        if what == "a head":
+            found = bytearray((await made.bucket.get(KEY)).data)
+            found[9] = 9
+            await made.bucket.put(KEY, [found])
+        elif what == "a transaction":
+            head = await made.head()
+            later = head.with_entries([HeadEntry(bytes(16), b"\x09")], 0)
+            await made.bucket.put(KEY, encode_head(later))
+        else:
+            await made.write_checkpoint(one.local, one.applied, term=EPOCH + 1)
+            (*_, key) = await list_versions(made.bucket, "default", "checkpoint")
+            found = bytearray((await made.bucket.get(key.key)).data)
+            found[9] = 9
+            await made.bucket.put(key.key, [found])
+            one.kept_until = lambda: 1
+            await one.commit(put("b"))
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="start a later version of KafScale"):
+                await other.refresh()
+        with pytest.raises(StoreUnavailable):
+            await other.commit(put("c"))
+        assert await contents(other) == {}
+        with pytest.raises(NewerVersion, match="start a later version of KafScale"):
             await made.join()
 
 
