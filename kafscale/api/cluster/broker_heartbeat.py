@@ -1,8 +1,8 @@
 """BrokerHeartbeat (63, KIP-631), version 0: another broker of the same bucket says that one of its incarnations runs.
 
 Kafka's brokers send it to the controller alone. Here the controller sends it to the others, too: the answer tells that
-they run. The controller is told what its sender has to do as well, in a field of our own. Version 1 has log directories
-that have failed (KIP-858); a broker here ends when its own has.
+they run. The controller is told what its sender has to do as well, in a field of our own, and answers with what all
+have. Version 1 has log directories that have failed (KIP-858); a broker here ends when its own has.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 
-def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> BrokerHeartbeatResponse:
+def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
     if services.heard_of is None:
-        return BrokerHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
-    is_current = services.heard_of(request)
-    return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
+        return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
+    return services.heard_of(request)
 
 
-API = Api(63, "BrokerHeartbeat", 0, 0, OwnHeartbeatRequest, BrokerHeartbeatResponse, handle)
+API = Api(63, "BrokerHeartbeat", 0, 0, OwnHeartbeatRequest, OwnHeartbeatResponse, handle)

@@ -33,7 +33,7 @@ from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -45,11 +45,11 @@ class Services:
 
     Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
-    tells and changes what is known of them. `heard_of` is to be told of heartbeats; it returns whether whoever sent one
-    may still act. `wait_awake` is to be waited for before an answer, as this process may have been suspended, and
-    raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the bucket lately that it may.
-    `following` reads what others lead, as far as it is in the bucket. `balance` tells what should move. `referrals`
-    remembers whom this broker has sent there.
+    tells and changes what is known of them. `heard_of` is to be told of heartbeats; it returns the answer, which tells
+    whether whoever sent one may still act. `wait_awake` is to be waited for before an answer, as this process may have
+    been suspended, and raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the bucket
+    lately that it may. `following` reads what others lead, as far as it is in the bucket. `balance` tells what should
+    move. `referrals` remembers whom this broker has sent there.
     """
 
     metrics: Metrics
@@ -81,7 +81,7 @@ class Services:
     mover: Mover | None = None
     membership: Membership | None = None
     following: Following | None = None
-    heard_of: Callable[[OwnHeartbeatRequest], bool] | None = None
+    heard_of: Callable[[OwnHeartbeatRequest], OwnHeartbeatResponse] | None = None
     balance: Balance | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True

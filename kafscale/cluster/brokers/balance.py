@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
+import trio
 
 from kafscale.cluster.brokers.liveness import Liveness
-from kafscale.cluster.brokers.loads import UNKNOWN, HeardLoads, Loads, by_topic
-from kafscale.cluster.brokers.placing import Move, moves_for_balance
+from kafscale.cluster.brokers.loads import FRESH_SECONDS, UNKNOWN, HeardLoads, Loads, by_topic
+from kafscale.cluster.brokers.placing import Move, Weights, moves_for_balance
 from kafscale.cluster.brokers.records import BrokerRecord, Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.config import BalanceBy
 from kafscale.formats.manifest import PartitionId
-from kafscale.log.load import BrokerLoad, LoadMeter
+from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad, LoadMeter
 
 PLANNED_MOST_COUNT = 1000  # moves that are told to whoever asks what would move
 
@@ -54,6 +56,8 @@ class Balance:
     meter: LoadMeter
     by: BalanceBy
     _heard: HeardLoads = attrs.field(factory=HeardLoads, init=False)
+    _surplus: Mapping[int, float] = attrs.field(factory=dict, init=False)
+    _surplus_at: float = attrs.field(default=-math.inf, init=False)
 
     def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
         """A broker tells its load; what nobody knows of by the metadata tells nothing."""
@@ -79,6 +83,21 @@ class Balance:
             return known or UNKNOWN
         load = self.meter.load()
         return Loads(by_topic(load.busiest.items()), {self.broker_id: load.of_others})
+
+    def surplus(self) -> Mapping[int, float]:
+        """Return what the partitions of each broker weigh beyond their number, where that is known lately."""
+        return self._surplus if trio.current_time() - self._surplus_at <= FRESH_SECONDS else {}
+
+    def take_surplus(self, surplus: Mapping[int, float]) -> None:
+        """The controller tells it."""
+        self._surplus, self._surplus_at = surplus, trio.current_time()
+
+    def weigh(self) -> Mapping[int, float]:
+        """Find it out, as the controller: anew when brokers have measured anew."""
+        if trio.current_time() - self._surplus_at >= SAMPLE_SECONDS:
+            placements, serving = self.state.placements, self._serving()
+            self.take_surplus(Weights.of(placements, serving, self.known_loads()).surplus(placements, serving))
+        return self._surplus
 
     def moves(self, max_count: int) -> Sequence[Move]:
         """Choose what should move now."""

@@ -12,14 +12,15 @@ placements changed: so who is to lead something looks at the head then, and not 
 An answer tells whether the sender may be what it says: not where it was declared dead, or another incarnation of it is
 known of, by the metadata or by a heartbeat.
 
-The controller is told every few seconds what its sender has to do (`kafscale.cluster.brokers.loads`).
+The controller is told every few seconds what its sender has to do (`kafscale.cluster.brokers.loads`), and answers with
+how that is shared out among all.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 import attrs
@@ -34,8 +35,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
 from kafscale.wire import error_codes
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
 WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
@@ -55,6 +55,10 @@ class Line(Protocol):
         """Close it."""
 
 
+def _not_told(_surplus: Mapping[int, float]) -> None:
+    pass
+
+
 Connect = Callable[[int, BrokerRecord], Awaitable[Line]]
 
 
@@ -65,7 +69,8 @@ class Heartbeats:
     `connect` opens a connection to a broker, of which it is given id and record. Raises ProtocolError, KafkaError,
     BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
     as far as it is known here, and `look_soon` has this broker look for one that is later. Without `connect` there are
-    no heartbeats, and so nobody is lost. `load` tells what this broker has to do.
+    no heartbeats, and so nobody is lost. `load` tells what this broker has to do, and `take_surplus` is told what all
+    have to do beyond the number of what they lead.
     """
 
     broker_id: int
@@ -76,6 +81,7 @@ class Heartbeats:
     revision: Callable[[], int]
     look_soon: Callable[[int], None]
     load: Callable[[], BrokerLoad]
+    take_surplus: Callable[[Mapping[int, float]], None] = _not_told
     _changed: Signal = attrs.field(factory=Signal, init=False)
     disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
     _latest: dict[int, int] = attrs.field(factory=dict, init=False)  # incarnations that are known of
@@ -189,7 +195,9 @@ class Heartbeats:
                 await self._changed.wait()
 
     async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> None:
-        response = await line.request(request, BrokerHeartbeatResponse)
+        response = await line.request(request, OwnHeartbeatResponse)
+        if response.surpluses and self._decides(broker_id):
+            self.take_surplus({each.broker_id: each.weight for each in response.surpluses})
         if response.error_code == error_codes.NONE and response.is_fenced:
             self.disowned_at = elapsed()
             # which ends this incarnation, if it is true and the bucket can be reached

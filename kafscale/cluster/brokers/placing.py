@@ -42,13 +42,23 @@ class Move:
     target: int
 
 
+def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:
+    """Count the partitions that each broker leads or, where one is to move, is to lead."""
+    counts: dict[int, int] = {}
+    for row in placements.values():
+        for each in row:
+            broker_id = each.leader if each.target is None else each.target
+            counts[broker_id] = counts.get(broker_id, 0) + 1
+    return counts
+
+
 def leaders_of_new(
     count: int, brokers: Collection[int], led: Mapping[int, float], of_topic: Mapping[int, int]
 ) -> list[int]:
     """Choose a leader for each of `count` new partitions of a topic.
 
     `led` is how many partitions each broker leads, or what they weigh, `of_topic` how many of this topic. There is at
-    least one broker.
+    least one broker. Nobody knows what they will have to do, so each weighs 1.
     """
     total, own = {each: led.get(each, 0) for each in brokers}, Counter(of_topic)
     chosen: list[int] = []
@@ -111,6 +121,13 @@ class Weights:
         topic_id, index = partition_id
         load = self.loads.busiest.get(topic_id, {}).get(index)
         return self.other(placements[topic_id][index].leader) if load is None else self._of(load)
+
+    def surplus(self, placements: Mapping[bytes, Sequence[Placement]], brokers: Collection[int]) -> dict[int, float]:
+        """Return what the partitions of each of these brokers weigh beyond their number; nothing without loads."""
+        if self.unit_bytes_per_second is None:
+            return {}
+        weights, counts = self.of_brokers(placements), leaders_count(placements)
+        return {each: weights.get(each, 0) - counts.get(each, 0) for each in brokers}
 
     def _of(self, bytes_per_second: float) -> float:
         unit = self.unit_bytes_per_second

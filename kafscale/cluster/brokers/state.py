@@ -182,13 +182,3 @@ def leaderless_count(state: ClusterState) -> int:
     """Count the partitions whose leader does not serve."""
     live = state.live()
     return sum(each.leader not in live for row in state.placements.values() for each in row)
-
-
-def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:
-    """Count the partitions that each broker leads or, where one is to move, is to lead."""
-    counts: dict[int, int] = {}
-    for row in placements.values():
-        for each in row:
-            broker_id = each.leader if each.target is None else each.target
-            counts[broker_id] = counts.get(broker_id, 0) + 1
-    return counts

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import attrs
 
-from kafscale.cluster.brokers.placing import leaders_of_new
+from kafscale.cluster.brokers.placing import leaders_count, leaders_of_new
 from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, record_key, rows_of
-from kafscale.cluster.brokers.state import ClusterState, leaders_count
+from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.topics.index import TopicDraft
@@ -17,13 +18,18 @@ from kafscale.formats.placements import topic_rows_prefix
 from kafscale.wire.error_codes import BROKER_NOT_AVAILABLE
 
 
-def place_topics(state: ClusterState, draft: TopicDraft, transaction: Transaction) -> Transaction:
+def place_topics(
+    state: ClusterState, surplus: Mapping[int, float], draft: TopicDraft, transaction: Transaction
+) -> Transaction:
     """Choose leaders among those that serve and are not being drained. Raises KafkaError if there are none to choose.
 
+    `surplus` is what the partitions of each broker weigh beyond their number; unless it has all, numbers count alone.
     The number of brokers is part of the plan: it is made anew where one has come or gone meanwhile.
     """
     brokers = [broker_id for broker_id, record in state.live().items() if record.may_lead]
-    led = Counter(leaders_count(state.placements))
+    counts = leaders_count(state.placements)
+    is_known = surplus.keys() >= set(brokers)
+    led = {each: counts.get(each, 0) + (surplus[each] if is_known else 0) for each in brokers}
     number = state.next_number
     puts: dict[str, bytes] = {}
     prefixes = list(transaction.delete_prefixes)
@@ -38,7 +44,8 @@ def place_topics(state: ClusterState, draft: TopicDraft, transaction: Transactio
             what = "No broker may lead new partitions: each is being drained or stopped."
             raise KafkaError(BROKER_NOT_AVAILABLE, what)
         leaders = leaders_of_new(new_count, brokers, led, Counter(each.leader for each in row))
-        led.update(leaders)
+        for each in leaders:
+            led[each] += 1
         first = len(row)
         row += [Placement(leader, number, number, 0) for leader in leaders]
         puts |= rows_of(topic.topic_id, row, range(first, len(row)))

@@ -148,6 +148,7 @@ async def join(
         revision=lambda: metadata.applied.number,
         look_soon=look_soon,
         load=meter.load,
+        take_surplus=balance.take_surplus,
     )
     calls = BrokerCalls(state, connect)
     telling = Telling(

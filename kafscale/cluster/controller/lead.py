@@ -38,7 +38,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -57,17 +57,22 @@ class Several:
     told: Told
     lease: Lease
 
-    def heard(self, request: OwnHeartbeatRequest) -> bool:
-        """Another broker has sent a heartbeat; tell whether that one may still act."""
+    def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+        """Another broker has sent a heartbeat; tell whether that one may still act, and what all have to do."""
         self.told.note(request.released)  # before anybody looks what is committed, and acts on it
         is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
+        response = OwnHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
         if is_current and request.load is not None:
             self.balance.take(request.broker_id, request.broker_epoch, load_of(request.load))
-        return is_current
+            if self.controller.is_mine:
+                weighed = self.balance.weigh().items()
+                response.surpluses = [Surplus(broker_id=broker_id, weight=weight) for broker_id, weight in weighed]
+        return response
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
-        return place_topics(self.state, draft, transaction)
+        surplus = self.balance.weigh() if self.controller.is_mine else self.balance.surplus()
+        return place_topics(self.state, surplus, draft, transaction)
 
     def is_beside(self, incarnation: int) -> bool:
         """Tell whether this may be the incarnation of a broker that serves; one may have begun a moment ago."""

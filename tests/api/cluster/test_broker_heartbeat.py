@@ -8,7 +8,7 @@ from kafscale.api.cluster.broker_heartbeat import API
 from kafscale.server.kafka.dispatch import UNCOUNTED
 from kafscale.wire import error_codes
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 from tests.devtools.memory_broker import memory_broker, memory_parts
 
 REQUEST = OwnHeartbeatRequest(
@@ -26,9 +26,9 @@ async def test_a_broker_alone_knows_of_no_other(autojump_clock: MockClock) -> No
 async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock: MockClock) -> None:
     heard: list[OwnHeartbeatRequest] = []
 
-    def hear(request: OwnHeartbeatRequest) -> bool:
+    def hear(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         heard.append(request)
-        return len(heard) > 1
+        return OwnHeartbeatResponse(is_caught_up=True, is_fenced=len(heard) == 1)
 
     async with memory_broker(memory_parts()) as running:
         running.broker.services.heard_of = hear

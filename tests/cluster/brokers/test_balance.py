@@ -18,7 +18,7 @@ from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.failing_over import _Plan
 from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.liveness import Liveness
-from kafscale.cluster.brokers.loads import UNKNOWN, Loads
+from kafscale.cluster.brokers.loads import FRESH_SECONDS, UNKNOWN, Loads
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.config import BalanceBy
@@ -103,6 +103,45 @@ async def test_a_hot_topic_is_spread_and_then_nothing_moves(autojump_clock: Mock
         assert traffic.leaders() == before
         counts = Counter(before)
         assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize("by", list(BalanceBy))
+async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(
+    autojump_clock: MockClock, by: BalanceBy
+) -> None:
+    """What is assigned to a broker stays there, and so it has more to do than the other one, which leads as many."""
+    async with running(machines(2), some_of(12, 2, 6), balance_by=by) as traffic:
+        await move(traffic.brokers[1], some_of(12, 2, 6), 1)
+        await trio.sleep(SETTLE_SECONDS)
+        assert await traffic.shares(10.0) == [2.0, 0.0]
+        assert Counter(traffic.leaders()) == {1: 6, 2: 6}
+        for number in range(6):
+            await create(traffic.brokers[1 + number % 2].broker, 1, f"new-{number}")
+            await trio.sleep(1.0)
+        expected = {1: 6, 2: 12} if by is BalanceBy.LOAD else {1: 9, 2: 9}
+        assert Counter(traffic.leaders()) == expected
+        await create(traffic.brokers[2].broker, 6, "spread")
+        await trio.sleep(1.0)
+        assert Counter(traffic.leaders()) == {each: count + 3 for each, count in expected.items()}
+
+
+async def test_what_all_have_to_do_is_forgotten_when_the_controller_tells_it_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    balance = Balance(
+        broker_id=1,
+        incarnation=1,
+        state=ClusterState(MemoryMetadataStore()),
+        liveness=Liveness(1.0),
+        meter=LoadMeter(),
+        by=BalanceBy.LOAD,
+    )
+    assert balance.surplus() == {}
+    balance.take_surplus({1: 2.0, 2: 0.0})
+    await trio.sleep(FRESH_SECONDS)
+    assert balance.surplus() == {1: 2.0, 2: 0.0}
+    await trio.sleep(1.0)
+    assert balance.surplus() == {}
 
 
 async def test_what_is_written_and_what_is_read_is_added_up(autojump_clock: MockClock) -> None:

@@ -21,7 +21,7 @@ from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, ReleasedPartition
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
 from tests.cluster.brokers.test_several import (
     MODES,
     SOON_SECONDS,
@@ -117,7 +117,7 @@ async def test_what_was_told_is_old_for_who_has_led_since(autojump_clock: MockCl
         assert hear is not None
         heard: list[OwnHeartbeatRequest] = []
 
-        def remember(request: OwnHeartbeatRequest) -> bool:
+        def remember(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
             heard.append(request)
             return hear(request)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,3 +200,13 @@ def test_nothing_is_evened_while_loads_are_not_known_yet() -> None:
 def test_new_leaders_are_chosen_by_weight() -> None:
     assert leaders_of_new(3, [1, 2], {1: 10.0, 2: 7.5}, {}) == [2, 1, 2]
     assert leaders_of_new(1, [1, 2], {1: 3.0, 2: 7.5}, {1: 1}) == [2]  # those of a topic are spread first
+
+
+def test_what_weighs_more_than_it_counts_is_what_has_load() -> None:
+    found = {TOPIC: [Placement(1, 0, 0, 0), Placement(1, 0, 0, 0)], OTHER: [Placement(2, 0, 0, 0)] * 30}
+    loads = Loads({TOPIC: {0: 20.0 * MIB}}, {2: 1.0 * MIB})
+    weights = Weights.of(found, (1, 2, 3), loads)
+    unit = weights.unit_bytes_per_second
+    assert unit is not None
+    assert weights.surplus(found, (1, 2, 3)) == pytest.approx({1: 20 * MIB / unit, 2: 30 * MIB / unit, 3: 0})
+    assert Weights.of(found, (1, 2, 3)).surplus(found, (1, 2, 3)) == {}

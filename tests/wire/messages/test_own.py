@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from kafscale.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -14,7 +14,7 @@ from kafscale.wire.messages.list_partition_reassignments import (
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from kafscale.wire.messages.own.balance import BalanceRequest, BalanceResponse
 from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 from kafscale.wire.schema import fields_of
 from tests.devtools.wire_messages import some_messages, versions_of
 
@@ -22,6 +22,7 @@ MESSAGES = [
     (EnrolledRequest, ListTransactionsRequest),
     (EnrolledResponse, ListTransactionsResponse),
     (OwnHeartbeatRequest, BrokerHeartbeatRequest),
+    (OwnHeartbeatResponse, BrokerHeartbeatResponse),
     (BalanceRequest, ListPartitionReassignmentsRequest),
     (BalanceResponse, ListPartitionReassignmentsResponse),
 ]

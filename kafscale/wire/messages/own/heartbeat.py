@@ -1,13 +1,14 @@
 """BrokerHeartbeat between brokers: what the sender has released, and for the controller, what it has to do.
 
-Who does not know these fields answers as to any heartbeat, and asks the bucket, or balances without them.
+The controller answers who tells that with what all have to do, for those who place new partitions. Who does not know
+these fields answers as to any heartbeat, and asks the bucket, or balances without them.
 """
 
 from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from kafscale.wire.messages.own import OWN_TAG
 from kafscale.wire.schema import Array, Nullable, wire
 
@@ -48,3 +49,16 @@ class Load:
 class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
     load: Load | None = wire(Nullable(Load), tag=OWN_TAG + 1, default=None)
+
+
+@attrs.define(kw_only=True)
+class Surplus:
+    """What the partitions of a broker weigh beyond their number (`kafscale.cluster.brokers.placing`)."""
+
+    broker_id: int = wire("int32")
+    weight: float = wire("float64")
+
+
+@attrs.define(kw_only=True)
+class OwnHeartbeatResponse(BrokerHeartbeatResponse):
+    surpluses: list[Surplus] = wire(Array(Surplus), tag=OWN_TAG, factory=list)
