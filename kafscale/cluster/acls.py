@@ -17,6 +17,7 @@ import trio
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
+from kafscale.concurrency.turns import Turns, in_turns
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.security.acl_index import AclIndex
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, PatternType, Permission, ResourceType
@@ -24,6 +25,7 @@ from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
 
 # All of them are in memory, a KiB each, and are looked at by every DescribeAcls. Kafka has no limit.
 ACLS_MAX_COUNT = 10_000
+FOUND_MAX_COUNT = 10 * ACLS_MAX_COUNT  # by the filters of one deletion together, each of which is told what it found
 RESOURCE_NAME_MAX_LENGTH: Final = 1024  # as of a group's id; topics have 249
 PRINCIPAL_MAX_LENGTH: Final = 1024
 HOST_MAX_LENGTH: Final = 255
@@ -89,7 +91,7 @@ class AclRegistry:
         async def plan(revision: int) -> Transaction | None:
             outcomes.clear()
             added: dict[str, AclBinding] = {}
-            for each in bindings:
+            async for each in in_turns(bindings):
                 outcomes.append(self._plan(each, added))
             return _transaction(revision, added=added) if added else None
 
@@ -108,7 +110,7 @@ class AclRegistry:
             return exc
         if binding not in self.index:
             key = _key(binding)
-            if len(self.index) + len(added.keys() | {key}) > ACLS_MAX_COUNT:
+            if key not in added and len(self.index) + len(added) >= ACLS_MAX_COUNT:
                 return KafkaError(POLICY_VIOLATION, f"there can't be more than {ACLS_MAX_COUNT:,} ACLs")
             added[key] = binding
         return None
@@ -121,13 +123,34 @@ class AclRegistry:
         found: list[list[AclBinding]] = []
 
         async def plan(revision: int) -> Transaction | None:
-            found.clear()
-            found.extend(self.matching(each) for each in filters)
-            gone = {_key(binding) for bindings in found for binding in bindings}
+            found[:] = await self._matching_each(filters)
+            gone = {_key(binding): None for bindings in found for binding in bindings}
             return _transaction(revision, gone=sorted(gone)) if gone else None
 
         async with self._changing:
             await self._follower.commit_planned(plan)
+        return found
+
+    async def _matching_each(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
+        """Return for each filter what it asks for, of those that there are now. Raises KafkaError POLICY_VIOLATION."""
+        bindings = list(self.index)
+        by_name: dict[str, list[AclBinding]] = {}
+        for each in bindings:
+            by_name.setdefault(each.resource_name, []).append(each)
+        turns, found, found_count = Turns(), list[list[AclBinding]](), 0
+        for wanted in filters:
+            asked_for: list[AclBinding] = []
+            name = None if wanted.pattern_type is PatternType.MATCH else wanted.resource_name
+            for each in bindings if name is None else by_name.get(name, ()):
+                await turns.step()
+                if wanted.matches(each):
+                    asked_for.append(each)
+            found.append(asked_for)
+            found_count += len(asked_for)
+            if found_count > FOUND_MAX_COUNT:
+                raise KafkaError(
+                    POLICY_VIOLATION, f"These filters ask for more than {FOUND_MAX_COUNT:,} ACLs, each counted."
+                )
         return found
 
 

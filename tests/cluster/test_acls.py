@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import attrs
 import pytest
+import trio
 
 from kafscale.cluster import acls
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, Permission, ResourceType, Right
 from kafscale.security.authorizer import AclAuthorizer
@@ -85,6 +89,88 @@ async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await registry.create([READ, WRITE]) == [None, None]
     await registry.delete([AclFilter(operation=AclOperation.READ)])
     assert await registry.create([third]) == [None]
+
+
+def many(count: int) -> list[AclBinding]:
+    return [attrs.evolve(READ, resource_name=f"t{number}") for number in range(count)]
+
+
+async def longest_turn(work: Callable[[], Awaitable[object]]) -> int:
+    """How many filters were held against a list at most before others ran."""
+    steps = longest = 0
+    matches = AclFilter.matches
+
+    def counted(wanted: AclFilter, binding: AclBinding) -> bool:
+        nonlocal steps, longest
+        steps += 1
+        longest = max(longest, steps)
+        return matches(wanted, binding)
+
+    async def run_beside() -> None:
+        nonlocal steps
+        while True:
+            steps = 0
+            await trio.lowlevel.checkpoint()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AclFilter, "matches", counted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_beside)
+            await work()
+            nursery.cancel_scope.cancel()
+    return longest
+
+
+async def test_many_filters_let_others_run_and_find_what_they_found() -> None:
+    """A thousand filters for ten thousand lists held up everybody for seconds."""
+    registry = AclRegistry(MemoryMetadataStore())
+    await registry.create(many(300))
+    filters = [
+        *(AclFilter(resource_name=f"t{number}") for number in range(0, 300, 2)),
+        AclFilter(principal="User:nobody"),
+        AclFilter(resource_name="t7", pattern_type=acls.PatternType.MATCH),
+        AclFilter(resource_name="t1", operation=AclOperation.WRITE),
+        AclFilter(resource_name="t2"),
+    ]
+    expected = [registry.matching(each) for each in filters]
+    found: list[list[AclBinding]] = []
+
+    async def delete() -> None:
+        found.extend(await registry.delete(filters))
+
+    assert await longest_turn(delete) <= 2 * STEPS_PER_TURN
+    assert found == expected
+    assert [len(each) for each in found[-5:]] == [1, 0, 1, 0, 1]
+    assert len(registry.index) == 300 - 150 - 1
+
+
+async def test_what_is_added_while_filters_look_is_looked_at_too() -> None:
+    store = MemoryMetadataStore()
+    registry, other = AclRegistry(store), AclRegistry(store)
+    await registry.load()
+    await other.load()
+    await registry.create(many(300))
+    found: list[list[AclBinding]] = []
+
+    async def delete() -> None:
+        found.extend(await registry.delete([AclFilter(), AclFilter()]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(delete)
+        nursery.start_soon(other.create, [WRITE])
+    assert [len(each) for each in found] in ([301, 301], [300, 300])
+    assert list(registry.index) == ([] if len(found[0]) == 301 else [WRITE])
+
+
+async def test_filters_that_find_very_much_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acls, "FOUND_MAX_COUNT", 5)
+    registry = AclRegistry(MemoryMetadataStore())
+    await registry.create(many(3))
+    with pytest.raises(KafkaError) as refused:
+        await registry.delete([AclFilter(), AclFilter()])
+    assert refused.value.code == POLICY_VIOLATION
+    assert len(registry.index) == 3
+    assert [len(each) for each in await registry.delete([AclFilter()])] == [3]
 
 
 async def test_one_that_a_later_version_has_written_ends_nobody_and_lets_nobody_in(

@@ -28,7 +28,7 @@ async def handle(services: Services, call: Call, request: CreateAclsRequest) -> 
     except KafkaError as exc:
         outcomes = [exc] * len(request.creations)
     else:
-        for binding, outcome in zip(bindings, outcomes, strict=True):
+        async for binding, outcome in in_turns(zip(bindings, outcomes, strict=True)):
             if outcome is None:
                 services.access.audit.changed("acl_created", call, acl=str(binding))
     return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
