@@ -26,6 +26,7 @@ import trio.testing
 from trio._core import _run as _trio_run
 
 from tests.devtools.processes import clock_skew_ns
+from tests.devtools.quick_trio import quickened
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
         _run_without_instruments()
         return await async_fn(*args)
 
-    with _determined(seed, clock):
+    with quickened(), _determined(seed, clock):
         return trio.run(run, clock=clock)
 
 

@@ -2,7 +2,6 @@
 
     process = Process("broker 1")
     PROCESS.set(process)                 in the first of its tasks; all that it starts inherit that
-    let_suspend()                        once, in the run
     process.suspend()                    from now on none of its tasks takes a step, whatever it waits for comes ...
     process.resume()                     ... and now they go on, as if nothing had happened
     process.clock_skew_ns = 10**9        `time.time_ns` is a second ahead for it
@@ -36,6 +35,9 @@ class Process:
     def suspend(self) -> None:
         """Let none of its tasks run from the next turn of the scheduler on."""
         self.is_suspended = True
+        runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+        if not isinstance(runner.runq, _RunQueue):  # which costs more than trio's own, so not from the beginning
+            runner.runq = cast(Any, _RunQueue(runner.runq))
 
     def resume(self) -> None:
         """Let them run again."""
@@ -60,12 +62,6 @@ class _RunQueue(deque[trio.lowlevel.Task]):
             process.hold(task)
         else:
             super().append(task)
-
-
-def let_suspend() -> None:
-    """Have this run of trio pass over the tasks of suspended processes."""
-    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
-    runner.runq = cast(Any, _RunQueue(runner.runq))
 
 
 def clock_skew_ns() -> int:

@@ -7,7 +7,7 @@ import time
 import trio
 
 from tests.devtools.determinism import run_seeded
-from tests.devtools.processes import PROCESS, Process, let_suspend
+from tests.devtools.processes import PROCESS, Process
 
 STEP_SECONDS = 1.0
 
@@ -23,7 +23,6 @@ def test_a_suspended_process_takes_no_step_until_it_goes_on() -> None:
     process, counts, others = Process(), list[float](), list[float]()
 
     async def run() -> None:
-        let_suspend()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count, process, counts)
             nursery.start_soon(count, Process(), others)
@@ -44,7 +43,6 @@ def test_a_process_that_ends_while_it_is_suspended_ends_when_it_goes_on() -> Non
     process, counts = Process(), list[float]()
 
     async def run() -> None:
-        let_suspend()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count, process, counts)
             await trio.sleep(1.5)

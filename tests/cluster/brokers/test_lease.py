@@ -29,7 +29,7 @@ from kafscale.wire.records import Record, build_batch
 from tests.cluster.brokers.test_fail_over import Cluster, cluster, topic_of
 from tests.cluster.brokers.test_group_fail_over import commit_offset, committed_offset, coordinator_of
 from tests.cluster.brokers.test_several import TOPIC, Machine, led_by, produce, until, values
-from tests.devtools.processes import PROCESS, Process, let_suspend, suspend_machine
+from tests.devtools.processes import PROCESS, Process, suspend_machine
 from tests.devtools.transactional_producer import NEW, Producer
 
 WAL = Durability.WAL
@@ -235,7 +235,6 @@ async def test_who_was_given_up_while_it_was_suspended_acknowledges_nothing_when
     autojump_clock: MockClock,
 ) -> None:
     """It has heard of nobody since, though all that it knows of that is older by a time in which it did not run."""
-    let_suspend()
     process = Process("broker 3")
     async with cluster(0) as running:
         slow = FaultyStore(running.bucket)

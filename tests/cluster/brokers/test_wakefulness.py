@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from kafscale.cluster.brokers.wakefulness import LOOK_MAX_SECONDS, PAUSE_SECONDS, Wakefulness
 from kafscale.errors import Fenced, StoreUnavailable
 from tests.devtools.determinism import run_seeded
-from tests.devtools.processes import PROCESS, Process, let_suspend, suspend_machine
+from tests.devtools.processes import PROCESS, Process, suspend_machine
 
 
 @attrs.define(eq=False)
@@ -61,7 +61,6 @@ def test_who_was_suspended_answers_when_it_has_looked_once(failure: Exception | 
             nursery.cancel_scope.cancel()
 
     async def run() -> None:
-        let_suspend()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve)
             await trio.sleep(1.0)

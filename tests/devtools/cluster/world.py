@@ -47,7 +47,6 @@ from tests.devtools.determinism import run_seeded
 from tests.devtools.event_log import EventLog
 from tests.devtools.history import History
 from tests.devtools.memory_broker import memory_settings
-from tests.devtools.processes import let_suspend
 from tests.devtools.simulated_broker import SimulatedBroker
 from tests.devtools.simulated_clients import PART_PROBABILITY
 from tests.devtools.simulation import COMPACTED, FORGETFUL
@@ -190,7 +189,6 @@ class ClusterSimulation:
 
     async def run(self) -> None:
         """Load and trouble; then let all be answered, and read everything back."""
-        let_suspend()
         self._context = copy_context()
         async with trio.open_nursery() as world:
             self._world = world
