@@ -237,7 +237,7 @@ class Connection:
                 self.arrival.recount()
             self._wake_writer()
             if self._over_limits() or self.pauses.reasons:
-                await self._wait_until_resumed()
+                await self._wait_until_resumed(may_end=True)
             if self.arrivals.must_wait(self.arrival):
                 with self.pauses.because(PauseReason.BUFFER):
                     await self.arrivals.wait_for_room(self.arrival)
@@ -477,14 +477,28 @@ class Connection:
         self.pauses.mute(until)
         self.last_active = max(self.last_active, until)  # it is silent as it was told to be
 
-    async def _wait_until_resumed(self) -> None:
-        """Wait until there is no reason to pause any more. What was read is answered meanwhile."""
+    async def _wait_until_resumed(self, *, may_end: bool = False) -> None:
+        """Wait until there is no reason to pause any more. What was read is answered meanwhile.
+
+        With `may_end` all that was read has been taken: then a client that is muted is waited for no longer than it is
+        there, unless it has sent more.
+        """
         self._work.set()
         self._end_group()
         self._update_pauses()
         self.arrivals.drop_favourite(self.arrival)
         with self.arrival.excused():
-            await self.pauses.wait_until_none()
+            if may_end and PauseReason.QUOTA in self.pauses.reasons:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._notice_end, nursery.cancel_scope)
+                    await self.pauses.wait_until_none()
+                    nursery.cancel_scope.cancel()
+            else:
+                await self.pauses.wait_until_none()
+
+    async def _notice_end(self, waiting: trio.CancelScope) -> None:
+        if await self.transport.wait_end():
+            waiting.cancel()
 
     # ---- writer -----------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, pieces, size_of
-from kafscale.server.kafka.transport import queued_bytes
+from kafscale.server.kafka.transport import queued_bytes, wait_end_of
 from kafscale.server.tls.secured_socket import FEED_MAX_BYTES, SecuredSocket
 from kafscale.store.file.open_files import FileRange, Sendable
 
@@ -81,6 +81,14 @@ class TlsTransport:
         # A part of the next record may be here already.
         least_bytes = min(len(buffer) - RECORD_MAX_BYTES, FEED_MAX_BYTES)
         return await self._receive(wanted, read, least_bytes)
+
+    async def wait_end(self) -> bool:
+        """Wait as any transport; a peer that says that it closes (close_notify) has sent something, and not ended."""
+        if self.secured.is_fed or self._has_ended or self._failure:
+            await trio.lowlevel.checkpoint()
+            return self._has_ended or self._failure is not None
+        self._set_low_water(1)
+        return await wait_end_of(self.secured.tcp)
 
     async def _receive(self, wanted: int, read: Callable[[int], int], least_bytes: int = 1) -> int:
         if self.secured.is_fed or self._has_ended or self._failure:

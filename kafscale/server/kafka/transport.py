@@ -43,6 +43,10 @@ class Transport(Protocol):
         """
         ...
 
+    async def wait_end(self) -> bool:
+        """Wait until there is something to receive, and tell whether that is the end of the stream. Takes nothing."""
+        ...
+
     async def send(self, buffers: Sequence[Sendable]) -> None:
         """Send all of them, in order."""
         ...
@@ -62,6 +66,18 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
     # turn of the event loop, and the last one behind MSG_MORE would wait for 200 ms.
     taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
     return taken
+
+
+async def wait_end_of(taken: socket.socket) -> bool:
+    """Wait until there is something to receive, and tell whether that is the end, or an error. Takes nothing."""
+    while True:
+        await trio.lowlevel.wait_readable(taken)
+        try:
+            return not taken.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return True
 
 
 def queued_bytes(queue: socket.socket) -> int:
@@ -90,6 +106,9 @@ class SocketTransport:
 
     async def receive_into(self, buffer: memoryview) -> int:
         return await self._received(partial(self.socket.recv_into, buffer))
+
+    async def wait_end(self) -> bool:
+        return await wait_end_of(self.socket)
 
     async def _received(self, receive: Callable[[], T]) -> T:
         while True:
@@ -175,6 +194,11 @@ class StreamTransport:
         data = await self.stream.receive_some(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    async def wait_end(self) -> bool:
+        """Wait for ever: there is no looking at what such a stream has."""
+        await trio.sleep_forever()
+        raise AssertionError("this is never reached")
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
         await self.stream.send_all(

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.records import fetch
 from kafscale.client.connection import Connection as Client
@@ -27,6 +28,7 @@ from kafscale.server.kafka.arrivals import SLOWEST_BYTES, STALL_SECONDS
 from kafscale.server.kafka.connection import ROOM_MAX_SECONDS, Connection
 from kafscale.server.kafka.dispatch import Dispatcher, Request
 from kafscale.server.kafka.dispatch import Reply as ServerReply
+from kafscale.server.kafka.transport import SocketTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -336,6 +338,37 @@ async def test_who_is_muted_is_nobody_whom_others_wait_for(running: MemoryBroker
     connection._mute(50)
     await connection._wait_until_resumed()
     assert connection.arrivals._favourite is None
+
+
+MUTED_SECONDS = 50
+PEER = Peer(host="127.0.0.1", port=1, listener_name="PLAINTEXT", reached_host="127.0.0.1", reached_port=2)
+
+
+@pytest.mark.parametrize("has_sent_more", [False, True])
+async def test_a_client_that_goes_while_it_is_muted_is_waited_for_only_if_it_has_sent_more(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, running: MemoryBroker, has_sent_more: bool
+) -> None:
+    """It held its place among the connections for as long as it had been told to hold back."""
+    take_frames = Connection._take_frames
+
+    async def take_too_much(connection: Connection, received_at: float) -> None:
+        await take_frames(connection, received_at)
+        connection._mute(MUTED_SECONDS * 1000)
+
+    monkeypatch.setattr(Connection, "_take_frames", take_too_much)
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        theirs = await trio.testing.open_stream_to_socket_listener(listener)
+        transport = SocketTransport.of(await listener.accept())
+        running.nursery.start_soon(running.broker.acceptor.serve, transport, PEER)
+        await theirs.send_all(_frame(18, 0))
+        assert await theirs.receive_some(), "it is answered all the same"
+        if has_sent_more:
+            await theirs.send_all(_frame(18, 0))
+        await theirs.aclose()
+        while running.broker.acceptor.connections:
+            await trio.sleep(0.1)
+        assert (trio.current_time() > MUTED_SECONDS) == has_sent_more
 
 
 def _frame(key: int, version: int, body: bytes = b"", *, flexible: bool = False) -> bytes:

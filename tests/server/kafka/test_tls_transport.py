@@ -528,3 +528,14 @@ async def test_closing_wakes_who_reads(authority: Authority) -> None:
         nursery.start_soon(receive)
         await trio.testing.wait_all_tasks_blocked()
         await ours.aclose()
+
+
+async def test_an_end_is_noticed_and_nothing_is_taken(authority: Authority) -> None:
+    async with connected(authority) as (ours, theirs):
+        await theirs.send_all(b"ab")
+        assert not await ours.wait_end()
+        assert await ours.receive(1) == b"a"
+        assert not await ours.wait_end()
+        assert await ours.receive(1) == b"b"
+        await trio.aclose_forcefully(theirs.transport_stream)
+        assert await ours.wait_end()

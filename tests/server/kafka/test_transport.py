@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,18 @@ async def test_very_many_buffers_let_others_run_meanwhile() -> None:
         assert turns >= 15
         nursery.cancel_scope.cancel()
     await transport.aclose()
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+async def test_the_end_is_noticed_and_nothing_is_taken(how: str) -> None:
+    ours, theirs = await _socket_pair()
+    transport = SocketTransport.of(theirs)
+    async with ours:
+        await ours.send_all(b"ab")
+        assert not await transport.wait_end()
+        assert await transport.receive(10) == b"ab"
+        if how == "reset":
+            ours.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await ours.aclose()
+        assert await transport.wait_end()
+        await transport.aclose()
