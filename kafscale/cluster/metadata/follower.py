@@ -184,7 +184,8 @@ class Follower:
             for key in filter(self._is_followed, change.puts):
                 present.add(key)
                 puts[key] = change.puts[key]
-        return Change(self._reader.revision, puts, [key for key in self._known_keys() if key not in present])
+        known = dict.fromkeys((*self._known_keys(), *self.unreadable))
+        return Change(self._reader.revision, puts, [key for key in known if key not in present])
 
     def read(self, key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None:
         """Decode a value for `apply`; None if that can't be done: then what is known of the key stays as it is.

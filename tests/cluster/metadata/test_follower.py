@@ -392,3 +392,20 @@ async def test_what_only_a_later_version_can_read_stops_a_start() -> None:
     await put(store, "r/a", b"one")
     with pytest.raises(DamagedObject, match=r"r/a: .* start the version of KafScale that wrote it"):
         await Numbers(store).follower.load()
+
+
+async def test_what_could_not_be_read_and_was_deleted_while_nobody_heard_of_it_is_forgotten(
+    autojump_clock, nursery: trio.Nursery
+) -> None:
+    store = LateMetadataStore()
+    numbers = Numbers(store)
+    await numbers.follower.load()
+    await put(store, "r/a", b"one")
+    await put(store, "r/b", b"two")
+    store.tell()
+    nursery.start_soon(numbers.follower.run)
+    assert numbers.follower.unreadable.keys() == {"r/a", "r/b"}
+    await store.commit(Transaction(deletes=["r/a"]))
+    store.forget()
+    await trio.sleep(LIST_PAUSE_MOST_SECONDS)
+    assert numbers.follower.unreadable.keys() == {"r/b"}
