@@ -16,7 +16,7 @@ from enum import Enum
 
 import attrs
 
-from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others
 from kafscale.cluster.node import Endpoint
 from kafscale.errors import DamagedObject
 from kafscale.formats.placements import ROW_COUNT, row_key
@@ -46,6 +46,7 @@ class BrokerState(Enum):
     FENCED = "fenced"
 
 
+@keeping_others
 @attrs.frozen(kw_only=True)
 class BrokerRecord:
     """A broker as the others know it.
@@ -56,7 +57,7 @@ class BrokerRecord:
     lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
     what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
     all of it is in segments. `unsettled` are the data directories of earlier incarnations that may still acknowledge,
-    as it has not waited for them yet.
+    as it has not waited for them yet. `others` is what a later version has added.
     """
 
     incarnation: int
@@ -72,6 +73,7 @@ class BrokerRecord:
     is_given_up: bool = False
     has_flushed: bool = False
     unsettled: tuple[str, ...] = ()
+    others: Mapping[str, object] = attrs.field(factory=dict)
 
     @property
     def may_fail_over(self) -> bool:

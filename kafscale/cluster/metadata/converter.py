@@ -1,19 +1,25 @@
 """Values of the metadata store: attrs objects to JSON and back, by one cattrs converter.
 
 A reader ignores keys that it does not know and a field with a default may be absent, so that values written by an
-earlier or a later version of KafScale can be read. Bytes are base85 text.
+earlier or a later version of KafScale can be read. Those of a class that is `keeping_others` it keeps. Bytes are base85
+text.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
+import attrs
+from cattrs import override
 from cattrs.errors import BaseValidationError, StructureHandlerNotFoundError
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.preconf.json import make_converter
 
 from kafscale.errors import DamagedObject
 
 T = TypeVar("T")
+C = TypeVar("C", bound=attrs.AttrsInstance)
 
 _converter = make_converter()
 
@@ -21,6 +27,29 @@ _converter = make_converter()
 def encode(obj: object) -> bytes:
     """An attrs object, or a plain list, mapping, text or number, as UTF-8 JSON."""
     return _converter.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def keeping_others(cls: type[C]) -> type[C]:
+    """Have values of an attrs class keep, in `others`, what a later version has added to them: a class decorator.
+
+    So a broker of the earlier version that changes something else writes it back as it was.
+    """
+    names = {field.name for field in attrs.fields(attrs.resolve_types(cls))}
+    read = make_dict_structure_fn(cls, _converter, others=override(omit=True))
+    write = make_dict_unstructure_fn(cls, _converter, others=override(omit=True))
+
+    def structure(value: Mapping[str, object], _: type[C]) -> C:
+        found: Any = read(value, cls)
+        others = {name: each for name, each in value.items() if name not in names}
+        kept: C = attrs.evolve(found, others=others) if others else found
+        return kept
+
+    def unstructure(value: Any) -> Mapping[str, object]:
+        return {**value.others, **write(value)}
+
+    _converter.register_structure_hook(cls, structure)
+    _converter.register_unstructure_hook(cls, unstructure)
+    return cls
 
 
 def decode(cls: type[T], data: bytes) -> T:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 import attrs
 import pytest
 
-from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others
 from kafscale.errors import DamagedObject
 
 
@@ -36,3 +39,22 @@ def test_unknown_keys_are_ignored_and_absent_ones_take_their_default() -> None:
 def test_damage_is_damaged_object(data: bytes) -> None:
     with pytest.raises(DamagedObject, match="Sample"):
         decode(Sample, data)
+
+
+@keeping_others
+@attrs.frozen(kw_only=True)
+class Kept:
+    name: str
+    count: int = 0
+    others: Mapping[str, object] = attrs.field(factory=dict)
+
+
+def test_what_a_later_version_has_added_is_written_back_where_it_is_to_be_kept() -> None:
+    later = b'{"name":"a","added":{"x":[1]},"count":1}'
+    found = decode(Kept, later)
+    assert found == Kept(name="a", count=1, others={"added": {"x": [1]}})
+    assert json.loads(encode(attrs.evolve(found, count=2))) == {"name": "a", "count": 2, "added": {"x": [1]}}
+    assert encode(Kept(name="a")) == b'{"name":"a","count":0}'
+    for damaged in (b"[]", b"1", b'{"count":1}'):
+        with pytest.raises(DamagedObject, match="Kept"):
+            decode(Kept, damaged)
