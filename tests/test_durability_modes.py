@@ -313,6 +313,42 @@ async def test_a_crash_that_leaves_the_disk_loses_nothing(autojump_clock, bucket
         machine = attrs.evolve(machine, disk=machine.disk.crash())
 
 
+async def test_few_objects_of_the_log_are_there_to_read_back_and_a_kill_in_a_flush_loses_none(autojump_clock, bucket):
+    """A bucket that answered at once had 2,000 and more, of as many seconds as two checkpoints and a flush took."""
+
+    async def objects_count() -> int:
+        async with aclosing(bucket.list("_kafscale/default/wal/")) as pages:
+            return sum([len(page) async for page in pages])
+
+    values: list[list[bytes]] = [[], []]
+    counts: list[int] = []
+
+    async def produce(count: int) -> None:
+        for number in range(count):
+            values[number % 2].append(b"%d" % number)
+            await first.produce(values[number % 2][-1], partition=number % 2)
+            await trio.sleep(0.05)
+            counts.append(await objects_count())
+
+    settings = {"s3_wal_flush_objects_count": 32, "flush_interval_seconds": 60.0}
+    async with running(Machine(bucket, tokens=16), Durability.S3_WAL, **settings) as first:
+        await first.create()
+        await produce(400)
+        assert max(counts) < 100
+        assert sum(counts) / len(counts) < 64
+        gate = bucket.hold(On("put_if_absent", "*.kfs"))
+        await produce(100)
+        assert gate.arrived_count == 2
+        await first.crash()
+    bucket.heal()
+    async with running(Machine(bucket), Durability.S3_WAL, **settings) as second:
+        assert [await second.values(partition) for partition in range(2)] == values
+        await trio.sleep(1200)
+        puts_count = bucket.count("put*")
+        await trio.sleep(1200)
+        assert bucket.count("put*") == puts_count, "an idle broker writes nothing"
+
+
 @pytest.mark.parametrize("durability", MODES)
 async def test_an_orderly_stop_leaves_everything_in_the_bucket(autojump_clock, bucket, durability):
     async with running(Machine(bucket), durability) as first:

@@ -102,6 +102,7 @@ def open_log(
         interval_seconds=settings.flush_interval_seconds,
         pacer=FlushPacer(settings.flush_objects_per_minute) if journal.keeps_entries else None,
         store_places_count=settings.s3_concurrency,
+        early_objects_count=settings.s3_wal_flush_objects_count,
     )
     deleter = Deleter(store=views.background, footers=reader.footers)
     rewriter = Rewriter(store=views.background, deleter=deleter, check_lead=check_lead or trio.lowlevel.checkpoint)

@@ -27,7 +27,7 @@ from kafscale.errors import KafkaError
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import Segment, segment_of
 from kafscale.formats.segment import HEADER, Footer, body_crc, build_footer, encode_footer, encode_header
-from kafscale.formats.wal_objects import START
+from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.flush.upload import segment_key_of
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_journal, open_log
@@ -168,7 +168,11 @@ async def memory_log(
     leader_epoch: int = 1,
     **settings: Any,
 ) -> AsyncIterator[MemoryLog]:
-    """Restore and run a log for the block. What is given back to the pool is overwritten at once."""
+    """Restore and run a log for the block. What is given back to the pool is overwritten at once.
+
+    `settings` may have `kept_until`, for `s3-wal`: metadata is kept elsewhere up to there.
+    """
+    kept_until: WalPosition = settings.pop("kept_until", START)
     chosen = memory_settings(**settings)
     metrics = Metrics()
     bucket_log = None
@@ -179,7 +183,7 @@ async def memory_log(
             epoch=leader_epoch,
             max_bytes=chosen.wal_max_bytes,
             on_durable=became_durable,
-            earlier=await take_over(store, chosen.namespace, leader_epoch, kept_until=START),
+            earlier=await take_over(store, chosen.namespace, leader_epoch, kept_until=kept_until),
         )
     log = open_log(
         chosen,

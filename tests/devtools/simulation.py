@@ -150,6 +150,7 @@ class Simulation:
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
             flush_interval_seconds=rng.choice([0.01, 0.02, 0.1, 1.0]),
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
+            s3_wal_flush_objects_count=Random(f"{self.seed} early flushes").choice([0, 8, 32]),
             segment_merge_bytes=rng.choice([0, 32 << 10, 256 << 10]),
             compaction_check_interval_seconds=rng.choice([0.5, 10.0]),
             cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),

@@ -52,6 +52,7 @@ from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import Versions, undisturbed
 
 FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
+CHECKPOINTS_PER_FLUSH = 4  # as what is flushed of the log is deleted behind the older of two checkpoints
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,9 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
         position=position,
         on_kept=_ignore if journal is None else journal.trim,
     )
+    if journal is not None and has_records(settings) and settings.s3_wal_flush_objects_count:
+        checkpointer.objects_max_count = settings.s3_wal_flush_objects_count / CHECKPOINTS_PER_FLUSH
+        journal.on_growth.append(checkpointer.note_growth)
     is_written = await _write_first(checkpointer, is_needed=journal is not None)
     if claimed.must_wait and is_written:
         await settle(store, settings.namespace, own)  # now that the bucket knows what had to be known of the wait
@@ -116,18 +120,22 @@ async def _claim(start: Start) -> Claimed:
 
 def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:
     """Make the log in the bucket of a start with this number; nothing is read or written yet."""
-    has_records = settings.durability is Durability.S3_WAL  # metadata alone is seldom changed, and waits for nothing
     return S3Wal(
         store=store,
         namespace=settings.namespace,
         epoch=epoch,
         interval_seconds=settings.s3_wal_interval_seconds,
-        min_interval_seconds=settings.s3_wal_min_interval_seconds if has_records else 0.0,
+        min_interval_seconds=settings.s3_wal_min_interval_seconds if has_records(settings) else 0.0,
         object_bytes=settings.s3_wal_bytes,
         max_bytes=settings.wal_max_bytes,
         on_durable=became_durable,
         is_stream=is_stream,
     )
+
+
+def has_records(settings: Settings) -> bool:
+    """Tell whether records are in the bucket's log, not metadata alone, which seldom changes and waits for nothing."""
+    return settings.durability is Durability.S3_WAL
 
 
 async def _write_first(checkpointer: Checkpointer, *, is_needed: bool) -> bool:

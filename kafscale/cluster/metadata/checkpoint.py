@@ -11,6 +11,7 @@ held the event loop for 0.38 s; a full checkpoint is 4 MB now, and holds it for 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -20,6 +21,7 @@ import trio
 from kafscale.buffers import Buffer, size_of
 from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Pair, Transaction
 from kafscale.cluster.metadata.changed_keys import ChangedKeys
+from kafscale.concurrency.signals import Signal
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_changes import encode_pairs
 from kafscale.formats.metadata_checkpoint import Checkpoint, CheckpointBody, encode_header, newest_checkpoint
@@ -102,12 +104,14 @@ class Checkpointer:
     """Writes the checkpoints of one epoch.
 
     `local` is what they are taken of, and `position` says up to where in the log it is complete. `on_kept` is told,
-    after each, up to where the log is no longer needed.
+    after each, up to where the log is no longer needed. One is written before its time where that is more than
+    `objects_max_count` objects behind: whoever writes the log calls `note_growth`.
     """
 
     versions: VersionWriter
     local: MetadataStore
     position: Callable[[], WalPosition]
+    objects_max_count: float = math.inf
     on_kept: Callable[[WalPosition], None] = lambda position: None
     _changed: ChangedKeys = attrs.field(init=False)
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -118,6 +122,7 @@ class Checkpointer:
     _changes_bytes: int = attrs.field(default=0, init=False)  # of all checkpoints of changes since then
     _revision: int = attrs.field(default=-1, init=False)  # up to which the last one has everything
     _has_ended: bool = attrs.field(default=False, init=False)
+    _is_behind: Signal = attrs.field(factory=Signal, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._changed = ChangedKeys(self.local)
@@ -127,14 +132,27 @@ class Checkpointer:
         self._has_ended = True
         self._changed.close()
 
+    def note_growth(self) -> None:
+        """The log has one more object."""
+        if self._written and self.position().number - self._written[-1].position.number > self.objects_max_count:
+            self._is_behind.set()
+
     async def run(self) -> None:
         """Write one whenever something has changed, until cancelled. A store that is away is waited for."""
         while True:
-            await trio.sleep(INTERVAL_SECONDS)
+            self._is_behind.clear()
+            with trio.move_on_after(INTERVAL_SECONDS):
+                await self._is_behind.wait()
+            await self._write_until_done()
+
+    async def _write_until_done(self) -> None:
+        while True:
             try:
                 await self.write_if_changed()
+                return
             except StoreError as exc:
                 logger.warning("the metadata has no newer checkpoint yet: %s", exc)
+            await trio.sleep(INTERVAL_SECONDS)
 
     async def write_if_changed(self) -> None:
         """Raises StoreError."""

@@ -125,7 +125,7 @@ class S3WalCheck:
             await self._check_run(epoch, found.numbers)
             for number, following in pairwise(found.numbers):
                 if following > number + 1:
-                    self._note(self._key(epoch, number), "came late: what follows it has been deleted")
+                    self._note(self._key(epoch, number), "is not needed: what follows it has been deleted")
             behind = [found.end] if found.has_fence else []
             for number in [*found.late_fences, *behind, *found.leftover]:
                 await self._check_other(epoch, number, found)

@@ -2,7 +2,8 @@
 
 One task per partition that is being flushed, in the flusher's nursery; a partition that has nothing to flush has no
 task and no timer. A partition is due when what it may flush is as large as a segment, or has waited for the flush
-interval, or when the pool runs short and it is among those that hold most; under `segment` durability at once.
+interval, or when the pool runs short and it is among those that hold most; under `segment` durability at once. Where
+the log is in the bucket it is also due when very many objects have been written to that since it began to wait.
 
 Where a write-ahead log keeps what waits, flushes by age are paced (`kafscale.log.flush.pacing`): with many partitions
 they wait for longer than the interval, the oldest first, so that their objects do not cost more than is wanted. The
@@ -32,7 +33,7 @@ import trio
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, StoreError
-from kafscale.log.flush.pacing import FlushPacer
+from kafscale.log.flush.pacing import FlushPacer, early_after
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import FetchWaiter, Partition
@@ -47,6 +48,17 @@ UPLOADING_MAX_FRACTION = 0.5  # of the pool, what uploads under way may hold
 PRESSED_SECONDS = 10.0  # since the pool ran short the last time: between two flushes of a load that fills it
 SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's price is that of a second of its upload
 CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may not be so any more when their turn comes
+
+
+@attrs.frozen
+class _Wait:
+    """How long a partition waits at most, and how many small objects the log had when it began to.
+
+    `until` is a time of trio's clock.
+    """
+
+    until: float
+    small_count: int
 
 
 @attrs.define(eq=False, repr=False)
@@ -106,7 +118,8 @@ class FlushReport:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Flusher:
-    """Owns a task per partition being flushed. `store_places_count` is as of `--s3-concurrency`, 0 for no limit.
+    """Owns a task per partition being flushed. `store_places_count` is as of `--s3-concurrency`, 0 for no limit, and
+    `early_objects_count` as of `--s3-wal-flush-objects`.
 
     Hears from the pool when that runs short, and from the journal when that has much to keep. A journal that keeps
     nothing has everything flushed at once; with one that is local, small tails are left to spilling.
@@ -118,10 +131,11 @@ class Flusher:
     interval_seconds: float
     pacer: FlushPacer | None
     store_places_count: int
+    early_objects_count: int = 0
     tasks_max_count: float = attrs.field(init=False)
     duration_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     failed_count: Counter = attrs.field(factory=Counter, init=False)
-    _waiting: dict[Partition, float] = attrs.field(factory=dict, init=False)  # until when, and in that order
+    _waiting: dict[Partition, _Wait] = attrs.field(factory=dict, init=False)  # in the order in which they are due
     _due: _DuePartitions = attrs.field(factory=_DuePartitions, init=False)
     _aged: set[Partition] = attrs.field(factory=set, init=False)  # of the due ones, those that only their age has made
     _flushing: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and what each holds of the pool
@@ -141,7 +155,7 @@ class Flusher:
             # A flush is two PUTs, so half of the places are left to fetches, and to a log that is in the bucket.
             self.tasks_max_count = max(1, self.store_places_count // 4)
         self.pool.on_pressure.append(self.relieve)
-        self.journal.on_crowded.append(self.wake)
+        self.journal.on_growth.append(self.note_growth)
 
     def register(self, metrics: Metrics) -> None:
         """Show flushes to whoever scrapes."""
@@ -160,7 +174,7 @@ class Flusher:
         if not self.journal.keeps_entries or partition.flushable_bytes >= partition.segment_bytes:
             self._make_due(partition)
         elif partition not in self._waiting and partition not in self._due:
-            self._waiting[partition] = trio.current_time() + self.interval_seconds
+            self._waiting[partition] = _Wait(trio.current_time() + self.interval_seconds, self.journal.small_count)
             if len(self._waiting) == 1:
                 self._wake.set()
 
@@ -170,9 +184,10 @@ class Flusher:
         self._relieved_at = trio.current_time()
         self._wake.set()
 
-    def wake(self) -> None:
-        """The write-ahead log has become crowded."""
-        self._wake.set()
+    def note_growth(self) -> None:
+        """The write-ahead log has got more; this is `Journal.on_growth`."""
+        if self._waiting and (self.journal.is_crowded or self._is_early(next(iter(self._waiting.values())))):
+            self._wake.set()
 
     def forget(self, partition: Partition) -> None:
         """The partition is closed. A flush of it that is under way goes on, without effect."""
@@ -274,14 +289,14 @@ class Flusher:
         now = trio.current_time()
         crowded = self.journal.is_crowded
         while self._waiting:
-            partition, due_at = next(iter(self._waiting.items()))
-            if (
+            partition, wait = next(iter(self._waiting.items()))
+            if self._is_early(wait) or (
                 crowded
                 and len(self._due) < CROWDED_DUE_MAX_COUNT
-                and (due_at <= now or _begins_in_a_sealed_file(partition))
+                and (wait.until <= now or _begins_in_a_sealed_file(partition))
             ):
                 self._make_due(partition)
-            elif due_at <= now and (self.pacer is None or self.pacer.is_ready(now, len(self._aged))):
+            elif wait.until <= now and (self.pacer is None or self.pacer.is_ready(now, len(self._aged))):
                 self._aged.add(partition)
                 self._make_due(partition)
             else:
@@ -291,12 +306,17 @@ class Flusher:
             for partition in self._largest():
                 self._make_due(partition)
 
+    def _is_early(self, wait: _Wait) -> bool:
+        """Tell whether the log has got so many objects that the flush is not put off until it is time for it."""
+        dirty_count = len(self._waiting) + len(self._due) + len(self._flushing)
+        return self.journal.small_count - wait.small_count >= early_after(self.early_objects_count, dirty_count)
+
     def _next_look_at(self) -> float:
         """Return when time alone makes another partition due."""
-        due_at = next(iter(self._waiting.values()), math.inf)
-        if self.pacer is None or due_at == math.inf:
-            return due_at
-        return max(due_at, self.pacer.ready_at(trio.current_time(), len(self._aged)))
+        if not self._waiting:
+            return math.inf
+        due_at = next(iter(self._waiting.values())).until
+        return due_at if self.pacer is None else max(due_at, self.pacer.ready_at(trio.current_time(), len(self._aged)))
 
     def _begin(self, partition: Partition) -> bool:
         """Count a partition among those being flushed; False if so many are that it must wait."""

@@ -1,10 +1,14 @@
-"""How many objects flushes may put into the bucket in a minute: `--flush-objects-per-minute`.
+"""How many objects flushes may put into the bucket: in a minute, and beside those of a write-ahead log that is there.
 
-A bucket of tokens, one for each object. A sixth of the minute's objects may come at once, so that a dozen partitions
-that are due together go together; the others come in evenly. So there are never more than that many in any minute.
+In a minute, `--flush-objects-per-minute`: a bucket of tokens, one for each object. A sixth of the minute's objects may
+come at once, so that a dozen partitions that are due together go together; the others come in evenly. So there are
+never more than that many in any minute.
 
 Only flushes by age ask. All others spend tokens too, down to a debt of one bucketful, so that the sum is kept where it
 can be; a quarter of the rate is left to flushes by age whatever the others take, or old batches would never get out.
+
+Beside the log, `early_after`: who reads the log back asks for each of its objects, so partitions are flushed before
+their time where many have been written since, and what that costs is in proportion to what the log costs.
 
 May not import anything of KafScale but metrics.
 """
@@ -18,9 +22,21 @@ import attrs
 from kafscale.metrics import Counter, Metrics
 
 OBJECTS_PER_FLUSH = 2  # .kfs and .index
+LOG_PUTS_PER_EARLY_PUT = 4
 BURST_FRACTION = 1 / 6
 LEFT_TO_AGE_FRACTION = 1 / 4
 ROUNDING_SECONDS = 1e-6
+
+
+def early_after(wanted_count: int, dirty_count: int) -> float:
+    """Return how many small objects of the log a partition's oldest record may be back before it is flushed early.
+
+    `wanted_count`, or eight for each partition that has something to flush if that is more: each flush is two PUTs, so
+    early ones add a quarter to those of the log at most. Infinitely many if 0 are wanted.
+    """
+    if not wanted_count:
+        return math.inf
+    return max(wanted_count, LOG_PUTS_PER_EARLY_PUT * OBJECTS_PER_FLUSH * dirty_count)
 
 
 @attrs.define(eq=False, repr=False)

@@ -35,8 +35,9 @@ class FlushOnAppend:
     is_full: ClassVar[bool] = False
     is_crowded: ClassVar[bool] = False
     pending_count: ClassVar[int] = 0
+    small_count: ClassVar[int] = 0
     tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
-    on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     _waiting: defaultdict[object, _Waiting] = attrs.field(factory=lambda: defaultdict(_Waiting), init=False)
 
     def append(self, entry: WalEntry) -> Round:

@@ -154,8 +154,12 @@ class Journal(EntryJournal, Protocol):
         """Tell whether more should be flushed than is."""
 
     @property
-    def on_crowded(self) -> list[Callable[[], None]]:
-        """Whoever is in this list is called when it has got more to keep while it is crowded."""
+    def small_count(self) -> int:
+        """Count the small objects that it has written: who reads the log back asks for each. 0 of a log on a disk."""
+
+    @property
+    def on_growth(self) -> list[Callable[[], None]]:
+        """Whoever is in this list is called when it has one more object, or more to keep while it is crowded."""
 
     @property
     def pending_count(self) -> int:

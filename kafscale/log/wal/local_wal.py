@@ -100,7 +100,7 @@ class Wal(LogJournal):
 
     `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
     It must not raise. Where there is a `lease`, it is put off while that is not good, and so are the rounds. Whoever is
-    in `on_crowded` is called when a file has been begun, or can't be, while the log `is_crowded`.
+    in `on_growth` is called when a file has been begun, or can't be, while the log `is_crowded`.
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
@@ -115,7 +115,8 @@ class Wal(LogJournal):
     waiting_max_count: int = WAITING_MAX_COUNT
     sync_interval_seconds: float = 0.002
     is_local: ClassVar[bool] = True
-    on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    small_count: ClassVar[int] = 0
+    on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     files: LocalFiles = attrs.field(init=False)
     _room: Room = attrs.field(init=False)  # of the files
@@ -416,7 +417,7 @@ class Wal(LogJournal):
         self._tell_crowded()
 
     def _tell_crowded(self) -> None:
-        for tell in self.on_crowded:
+        for tell in self.on_growth:
             tell()
 
     def _put_off_rounds(self) -> None:

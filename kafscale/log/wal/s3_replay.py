@@ -12,6 +12,8 @@ A conditional write can also arrive late: when what was at its number has been d
 may be a fence of a start that was killed, or an object whose writer tried again. A fence up to `kept_until` is a
 leftover. An object up to there is replayed for safety's sake, and found not to be needed.
 
+A crash may end a deletion of many objects half way: any of them are left, up to `kept_until`, and not needed.
+
 Whoever led before may go on deleting for a moment, what it had decided to while it led. So an object that was listed
 may be gone when it is read; up to `kept_until` that is as if it had not been listed.
 

@@ -16,12 +16,14 @@ puts a fence at the number that this one would have to write next, so the write 
 one sequence of numbers for all epochs the fence would be the newer broker's first object, but then an older broker's
 later objects, which can be in the bucket already, would be in the newer one's way.
 
-An object is deleted when all of its entries are in segments, and the metadata up to it in a checkpoint; one at a time
-and oldest first, so that a crash leaves no gap. The newest stays, so that the numbers are not forgotten.
+An object is deleted when all of its entries are in segments, and the metadata up to it in a checkpoint; many by one
+request. A crash leaves any of these, which a start finds up to where the checkpoint tells that what is missing was
+deleted, and not needed. The newest stays, so that the numbers are not forgotten.
 
 Where several brokers share the bucket this is a *stream* (`kafscale.log.wal.streams`): it has no metadata, so an object
-is deleted when the newest says that it had been acknowledged; and what earlier incarnations have left is not its to
-delete, as others may have to recover from it, too.
+is deleted when the newest says that it had been acknowledged; one at a time and oldest first, as whoever follows it
+takes from the last object read, if that is still there, that none behind it was deleted. What earlier incarnations have
+left is not its to delete, as others may have to recover from it, too.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ UNDER_WAY_MAX_COUNT = 8  # PUTs at once: 8 of 8 MiB at 100 ms are 640 MiB/s
 RETRY_SECONDS = 1.0  # after a PUT that the retrying store has given up on
 DELETE_RETRY_SECONDS = 30.0
 DELETED_AT_ONCE_COUNT = 100  # after one look at the claim: those of five seconds, where a PUT takes 50 ms
+DELETED_LEAST_COUNT = 32  # without a pause before: else one look at the claim would be for few
 DELETION_PAUSE_SECONDS = 1.0  # so that a look is for more than one, where flushes free one after the other
+SMALL_OBJECT_BYTES = 64 << 10  # who reads one that is shorter waits for the request more than for its bytes
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +117,7 @@ class S3Wal(LogJournal):
     """The log of one epoch, and what is left of `earlier` ones: a `Journal`, and where metadata is acknowledged.
 
     `on_durable` gets the record batches of each object that has become durable, in order, before anybody else is told.
-    It must not raise. Whoever is in `on_crowded` is called when there is one more while the log `is_crowded`.
+    It must not raise. Whoever is in `on_growth` is called when there is one more, behind all that.
     `is_stream`: several brokers share the bucket, and this one's metadata is not here.
     """
 
@@ -131,7 +135,7 @@ class S3Wal(LogJournal):
     is_last_word: ClassVar[bool] = False
     is_full: ClassVar[bool] = False
     tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
-    on_crowded: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     put_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     durable_position: WalPosition = attrs.field(init=False)
     metadata_position: WalPosition = attrs.field(init=False)  # the last object that has an entry of metadata
@@ -150,6 +154,7 @@ class S3Wal(LogJournal):
     _trim_until: WalPosition = attrs.field(default=START, init=False)
     _objects_bytes: int = attrs.field(default=0, init=False)
     pending_count: int = attrs.field(default=0, init=False)  # record batches in these that are in no segment yet
+    small_count: int = attrs.field(default=0, init=False)  # of SMALL_OBJECT_BYTES at most
     _entry_count: int = attrs.field(default=0, init=False)
     _written_bytes: int = attrs.field(default=0, init=False)
     _retry_count: int = attrs.field(default=0, init=False)
@@ -422,6 +427,7 @@ class S3Wal(LogJournal):
         written.pending_count = len(records)
         self._objects.append(written)
         self._objects_bytes += written.size_bytes
+        self.small_count += written.size_bytes <= SMALL_OBJECT_BYTES
         self.pending_count += len(records)
         self._durable_sequence = draft.entries[-1].sequence
         self.durable_position = written.position
@@ -434,9 +440,8 @@ class S3Wal(LogJournal):
         if records:
             self.on_durable(records)
         draft.round.succeed()
-        if self.is_crowded:
-            for tell in self.on_crowded:
-                tell()
+        for tell in self.on_growth:
+            tell()
 
     def _close(self) -> None:
         """Refuse further appends and fail whoever still waits."""
@@ -461,18 +466,29 @@ class S3Wal(LogJournal):
     async def _delete_released(self) -> None:
         try:
             while True:
-                while unneeded := list(islice(takewhile(self._is_unneeded, self._objects), DELETED_AT_ONCE_COUNT)):
+                while unneeded := self._unneeded(DELETED_AT_ONCE_COUNT):
                     await self._delete(unneeded)
-                    await trio.sleep(DELETION_PAUSE_SECONDS)
-                self._released.clear()
-                await self._released.wait()
+                    with trio.move_on_after(DELETION_PAUSE_SECONDS):
+                        await self._wait_unneeded(DELETED_LEAST_COUNT)
+                await self._wait_unneeded(1)
         except Fenced as exc:
             self._fenced = exc
             self._work.set()
 
+    def _unneeded(self, max_count: int) -> Sequence[WalObject]:
+        """Return the oldest objects, as far as all up to there can be deleted, so many at most."""
+        return list(islice(takewhile(self._is_unneeded, self._objects), max_count))
+
+    async def _wait_unneeded(self, count: int) -> None:
+        """Wait until so many can be deleted."""
+        while len(self._unneeded(count)) < count:
+            self._released.clear()
+            await self._released.wait()
+
     async def _delete(self, unneeded: Sequence[WalObject]) -> None:
+        keys = [written.name for written in unneeded]
         try:
-            await guarded(self.store).delete_in_turn([written.name] for written in unneeded)
+            await guarded(self.store).delete_in_turn([[key] for key in keys] if self.is_stream else [keys])
         except StoreError as exc:
             logger.warning("%s could not be deleted yet: %s", unneeded[0].name, exc)
             await trio.sleep(DELETE_RETRY_SECONDS)

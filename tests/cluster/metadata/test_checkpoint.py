@@ -348,6 +348,30 @@ async def test_an_outage_is_waited_for(autojump_clock, nursery) -> None:
     assert len(await bench.keys()) == 2
 
 
+async def test_one_is_written_before_its_time_where_the_log_goes_far_beyond_it(autojump_clock, nursery) -> None:
+    store = FaultyStore(MemoryStore())
+    bench = Bench(store)
+    bench.checkpointer.objects_max_count = 16
+    await bench.checkpointer.write()
+    nursery.start_soon(bench.checkpointer.run)
+
+    async def grow(until: int) -> None:
+        for number in range(bench.position.number + 1, until + 1):
+            bench.position = WalPosition(3, number)
+            bench.checkpointer.note_growth()
+            await trio.sleep(0.01)
+
+    await grow(100)
+    assert store.count("put_if_absent") == 1 + 100 // 17
+    assert 100 - bench.kept[-1].number <= 2 * 17
+    outage = store.fail(On("put_if_absent"))
+    await grow(600)
+    assert store.count("put_if_absent") == 7, "a store that is away is not asked in a hurry"
+    store.end(outage)
+    await trio.sleep(3 * INTERVAL_SECONDS)
+    assert bench.kept[-1].number == 600
+
+
 async def test_one_changed_offset_of_200000_writes_little_and_holds_nobody_up(tmp_path: Path) -> None:
     """It wrote 31 MB every 10 s, and held the event loop for 0.66 s."""
     bucket = MemoryStore()

@@ -123,6 +123,7 @@ class ClusterSimulation:
             offsets_topic_partitions_count=self.extent.internal_partition_count,
             transaction_state_partitions_count=self.extent.internal_partition_count,
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
+            s3_wal_flush_objects_count=Random(f"{self.seed} early flushes").choice([0, 8, 32]),
             broker_session_timeout_seconds=rng.choice(self.weather.sessions_seconds),
             coordinator=CoordinatorSettings(
                 group_initial_rebalance_delay_ms=200,

@@ -168,7 +168,7 @@ async def test_who_waits_for_room_goes_on_as_soon_as_the_writer_does(autojump_cl
 async def test_a_log_that_has_a_file_is_not_full_though_there_is_no_space_for_the_next_one(autojump_clock, nursery):
     log = Log(MemoryDisk(free_bytes=SEGMENT_BYTES))
     told_at: list[float] = []
-    log.wal.on_crowded.append(lambda: told_at.append(trio.current_time()))
+    log.wal.on_growth.append(lambda: told_at.append(trio.current_time()))
     await log.start(nursery)
     await trio.sleep(5)
     assert log.wal.statistics().out_of_space

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.errors import AccessDenied, Fenced, StorageFailed, StoreUnavailable
+from kafscale.errors import AccessDenied, DamagedObject, Fenced, StorageFailed, StoreUnavailable
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.wal import s3_replay, s3_wal
@@ -378,6 +378,51 @@ async def test_one_look_at_the_claim_is_for_all_objects_that_can_be_deleted(auto
     await trio.sleep(5)
     assert await keys(store) == [key(251)]
     assert len(looks) == 3
+
+
+async def test_deletions_keep_up_with_puts_however_fast_these_are(autojump_clock, nursery):
+    """There was a pause of a second behind each hundred, so a log with more PUTs a second grew without end."""
+    store = FaultyStore(MemoryStore())
+    store.delay(On(PUT), 0.002)
+    log = Log(store)
+    await nursery.start(log.wal.run)
+    counts: list[int] = []
+    for offset in range(1500):
+        await log.append(offset).wait()
+        log.wal.release(log.entries[-1].file)
+        log.wal.trim(log.wal.durable_position)
+        counts.append(len(await keys(store)))
+    assert max(counts) <= 2 * s3_wal.DELETED_LEAST_COUNT
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_only_of_a_stream_objects_go_one_at_a_time_and_in_order(autojump_clock, nursery, is_stream):
+    store = FaultyStore(MemoryStore())
+    log = await objects(store, 10, nursery, is_stream=is_stream)
+    log.wal.trim(WalPosition(0, 10))
+    for entry in log.entries:
+        log.wal.release(entry.file)
+    await wait_all_tasks_blocked()
+    deleted = [call.keys for call in store.calls if call.operation == "delete"]
+    names = [key(number) for number in range(1, 10)]
+    assert deleted == ([(name,) for name in names] if is_stream else [tuple(names)])
+
+
+async def test_what_a_crash_has_left_of_a_deletion_is_no_damage(autojump_clock, nursery):
+    store = MemoryStore()
+    await objects(store, 20, nursery)
+    await store.delete([key(number) for number in (1, 2, 4, 5, 6, 9, 11, 12)])
+    found: list[int] = []
+
+    def handle(entry: WalEntry) -> bool:
+        found.append(entry.base_offset)
+        return entry.base_offset >= 12  # what is below is in segments
+
+    await (await take_over(store, "default", 1, kept_until=WalPosition(0, 12))).replay(handle)
+    assert found == [2, 6, 7, 9, *range(12, 20)]
+    await store.delete([key(16)])
+    with pytest.raises(DamagedObject):
+        await take_over(store, "default", 2, kept_until=WalPosition(0, 12))
 
 
 async def test_a_broker_that_was_superseded_is_fenced_by_a_deletion_in_its_log(autojump_clock):
