@@ -1,7 +1,7 @@
 """The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write.
 
-A bucket in S3 is in `kafscale.spark.bucket.s3_bucket`, which is imported when one is opened: httpx takes longer to
-import than a small query to run.
+A bucket in S3 is in `kafscale.spark.bucket.s3_bucket`, which is imported when one is opened, with what it needs of XML
+and TLS.
 """
 
 from __future__ import annotations

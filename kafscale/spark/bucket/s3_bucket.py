@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import attrs
-import httpx
 
 from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreError, StoreUnavailable
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.workers.http import BlockingTransport
+from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer, split_url
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.credentials import (
     REFRESH_RETRY_SECONDS,
@@ -65,7 +63,7 @@ def open_s3_bucket(options: BucketOptions) -> S3Bucket:
         prefix=options.url.prefix,
     )
     context = None if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file)
-    transport = BlockingTransport(timeout_seconds=TIMEOUT_SECONDS, ssl_context=context)
+    client = BlockingClient(timeout_seconds=TIMEOUT_SECONDS, ssl_context=context)
     found: Sequence[Provider] = (
         default_providers(os.environ, Path.home())
         if options.credentials is None
@@ -73,7 +71,7 @@ def open_s3_bucket(options: BucketOptions) -> S3Bucket:
     )
     return S3Bucket(
         requests=S3Requests(address),
-        transport=transport,
+        client=client,
         signer=RequestSigner(region=region),
         credentials=_CredentialSource(providers=found),
     )
@@ -84,7 +82,7 @@ class S3Bucket:
     """A bucket in S3. Failures that may pass are retried with jittered backoff."""
 
     requests: S3Requests
-    transport: httpx.BaseTransport
+    client: BlockingClient
     signer: RequestSigner
     credentials: _CredentialSource
     sleep: Callable[[float], None] = time.sleep
@@ -118,7 +116,7 @@ class S3Bucket:
 
     def close(self) -> None:
         """See `Bucket`."""
-        self.transport.close()
+        self.client.close()
 
     def _list_page(self, request: S3Request) -> Listing:
         return read_listing(request, self._perform(request), self.requests.address.prefix)
@@ -137,25 +135,24 @@ class S3Bucket:
             delay_seconds = min(2 * delay_seconds, LONGEST_DELAY_SECONDS)
 
     def _perform(self, request: S3Request) -> S3Reply:
-        host = urlsplit(self.requests.address.origin).netloc
-        http_request = httpx.Request(request.method, request.url, headers={"host": host, **request.headers})
         credentials = self.credentials.get()
-        signed_at_seconds = self.signer.sign(http_request, credentials)
-        response = self._send(request, http_request)
-        if response.status_code in (400, 403):
-            if self.signer.learns_clock(response, signed_at_seconds):
-                self.signer.sign(http_request, credentials)
-                response = self._send(request, http_request)
-            elif credentials.session_token is not None and ErrorBody.of(response.content).is_expired:
+        answer, signed_at_seconds = self._send(request, credentials)
+        if answer.status in (400, 403):
+            if self.signer.learns_clock(answer.headers.get("date", ""), signed_at_seconds):
+                answer, _ = self._send(request, credentials)
+            elif credentials.session_token is not None and ErrorBody.of(answer.body).is_expired:
                 self.credentials.discard(credentials)
-                self.signer.sign(http_request, self.credentials.get())
-                response = self._send(request, http_request)
-        return S3Reply(response.status_code, dict(response.headers.items()), response.content)
+                answer, _ = self._send(request, self.credentials.get())
+        return S3Reply(answer.status, answer.headers, answer.body)
 
-    def _send(self, request: S3Request, http_request: httpx.Request) -> httpx.Response:
+    def _send(self, request: S3Request, credentials: Credentials) -> tuple[Answer, float]:
+        """Send it, signed; and say when it was signed."""
+        origin, target = split_url(request.url)
+        headers = {"host": origin.partition("://")[2], **request.headers}
+        signed_at_seconds = self.signer.sign(request.method, target, headers, credentials)
         try:
-            return self.transport.handle_request(http_request)
-        except httpx.TransportError as exc:
+            return self.client.send(request.method, request.url, headers), signed_at_seconds
+        except NoAnswer as exc:
             raise StoreUnavailable(
                 f"{request.operation} {request.subject}: {self.requests.address.origin} can't be reached ({exc}); "
                 "check the endpoint, the region, and the network"
@@ -210,12 +207,11 @@ class _CredentialSource:
 
 
 def _call(call: HttpCall) -> HttpAnswer | None:
-    transport = BlockingTransport(timeout_seconds=call.timeout_seconds)
-    request = httpx.Request(call.method, call.url, headers=dict(call.headers), content=call.body)
+    client = BlockingClient(timeout_seconds=call.timeout_seconds)
     try:
-        response = transport.handle_request(request)
-    except httpx.TransportError:
+        answer = client.send(call.method, call.url, call.headers, call.body)
+    except NoAnswer:
         return None
     finally:
-        transport.close()
-    return HttpAnswer(status=response.status_code, body=response.content)
+        client.close()
+    return HttpAnswer(status=answer.status, body=answer.body)

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
 
@@ -21,11 +21,7 @@ import attrs
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError, RegistryError, UnknownSchema
 from kafscale.login.tls import tls_context
 from kafscale.login.tokens import TokenEndpoint
-
-if TYPE_CHECKING:  # else imported with the first client: they take longer to import than a small query to run
-    import httpx
-
-    from kafscale.spark.workers.http import BlockingTransport
+from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer
 
 BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
 ROUND_COUNT = 3  # as librdkafka's registry client
@@ -148,15 +144,13 @@ class RegistryClient:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     request_count: int = attrs.field(default=0, init=False)
-    _transport: BlockingTransport = attrs.field(init=False)
+    _http: BlockingClient = attrs.field(init=False)
     _tokens: TokenEndpoint | None = attrs.field(default=None, init=False)
     _schemas: dict[SchemaId, Schema] = attrs.field(factory=dict, init=False)
     _unknown_until: dict[SchemaId, float] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        from kafscale.spark.workers.http import BlockingTransport
-
         context = None
         if self.options.ca_file is not None or self.options.tls:
             authorities = {} if self.options.ca_file is None else {"ssl.ca.location": self.options.ca_file}
@@ -164,7 +158,7 @@ class RegistryClient:
                 context = tls_context({**dict(self.options.tls), **authorities})
             except ConfigError as exc:
                 raise ConfigError(f"the schema registry's {exc}") from exc
-        self._transport = BlockingTransport(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
+        self._http = BlockingClient(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
         if self.options.oauth is not None:
             self._tokens = _token_endpoint(self.options.oauth, context)
 
@@ -177,7 +171,7 @@ class RegistryClient:
         return self._by_subject(subject, version, REFERENCE_MAX_DEPTH)
 
     def close(self) -> None:
-        self._transport.close()
+        self._http.close()
 
     def _by_subject(self, subject: str, version: int | str, depth: int) -> Schema:
         found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
@@ -220,8 +214,6 @@ class RegistryClient:
             self._unknown_until[schema_id] = self.clock() + UNKNOWN_SECONDS
 
     def _get(self, path: str) -> dict[str, Any]:
-        import httpx
-
         failures: list[str] = []
         for attempt in range(ROUND_COUNT):
             if attempt:
@@ -229,21 +221,19 @@ class RegistryClient:
             failures = []
             for url in self.options.urls:
                 try:
-                    response = self._send(url.rstrip("/") + path)
-                except httpx.TransportError as exc:
+                    answer = self._send(url.rstrip("/") + path)
+                except NoAnswer as exc:
                     failures.append(f"{url}: {exc}")
                     continue
-                if response.status_code not in RETRIED_STATUSES:
-                    return _answer(url, path, response)
-                failures.append(f"{url}: HTTP {response.status_code}")
+                if answer.status not in RETRIED_STATUSES:
+                    return _body(url, path, answer)
+                failures.append(f"{url}: HTTP {answer.status}")
         raise RegistryError(
             f"no schema registry answers ({'; '.join(failures)}): check that it runs and is reached from here,"
             " driver and workers alike"
         )
 
-    def _send(self, url: str) -> httpx.Response:
-        import httpx
-
+    def _send(self, url: str) -> Answer:
         headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if self.options.basic_auth is not None:
             credentials = base64.b64encode(self.options.basic_auth.encode()).decode("ascii")
@@ -253,7 +243,7 @@ class RegistryClient:
         elif self.options.oauth is not None and self._tokens is not None:
             headers |= {"authorization": f"Bearer {_token(self._tokens)}", **self.options.oauth.headers}
         self.request_count += 1
-        return self._transport.handle_request(httpx.Request("GET", url, headers=headers))
+        return self._http.send("GET", url, headers)
 
 
 def _token_endpoint(oauth: OAuthOptions, context: ssl.SSLContext | None) -> TokenEndpoint:
@@ -279,23 +269,23 @@ def _token(tokens: TokenEndpoint) -> str:
         raise RegistryError(f"the schema registry can't be asked: {exc}") from exc
 
 
-def _answer(url: str, path: str, response: httpx.Response) -> dict[str, Any]:
-    """The body of a reply that another attempt would not change."""
+def _body(url: str, path: str, answer: Answer) -> dict[str, Any]:
+    """The body of an answer that another attempt would not change."""
     try:
-        body = json.loads(response.content)
+        body = json.loads(answer.body)
     except ValueError:
         body = None
     if not isinstance(body, dict):
         body = {}
-    if response.status_code in (401, 403):
+    if answer.status in (401, 403):
         raise RegistryError(
-            f"the schema registry {url} refuses (HTTP {response.status_code}): check basic auth or bearer token, "
+            f"the schema registry {url} refuses (HTTP {answer.status}): check basic auth or bearer token, "
             "or what the issuer of tokens allows"
         )
-    if response.status_code == 404 and body.get("error_code") in UNKNOWN_ERROR_CODES:
+    if answer.status == 404 and body.get("error_code") in UNKNOWN_ERROR_CODES:
         raise UnknownSchema(f"the schema registry {url} has no {path}: {body.get('message', '')}")
-    if response.status_code != 200 or not body:
+    if answer.status != 200 or not body:
         raise RegistryError(
-            f"{url} does not answer as a schema registry does (HTTP {response.status_code} for {path}): check the URL"
+            f"{url} does not answer as a schema registry does (HTTP {answer.status} for {path}): check the URL"
         )
     return body

@@ -1,48 +1,78 @@
-"""HTTP for tasks of a Spark job: blocking, one connection per thread at a time, kept for the next request.
+"""HTTP/1.1 for tasks of a Spark job: blocking, one connection per thread at a time, kept for the next request.
 
-httpx's own transport would do, but for its import of trio; the standard library's client carries the requests.
+Reading the log takes a GET for each object of some records. What the standard library's client and httpx make of such a
+request and its answer costs more CPU than all else that is done for it, so here it is a few lines of bytes each.
+Imports neither.
 """
 
 from __future__ import annotations
 
-import http.client
+import io
+import socket
 import ssl
 import threading
-from contextlib import suppress
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Mapping
+from functools import cache
+from typing import cast
+from urllib.parse import urlsplit
 
 import attrs
-import httpx
 
-IDLE_MAX_COUNT = 64  # connections kept per host
+IDLE_MAX_COUNT = 64  # connections kept per origin
+RECEIVE_BYTES = 64 << 10
+LINE_MAX_BYTES = 64 << 10  # of a head, as http.client's
+HEADERS_MAX_COUNT = 100  # likewise
+
+Headers = Mapping[str, str]
+
+
+class NoAnswer(Exception):
+    """A server can't be reached, or what came from it is no whole answer."""
+
+
+class Hangup(NoAnswer):
+    """The connection was closed before anything came: a kept one may have been before the request was sent."""
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """A whole answer. Names of headers are in lower case; of one that comes twice it has the last."""
+
+    status: int
+    headers: Headers
+    body: bytes
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class BlockingTransport(httpx.BaseTransport):
-    """May be used by many threads at once. Responses are read whole.
+class BlockingClient:
+    """May be used by many threads at once.
 
     ssl_context: None for the default one.
     """
 
     timeout_seconds: float
     ssl_context: ssl.SSLContext | None = None
-    _idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = attrs.field(factory=dict, init=False)
+    _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send, and receive the whole response. Raises httpx.TransportError.
+    def send(self, method: str, url: str, headers: Headers, body: bytes = b"") -> Answer:
+        """Send a request, and receive the answer as a whole. Raises NoAnswer.
 
         A kept connection may have been closed by the server meanwhile: then one more is tried, which is safe since all
         that Spark's readers send are reads.
         """
         try:
-            connection = self._take_idle(request.url)
+            origin, target = split_url(url)
+            request = _encode(method, target, {"host": origin.partition("://")[2], **headers}, body)
+            connection = self._take_idle(origin)
             if connection is not None:
-                with suppress(http.client.RemoteDisconnected, ConnectionError):
-                    return self._exchange(connection, request)
-            return self._exchange(self._connect(request.url), request)
-        except (OSError, http.client.HTTPException) as exc:
-            raise httpx.NetworkError(str(exc) or type(exc).__name__, request=request) from exc
+                try:
+                    return self._exchange(origin, connection, request)
+                except (Hangup, ConnectionError):
+                    pass
+            return self._exchange(origin, self._connect(origin), request)
+        except (OSError, ValueError) as exc:
+            raise NoAnswer(str(exc) or type(exc).__name__) from exc
 
     def close(self) -> None:
         """Close what is idle."""
@@ -52,44 +82,133 @@ class BlockingTransport(httpx.BaseTransport):
                     connection.close()
             self._idle.clear()
 
-    def _exchange(self, connection: http.client.HTTPConnection, request: httpx.Request) -> httpx.Response:
+    def _exchange(self, origin: str, connection: _Connection, request: bytes) -> Answer:
         keep = False
         try:
-            connection.putrequest(
-                request.method, request.url.raw_path.decode("ascii"), skip_host=True, skip_accept_encoding=True
-            )
-            for name, value in request.headers.items():
-                connection.putheader(name, value)
-            connection.endheaders(request.read() or None)
-            response = connection.getresponse()
-            body = response.read()
-            keep = not response.will_close
-            return httpx.Response(response.status, headers=response.getheaders(), content=body, request=request)
+            connection.socket.sendall(request)
+            answer, keep = _receive(connection.stream)
+            return answer
         finally:
-            if keep:
-                self._put_idle(request.url, connection)
-            else:
+            if not keep or not self._put_idle(origin, connection):
                 connection.close()
 
-    def _connect(self, url: httpx.URL) -> http.client.HTTPConnection:
-        parts: SplitResult = urlsplit(str(url))
+    def _connect(self, origin: str) -> _Connection:
+        parts = urlsplit(origin)
         assert parts.hostname is not None
-        if parts.scheme == "https":
-            context = self.ssl_context or ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=self.timeout_seconds, context=context
-            )
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout_seconds)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        connected = socket.create_connection((parts.hostname, port), self.timeout_seconds)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if parts.scheme == "https":
+                context = self.ssl_context or _default_context()
+                connected = context.wrap_socket(connected, server_hostname=parts.hostname)
+            return _Connection(connected, cast(io.BufferedReader, connected.makefile("rb", RECEIVE_BYTES)))
+        except BaseException:
+            connected.close()
+            raise
 
-    def _take_idle(self, url: httpx.URL) -> http.client.HTTPConnection | None:
+    def _take_idle(self, origin: str) -> _Connection | None:
         with self._lock:
-            connections = self._idle.get((url.scheme, url.netloc.decode("ascii")))
+            connections = self._idle.get(origin)
             return connections.pop() if connections else None
 
-    def _put_idle(self, url: httpx.URL, connection: http.client.HTTPConnection) -> None:
+    def _put_idle(self, origin: str, connection: _Connection) -> bool:
         with self._lock:
-            connections = self._idle.setdefault((url.scheme, url.netloc.decode("ascii")), [])
-            if len(connections) < IDLE_MAX_COUNT:
-                connections.append(connection)
-                return
-        connection.close()
+            connections = self._idle.setdefault(origin, [])
+            if len(connections) >= IDLE_MAX_COUNT:
+                return False
+            connections.append(connection)
+            return True
+
+
+@attrs.frozen(eq=False)
+class _Connection:
+    socket: socket.socket
+    stream: io.BufferedReader
+
+    def close(self) -> None:
+        self.stream.close()
+        self.socket.close()
+
+
+@cache
+def _default_context() -> ssl.SSLContext:
+    """Return that of the system's authorities, which takes some 20 ms to read."""
+    return ssl.create_default_context()
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return scheme and authority of a URL, and the rest as it is sent."""
+    start = url.find("/", url.index("://") + 3)
+    return (url, "/") if start < 0 else (url[:start], url[start:])
+
+
+def _encode(method: str, target: str, headers: Headers, body: bytes) -> bytes:
+    """Raises ValueError for what would not be one request."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if body:
+        lines.append(f"content-length: {len(body)}")
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or " " in target:
+        raise ValueError("a request's target or headers have a space or an end of line in them")
+    return b"%s\r\n\r\n%s" % (head.encode("latin-1"), body)
+
+
+# ---- answers --------------------------------------------------------------------------------------------------------
+
+
+def _receive(stream: io.BufferedReader) -> tuple[Answer, bool]:
+    """Return the answer, and whether another may follow. Raises NoAnswer, OSError, ValueError."""
+    version, status, headers = _receive_head(stream)
+    while 100 <= status < 200:
+        version, status, headers = _receive_head(stream)
+    keeps = version == b"HTTP/1.1" and headers.get("connection", "").lower() != "close"
+    if status in (204, 304):
+        body = b""
+    elif "transfer-encoding" in headers:
+        body = _receive_chunks(stream, headers["transfer-encoding"])
+    elif "content-length" in headers:
+        body = _receive_bytes(stream, int(headers["content-length"]))
+    else:
+        body, keeps = stream.read(), False
+    return Answer(status=status, headers=headers, body=body), keeps
+
+
+def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
+    first = stream.readline(LINE_MAX_BYTES)
+    if not first:
+        raise Hangup("the connection was closed without an answer")
+    version, _, rest = first.partition(b" ")
+    if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
+        raise NoAnswer(f"what came is no answer of HTTP/1: {first[:80]!r}")
+    headers: dict[str, str] = {}
+    for _ in range(HEADERS_MAX_COUNT + 1):
+        line = stream.readline(LINE_MAX_BYTES)
+        if line in (b"\r\n", b"\n"):
+            return version, int(rest[:3]), headers
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon or not line.endswith(b"\n"):
+            break
+        headers[name.lower()] = value.strip()
+    raise NoAnswer("the head of an answer is cut off, too long, or no head")
+
+
+def _receive_bytes(stream: io.BufferedReader, count: int) -> bytes:
+    body = stream.read(count) if count > 0 else b""
+    if len(body) != count:
+        raise NoAnswer(f"the answer was cut off after {len(body)} of {count} bytes")
+    return body
+
+
+def _receive_chunks(stream: io.BufferedReader, encoding: str) -> bytes:
+    if encoding.lower() != "chunked":
+        raise NoAnswer(f"an answer has the unknown transfer-encoding {encoding}")
+    chunks: list[bytes] = []
+    while size := int(stream.readline(LINE_MAX_BYTES).partition(b";")[0], 16):
+        chunks.append(_receive_bytes(stream, size))
+        if stream.readline(LINE_MAX_BYTES).strip():
+            raise NoAnswer("a chunk of an answer is longer than it says")
+    for _ in range(HEADERS_MAX_COUNT + 1):  # trailers, which tell nothing that is asked for
+        if not stream.readline(LINE_MAX_BYTES).strip():
+            return b"".join(chunks)
+    raise NoAnswer("an answer has too many trailers")

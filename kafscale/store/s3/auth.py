@@ -132,14 +132,17 @@ class SigV4Auth(httpx.Auth):
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         """httpx's protocol: yields the signed request, and is sent the response."""
         credentials = await self.source.get()
-        signed_at_seconds = self._signer.sign(request, credentials)
+        signed_at_seconds = self._sign(request, credentials)
         response = yield request
         if response.status_code not in (400, 403):
             return
-        if self._signer.learns_clock(response, signed_at_seconds):
-            self._signer.sign(request, credentials)
+        if self._signer.learns_clock(response.headers.get("date", ""), signed_at_seconds):
+            self._sign(request, credentials)
             response = yield request
         elif credentials.session_token is not None and ErrorBody.of(await response.aread()).is_expired:
             self.source.discard(credentials)
-            self._signer.sign(request, await self.source.get())
+            self._sign(request, await self.source.get())
             response = yield request
+
+    def _sign(self, request: httpx.Request, credentials: Credentials) -> float:
+        return self._signer.sign(request.method, request.url.raw_path.decode("ascii"), request.headers, credentials)

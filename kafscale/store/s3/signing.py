@@ -1,4 +1,4 @@
-"""Signing httpx's requests, with a clock that learns. Imports no trio: readers that block sign with it too.
+"""Signing requests, with a clock that learns. Imports neither trio nor httpx: readers that block sign with it too.
 
 The signature itself is `kafscale.store.s3.sigv4`'s.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import email.utils
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import attrs
-import httpx
 
 from kafscale.store.s3.sigv4 import EMPTY_SHA256, Credentials, Scope, Signable, amz_stamp, authorization
 
@@ -30,9 +29,11 @@ class RequestSigner:
     clock: Callable[[], float] = time.time
     _skew_seconds: float = attrs.field(default=0.0, init=False)
 
-    def sign(self, request: httpx.Request, credentials: Credentials) -> float:
-        """Add the headers. Returns the time, in seconds since the epoch, that the signature claims."""
-        headers = request.headers
+    def sign(self, method: str, target: str, headers: MutableMapping[str, str], credentials: Credentials) -> float:
+        """Add the headers to those of a request, whose names are in lower case; `target` is as it is sent.
+
+        Returns the time, in seconds since the epoch, that the signature claims.
+        """
         now_seconds = self.clock() + self._skew_seconds
         stamp = amz_stamp(now_seconds)
         headers["x-amz-date"] = stamp
@@ -40,22 +41,22 @@ class RequestSigner:
             headers["x-amz-security-token"] = credentials.session_token
         signed = {name: value for name, value in headers.items() if _is_signed(name)}
         signable = Signable(
-            method=request.method,
-            target=request.url.raw_path.decode("ascii"),
+            method=method,
+            target=target,
             headers=signed,
             payload_hash=headers.get("x-amz-content-sha256", EMPTY_SHA256),
         )
         headers["authorization"] = authorization(signable, Scope(stamp=stamp, region=self.region), credentials)
         return now_seconds
 
-    def learns_clock(self, response: httpx.Response, signed_at_seconds: float) -> bool:
-        """Take over the time of a server that refused us, if it is far from the one that we signed with.
+    def learns_clock(self, date: str, signed_at_seconds: float) -> bool:
+        """Take over the time of a server that refused us, its answer's `Date`, if it is far from what we signed with.
 
         Whether the request is worth another try.
         """
         try:
-            server_seconds = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
-        except (KeyError, ValueError):
+            server_seconds = email.utils.parsedate_to_datetime(date).timestamp()
+        except ValueError:
             return False
         if abs(server_seconds - signed_at_seconds) < SKEW_SECONDS:
             return False

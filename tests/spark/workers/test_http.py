@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-import httpx
 import pytest
 
-from kafscale.spark.workers.http import BlockingTransport
+from kafscale.spark.workers.http import BlockingClient, NoAnswer
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CUT_OFF = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
@@ -40,8 +39,77 @@ def serving(*connections: Sequence[bytes]) -> Iterator[str]:
 
 @pytest.mark.parametrize("answer", [CUT_OFF, b"no HTTP\r\n\r\n", NOTHING])
 def test_what_failed_on_a_kept_connection_was_not_tried_again(answer):
-    with serving([WHOLE, answer], [WHOLE]) as url, closing(BlockingTransport(timeout_seconds=0.05)) as transport:
-        assert transport.handle_request(httpx.Request("GET", url)).content == b"hello"
-        with pytest.raises(httpx.TransportError):
-            transport.handle_request(httpx.Request("GET", url))
-        assert transport.handle_request(httpx.Request("GET", url)).content == b"hello"
+    with serving([WHOLE, answer], [WHOLE]) as url, closing(BlockingClient(timeout_seconds=0.05)) as client:
+        assert client.send("GET", url, {}).body == b"hello"
+        with pytest.raises(NoAnswer):
+            client.send("GET", url, {})
+        assert client.send("GET", url, {}).body == b"hello"
+
+
+def test_a_kept_connection_that_was_closed_is_replaced():
+    with serving([WHOLE], [WHOLE]) as url, closing(BlockingClient(timeout_seconds=5)) as client:
+        assert client.send("GET", url, {}).body == b"hello"
+        assert client.send("GET", url, {}).body == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nT: 1\r\n\r\n",
+            200,
+            b"hello",
+        ),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE, 200, b"hello"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+        (b"HTTP/1.1 404 Not Found\nContent-Length: 0\n\n", 404, b""),
+    ],
+)
+def test_an_answer_is_received_as_a_whole_and_another_may_follow(answer, status, body):
+    with serving([answer, WHOLE]) as url, closing(BlockingClient(timeout_seconds=5)) as client:
+        found = client.send("GET", url, {})
+        assert (found.status, found.body) == (status, body)
+        assert client.send("GET", url, {}).body == b"hello"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_an_answer_that_ends_the_connection_is_followed_by_another_connection(answer):
+    with serving([answer], [WHOLE]) as url, closing(BlockingClient(timeout_seconds=5)) as client:
+        assert client.send("GET", url, {}).body == b"hello"
+        assert client.send("GET", url, {}).body == b"hello"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 101 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\na: " + b"b" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        b"HTTP/2 200\r\n\r\n",
+    ],
+)
+def test_what_is_no_whole_answer_is_none(answer):
+    with serving([answer]) as url, closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoAnswer):
+        client.send("GET", url, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"), [("http://127.0.0.1:1/a b", {}), ("http://127.0.0.1:1/", {"x": "a\r\ny: b"}), ("nowhere", {})]
+)
+def test_what_is_no_request_is_not_sent(url, headers):
+    with closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoAnswer):
+        client.send("GET", url, headers)
