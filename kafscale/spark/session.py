@@ -23,6 +23,7 @@ import kafscale.spark
 from kafscale.errors import StartupError
 from kafscale.spark import packages
 from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.java_errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +106,7 @@ def start_session(options: SessionOptions | None = None) -> SparkSession:
     try:
         session: SparkSession = builder.getOrCreate()
     except Exception as exc:  # py4j's and pyspark's own, whose text is Java's stack
-        raise StartupError(f"Spark does not start on {options.master}: {_first_line(exc)}") from exc
+        raise StartupError(f"Spark does not start on {options.master}: {first_line(exc)}") from exc
     session.sparkContext.setLogLevel(options.settings()["spark.log.level"])
     conf = session.sparkContext.getConf()
     jars = [each for name in RESOLVED for each in _listed(conf.get(name, ""))]
@@ -165,12 +166,6 @@ def _java_version(program: str) -> int | None:
 
 def _listed(text: str) -> Sequence[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _first_line(exc: Exception) -> str:
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    causes = [line for line in lines if "Exception:" in line or "Error:" in line]
-    return next(iter([*causes[:1], *lines[:1]]), type(exc).__name__)
 
 
 def cache_directory() -> Path:

@@ -13,6 +13,7 @@ import attrs
 from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
+from kafscale.spark.java_errors import first_line
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.fan_out import tables_there
 from kafscale.spark.pipeline.formats import format_of
@@ -85,9 +86,3 @@ class _TableCare:
 
     def _before(self, duration: str) -> datetime:
         return self.now - timedelta(microseconds=parse_duration(duration))
-
-
-def first_line(exc: Exception) -> str:
-    """Return what an error says, of Java's stacks the line that has the exception."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return next((line for line in lines if "Exception:" in line), lines[0] if lines else type(exc).__name__)

@@ -23,12 +23,13 @@ from kafscale.spark.bucket.lag import PartitionLag, lag_behind
 from kafscale.spark.bucket.position import Position, ids_of
 from kafscale.spark.bucket.reading import LOSS_ADVICE
 from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.spark.java_errors import first_line
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import ensure_declared
 from kafscale.spark.pipeline.formats import format_of
-from kafscale.spark.pipeline.maintenance import Care, first_line, maintain
+from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import Committed, Digests, newest
 from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table

@@ -1,0 +1,28 @@
+"""Of an error of Java's, the one line that says what it is."""
+
+import pytest
+
+from kafscale.spark.java_errors import first_line
+
+OF_PY4J = """An error occurred while calling o52.sql.
+: org.apache.iceberg.exceptions.CommitFailedException: metadata location v3 has changed
+\tat org.apache.iceberg.hadoop.HadoopTableOperations.commit(HadoopTableOperations.java:135)
+Caused by: java.io.IOException: no space is left
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (OF_PY4J, "org.apache.iceberg.exceptions.CommitFailedException: metadata location v3 has changed"),
+        (
+            "a call failed\n  java.lang.OutOfMemoryError: Java heap space\n\tat a.b(C.java:1)",
+            "java.lang.OutOfMemoryError: Java heap space",
+        ),
+        ("\n  [TABLE_OR_VIEW_NOT_FOUND] there is no `t`.\n'Project [*]", "[TABLE_OR_VIEW_NOT_FOUND] there is no `t`."),
+        ("an Error: of nobody's, but named", "an Error: of nobody's, but named"),
+        ("", "ValueError"),
+    ],
+)
+def test_it_is_the_line_that_names_what_was_raised_or_else_the_first(text, line):
+    assert first_line(ValueError(text)) == line
