@@ -227,11 +227,11 @@ def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
     return f"{system_key(*names, namespace=namespace)}/"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class NumberedKey:
     """What the key of a WAL object or of a checkpoint (of metadata, or of manifests) says.
 
-    The order of keys is that of epochs, then of numbers.
+    The order of keys is that of epochs, then of numbers. Who reads the log asks for its objects by key many times.
     """
 
     namespace: str = NAMESPACE_DEFAULT

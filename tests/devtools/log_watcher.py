@@ -25,7 +25,7 @@ import trio
 from kafscale.errors import NotFound, RangeNotSatisfiable
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.logged_ranges import NOTHING_GIVEN, given_of
+from kafscale.spark.bucket.giving import give
 from kafscale.spark.bucket.reading import DataLoss, SplitReader
 from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan
 from kafscale.store.base import ObjectInfo, ObjectPart
@@ -209,10 +209,10 @@ class LogWatcher:
             fail_on_data_loss=True,
             committed_only=catalog.committed_only,
             with_log=True,
-            given=given_of(splits, catalog.log_contents) if catalog.committed_only else NOTHING_GIVEN,
         )
+        tasks = give(splits, catalog.log_contents) if catalog.committed_only else [splits]
         try:
-            records = [each for rows in reader.read_all(splits) for each in _records(rows)]
+            records = [each for task in tasks for rows in reader.read_all(task) for each in _records(rows)]
             if catalog.committed_only:
                 if topic.name not in self.plain_topics:
                     self._note_committed(where, records, log.end_offset)

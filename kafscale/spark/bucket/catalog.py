@@ -29,6 +29,7 @@ from kafscale.spark.brokers.newest import Ends, FetchedTopic, NewestReader
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.decisions import DecisionReader
+from kafscale.spark.bucket.log_objects import LogMemory
 from kafscale.spark.bucket.metadata import Metadata
 from kafscale.spark.bucket.present import Present, PresentReader
 from kafscale.spark.bucket.tails import NO_TAIL, Tail, begun
@@ -162,6 +163,7 @@ class Catalog:
     committed_only: partitions end at the last stable offset, and what is planned leaves out what was aborted.
     with_log: partitions have what the write-ahead log in the bucket has behind their segments.
     brokers: are asked which topics there are, where their partitions end, and what is behind the segments.
+    log_memory: what was read of the write-ahead log before, and what is read of it from now on.
     """
 
     bucket: Bucket
@@ -169,6 +171,7 @@ class Catalog:
     committed_only: bool = False
     with_log: bool = False
     brokers: NewestReader | None = None
+    log_memory: LogMemory = attrs.field(factory=LogMemory)
     _present: Present | None = attrs.field(default=None, init=False)
     _reader: PresentReader = attrs.field(init=False)
     _decisions: DecisionReader = attrs.field(init=False)
@@ -178,7 +181,7 @@ class Catalog:
     _gone: set[SegmentKey] = attrs.field(factory=set, init=False)  # since they were listed
 
     def __attrs_post_init__(self) -> None:
-        self._reader = PresentReader(self.bucket, self.namespace, self.with_log)
+        self._reader = PresentReader(self.bucket, self.namespace, self.with_log, self.log_memory)
         self._decisions = DecisionReader(self.bucket, self.namespace)
 
     @property

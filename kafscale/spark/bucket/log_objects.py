@@ -3,14 +3,17 @@ flushed.
 
 Which objects count is the rule of a start (`kafscale.formats.wal_runs`), so what is read is what any broker that takes
 over would have, too. Objects never change: each is got and decoded once, and what it has of each partition is kept for
-as long as it is listed, a few numbers for each batch. An object that has gone since it was listed was not needed any
-more: all that it has is in segments, which therefore are listed behind a look at the log, never before.
+as long as it is listed, a few numbers for each batch. That outlives a query, as Spark plans one after the other in the
+same process (`memory_of`); its ETag tells that an object is still the one that was read. An object that has gone since
+it was listed was not needed any more: all that it has is in segments, which therefore are listed behind a look at the
+log, never before.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
@@ -24,12 +27,14 @@ from kafscale.formats.wal_contents import LoggedBatch, LoggedObject
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import check_place, find_keys, find_shared_keys, is_gap, position_of
 from kafscale.spark.bucket.blocking import BlockingStore, run
-from kafscale.spark.bucket.bucket import Bucket
+from kafscale.spark.bucket.bucket import Bucket, BucketOptions
 from kafscale.spark.bucket.parallel import get_many
-from kafscale.store.paths import NumberedKey
+from kafscale.store.base import ObjectInfo
+from kafscale.store.paths import NumberedKey, parse_numbered_key
 
 READS_AT_ONCE_COUNT = 16  # whole objects, of 8 MiB as a rule at most
 KEPT_BYTES = 16 << 20  # of the objects that were read last, as tasks that are planned soon need them
+LOGS_MAX_COUNT = 4  # that a process remembers
 
 logger = logging.getLogger(__name__)
 
@@ -77,21 +82,42 @@ class NewestContents:
             self._size_bytes = sum(map(len, self.found.values()))
 
 
+@attrs.frozen
+class Known:
+    """An object that was read, and its ETag in the listing before."""
+
+    etag: str
+    content: LoggedObject
+
+
+@attrs.define(eq=False, repr=False)
+class LogMemory:
+    """What was read of one log. Many readers may share it, in any thread: what one forgets, another reads again."""
+
+    objects: Mapping[NumberedKey, Known] = attrs.field(factory=dict, init=False)
+    newest: NewestContents = attrs.field(factory=NewestContents, init=False)
+
+
+@lru_cache(LOGS_MAX_COUNT)
+def memory_of(options: BucketOptions, namespace: str) -> LogMemory:
+    """Return what this process remembers of a log, for those who read the bucket with the same credentials."""
+    return LogMemory()
+
+
 @attrs.define(eq=False, repr=False)
 class LogReader:
-    """Looks at the log of one bucket, again and again; keeps what it knows of the objects that are there."""
+    """Looks at the log of one bucket, again and again; remembers what it knows of the objects that are there."""
 
     bucket: Bucket
     namespace: str
+    memory: LogMemory = attrs.field(factory=LogMemory)
     read_count: int = attrs.field(default=0, init=False)  # objects that were got
-    _known: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)
-    _unchecked: dict[NumberedKey, LoggedObject] = attrs.field(factory=dict, init=False)  # since the last good look
-    _newest: NewestContents = attrs.field(factory=NewestContents, init=False)
+    _unchecked: dict[NumberedKey, Known] = attrs.field(factory=dict, init=False)  # since the last good look
 
     @property
     def contents(self) -> Mapping[NumberedKey, memoryview]:
         """Return the bytes of objects that were read last, as long as they are there, KEPT_BYTES at most."""
-        return self._newest.found
+        return self.memory.newest.found
 
     def look(self, kept_until: WalPosition, *, is_shared: bool = False) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
@@ -102,21 +128,25 @@ class LogReader:
         Raises LogMoved if the position has become too old meanwhile, DamagedObject if an acknowledged object is missing
         or is not what was written, AccessDenied, StoreError.
         """
-        keys = self._find(kept_until, is_shared)
-        new = [key for key in keys if key not in self._known]
-        self._unchecked |= self._read([key for key in new if key not in self._unchecked])
-        objects = {key: each for key in keys if (each := self._known.get(key) or self._unchecked.get(key)) is not None}
+        etags: dict[NumberedKey, str] = {}
+        keys = self._find(kept_until, is_shared, etags)
+        known = {key: each for key, each in self.memory.objects.items() if etags.get(key) == each.etag}
+        new = [key for key in keys if key not in known]
+        self._unchecked |= self._read([key for key in new if key not in self._unchecked], etags)
+        objects = {key: each for key in keys if (each := known.get(key) or self._unchecked.get(key)) is not None}
         if not is_shared and any(position_of(key) > kept_until for key in new if key not in objects):
             raise LogMoved
         _check_order(objects, self._unchecked)
-        self._known, self._unchecked = objects, {}
-        self._newest.leave_out_others(objects)
-        changing = [(key, each) for key, each in objects.items() if each.transactions and not is_shared]
+        self.memory.objects, self._unchecked = objects, {}
+        self.memory.newest.leave_out_others(objects)
+        contents = {key: each.content for key, each in objects.items()}
+        changing = [(key, each) for key, each in contents.items() if each.transactions and not is_shared]
         behind = [each.transactions for key, each in changing if position_of(key) > kept_until]
-        return LogView(list(objects.values()), list(chain.from_iterable(behind)))
+        return LogView(list(contents.values()), list(chain.from_iterable(behind)))
 
-    def _find(self, kept_until: WalPosition, is_shared: bool) -> Sequence[NumberedKey]:
-        store = BlockingStore(self.bucket)
+    def _find(self, kept_until: WalPosition, is_shared: bool, etags: dict[NumberedKey, str]) -> Sequence[NumberedKey]:
+        """Find what counts, and note the ETags of what is listed."""
+        store = _NotingStore(self.bucket, etags)
         try:
             if is_shared:
                 return run(find_shared_keys(store, self.namespace, kept_until.epoch))
@@ -124,24 +154,40 @@ class LogReader:
         except NotFound as exc:
             raise LogMoved from exc
 
-    def _read(self, keys: Sequence[NumberedKey]) -> Mapping[NumberedKey, LoggedObject]:
+    def _read(self, keys: Sequence[NumberedKey], etags: Mapping[NumberedKey, str]) -> Mapping[NumberedKey, Known]:
         """Read objects in parallel, and return those that are still there."""
 
-        def read(key: NumberedKey) -> LoggedObject | None:
+        def read(key: NumberedKey) -> Known | None:
             try:
                 data = memoryview(self.bucket.get(key.key).data)
             except NotFound:
                 logger.debug("%s has been deleted since it was listed", key.key)
                 return None
-            self._newest.add(key, data)
-            return LoggedObject.decode(key, data)
+            self.memory.newest.add(key, data)
+            return Known(etags.get(key, ""), LoggedObject.decode(key, data))
 
         self.read_count += len(keys)
         found = [each.result() for each in get_many(read, keys, at_once_count=READS_AT_ONCE_COUNT)]
         return {key: each for key, each in zip(keys, found, strict=True) if each is not None}
 
 
-def _check_order(objects: Mapping[NumberedKey, LoggedObject], new: Container[NumberedKey]) -> None:
+@attrs.frozen(eq=False, repr=False)
+class _NotingStore(BlockingStore):
+    """Notes the ETags of numbered objects that it lists."""
+
+    etags: dict[NumberedKey, str]
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """See `ObjectStore`."""
+        async for page in super().list(prefix, start_after=start_after):
+            for info in page:
+                key = parse_numbered_key(info.key)
+                if key is not None:
+                    self.etags[key] = info.etag
+            yield page
+
+
+def _check_order(objects: Mapping[NumberedKey, Known], new: Container[NumberedKey]) -> None:
     """Check what each new object says of itself against its key and the one before. Raises DamagedObject.
 
     `objects` are in order; those that are not new were checked.
@@ -151,6 +197,6 @@ def _check_order(objects: Mapping[NumberedKey, LoggedObject], new: Container[Num
             continue
         expected: WalPosition | None = None
         if before is not None and before.epoch == key.epoch and not is_gap(position_of(before), position_of(key)):
-            header = objects[before].header
+            header = objects[before].content.header
             expected = WalPosition(before.epoch, header.sequence + header.entry_count)
-        check_place(key, objects[key].header, expected)
+        check_place(key, objects[key].content.header, expected)

@@ -15,7 +15,7 @@ import attrs
 from kafscale.errors import AccessDenied, DamagedObject, StoreError
 from kafscale.formats.placements import Beginning
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.spark.bucket.log_objects import NO_LOG, LogMoved, LogReader, LogView
+from kafscale.spark.bucket.log_objects import NO_LOG, LogMemory, LogMoved, LogReader, LogView
 from kafscale.spark.bucket.metadata import Metadata, MetadataReader
 from kafscale.store.paths import system_prefix
 
@@ -41,12 +41,13 @@ class PresentReader:
     bucket: Bucket
     namespace: str
     with_log: bool
+    memory: LogMemory = attrs.field(factory=LogMemory)
     _metadata: MetadataReader = attrs.field(init=False)
     log: LogReader = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._metadata = MetadataReader(self.bucket, self.namespace)
-        self.log = LogReader(self.bucket, self.namespace)
+        self.log = LogReader(self.bucket, self.namespace, self.memory)
 
     def read(self) -> Present:
         """Return what is there now. What may not be read is not there, with a warning. Raises StoreError."""

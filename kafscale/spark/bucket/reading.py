@@ -14,8 +14,9 @@ object of the write-ahead log goes when all in it is in segments, which may be a
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TypeGuard
 
 import attrs
 import pyarrow as pa
@@ -29,8 +30,19 @@ from kafscale.spark.bucket.bucket import Bucket, get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
 from kafscale.spark.bucket.fetched import aborted_in
-from kafscale.spark.bucket.logged_ranges import NOTHING_GIVEN, LoggedRanges
-from kafscale.spark.bucket.splits import AnyRange, BrokerRange, Extent, LogRange, Range, Split, holes, outcomes, plan
+from kafscale.spark.bucket.logged_ranges import LoggedRanges
+from kafscale.spark.bucket.splits import (
+    AnyRange,
+    BrokerRange,
+    Extent,
+    GivenRange,
+    LogRange,
+    Range,
+    Split,
+    holes,
+    outcomes,
+    plan,
+)
 from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.wire import error_codes
@@ -69,8 +81,8 @@ class _Elsewhere:
 class SplitReader:
     """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on.
 
-    committed_only, with_log, brokers: as the catalog that the splits were planned with. given: what `given_of` has made
-    of them. A look-up by time takes `everything`: what was aborted, and control batches.
+    committed_only, with_log, brokers: as the catalog that the splits were planned with. A look-up by time takes
+    `everything`: what was aborted, and control batches.
     """
 
     bucket: Bucket
@@ -81,7 +93,6 @@ class SplitReader:
     with_log: bool = False
     brokers: NewestReader | None = None
     everything: bool = False
-    given: Mapping[NumberedKey, bytes] = NOTHING_GIVEN
     _logged: LoggedRanges = attrs.field(init=False)
     _elsewhere: dict[TopicPartition, _Elsewhere] = attrs.field(factory=dict, init=False)
 
@@ -91,7 +102,7 @@ class SplitReader:
 
     def read_all(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """All records of some splits, one after the other. Raises as `read` does."""
-        self._logged.expect(splits, self.given)
+        self._logged.expect(splits)
         for split in splits:
             yield from self.read(split)
 
@@ -122,10 +133,10 @@ class SplitReader:
             yield from self._fetch(range, wanted)
             return
         try:
-            if isinstance(range, LogRange):
-                yield from self._read_logged([each for each in ranges if isinstance(each, LogRange)], wanted)
-            else:
+            if isinstance(range, Range):
                 yield from self._read_range(range, wanted, reached)
+            else:
+                yield from self._read_logged([each for each in ranges if _is_logged(each)], wanted)
         except NotFound:
             yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=reached.next_offset))
         except DamagedObject as exc:
@@ -157,7 +168,7 @@ class SplitReader:
             reached.next_offset = max(reached.next_offset, int(whole.next_offsets[-1]))
             position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
-    def _read_logged(self, ranges: Sequence[LogRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _read_logged(self, ranges: Sequence[LogRange | GivenRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """All records of some ranges of the write-ahead log, or of each by itself if there is something about one."""
         first, last = ranges[0], ranges[-1]
         try:
@@ -169,7 +180,8 @@ class SplitReader:
             for each, start, end in zip(ranges, starts, [*starts[1:], wanted.end_offset], strict=True):
                 yield from self._read_or_find([each], attrs.evolve(wanted, start_offset=start, end_offset=end))
             return
-        name = first.key.key if first is last else f"{first.key.key} to {last.key.key}"
+        last_key = last.last_key if isinstance(last, GivenRange) else last.key
+        name = first.key.key if first.key == last_key else f"{first.key.key} to {last_key.key}"
         try:
             headers = BatchHeaders.of(data)
             _check_offsets(headers, attrs.evolve(first, end_offset=last.end_offset))
@@ -231,7 +243,7 @@ class SplitReader:
             found = self._elsewhere[partition] = _Elsewhere(catalog, log if is_there else None)
         return found
 
-    def _read_elsewhere(self, gone: Range | LogRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _read_elsewhere(self, gone: Range | LogRange | GivenRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The offsets of an object that has gone, from what has them now."""
         if isinstance(gone, Range):
             self._elsewhere.pop((wanted.topic, wanted.partition), None)
@@ -264,11 +276,15 @@ class SplitReader:
         report_loss(message, fail=self.fail_on_data_loss)
 
 
-def get_count(task: Sequence[Split], given: Collection[NumberedKey] = ()) -> int:
-    """Return about how many GETs a task will make that reads these splits, as they were planned, and is given some."""
+def get_count(task: Sequence[Split]) -> int:
+    """Return about how many GETs a task will make that reads these splits, as they were planned."""
     ranges = [each for split in task for each in split.ranges]
     of_segments = sum(-(-each.size_bytes // GET_BYTES) for each in ranges if isinstance(each, Range))
-    return of_segments + len({each.key for each in ranges if isinstance(each, LogRange)}.difference(given))
+    return of_segments + len({each.key for each in ranges if isinstance(each, LogRange)})
+
+
+def _is_logged(range: AnyRange) -> TypeGuard[LogRange | GivenRange]:
+    return isinstance(range, LogRange | GivenRange)
 
 
 def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:
@@ -278,7 +294,7 @@ def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]
     group: list[AnyRange] = []
     size_bytes = 0
     for each in ranges:
-        are_logged = group and isinstance(each, LogRange) and isinstance(group[0], LogRange)
+        are_logged = group and _is_logged(each) and _is_logged(group[0])
         if group and (not are_logged or size_bytes >= GET_BYTES):
             yield group
             group, size_bytes = [], 0
@@ -308,7 +324,7 @@ def _named(wanted: Wanted) -> str:
     return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
 
 
-def _check_offsets(headers: BatchHeaders, range: Range | LogRange) -> None:
+def _check_offsets(headers: BatchHeaders, range: Range | LogRange | GivenRange) -> None:
     """Batches of another segment, which are intact, would else be left out as offsets that are not wanted."""
     is_outside = (headers.base_offsets < range.start_offset) | (headers.next_offsets > range.end_offset)
     for base_offset in headers.base_offsets[is_outside][:1]:

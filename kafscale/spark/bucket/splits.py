@@ -1,6 +1,7 @@
 """From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
 
-A range is of a segment, or behind the last segment of an object of the write-ahead log, or of brokers.
+A range is of a segment, or behind the last segment of an object of the write-ahead log, or of brokers. What was read of
+the log to plan it may go along (`kafscale.spark.bucket.giving`).
 
 A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
 every offset is read once.
@@ -73,6 +74,22 @@ class LogRange:
 
 
 @attrs.frozen
+class GivenRange:
+    """Batches of one partition that were read to plan it: their bytes, of objects of the write-ahead log."""
+
+    key: NumberedKey  # of the first of the objects
+    last_key: NumberedKey
+    topic_id: bytes
+    data: bytes = attrs.field(repr=False)
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+
+@attrs.frozen
 class BrokerRange:
     """Offsets behind the last segment, which brokers have. Its size is an estimate."""
 
@@ -82,7 +99,7 @@ class BrokerRange:
     size_bytes: int
 
 
-AnyRange = Range | LogRange | BrokerRange
+AnyRange = Range | LogRange | GivenRange | BrokerRange
 
 
 @attrs.frozen(kw_only=True)
@@ -334,11 +351,14 @@ def _goes_on(piece: AnyRange, following: AnyRange | None) -> bool:
 
 def _one_of(pieces: Sequence[AnyRange]) -> AnyRange:
     begin, last = pieces[0], pieces[-1]
+    if begin is last:
+        return begin
     if isinstance(begin, Range):
         assert isinstance(last, Range)
         return Range(begin.key, begin.start, last.end, begin.start_offset, last.end_offset)
     if isinstance(begin, BrokerRange):
         size_bytes = sum(piece.size_bytes for piece in pieces)
         return BrokerRange(begin.topic_id, begin.start_offset, last.end_offset, size_bytes)
+    assert isinstance(begin, LogRange)
     places = [place for piece in pieces if isinstance(piece, LogRange) for place in piece.places]
     return attrs.evolve(begin, places=tuple(places), end_offset=last.end_offset)

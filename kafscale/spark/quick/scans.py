@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
+from kafscale.spark.bucket.giving import give
 from kafscale.spark.bucket.log_objects import KEPT_BYTES
-from kafscale.spark.bucket.logged_ranges import given_of
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.quick.bounds import Condition
 from kafscale.spark.quick.errors import TooMuch
@@ -27,7 +27,6 @@ from kafscale.spark.source.records import read_records, topic_of_subject
 from kafscale.spark.sql.progress import Report
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
-from kafscale.store.paths import NumberedKey
 
 CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", "key", "value", "headers", DECODED)
 
@@ -75,14 +74,6 @@ class Reading:
             raise
 
 
-@attrs.frozen(eq=False, repr=False)
-class Planned:
-    """What a scan reads, and of the write-ahead log the bytes of what was read to plan it."""
-
-    splits: Sequence[Split]
-    contents: Mapping[NumberedKey, memoryview]
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class TopicRead:
     """One reference to a topic, by the options of Spark's reader."""
@@ -110,22 +101,22 @@ class TopicRead:
         """Return the columns in another order: where DuckDB needs none, and takes the first, that is to cost little."""
         return pa.schema([(name, self.types[name]) for name in CHEAPEST_FIRST if name in self.types])
 
-    def plan(self, condition: Condition | None) -> Planned:
+    def plan(self, condition: Condition | None) -> Sequence[Split]:
         """Plan what a scan reads. Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
             bounds = Bounds()
             if condition is not None:
                 partitions = [partition for _, partition in planner.logs()] if condition.names("partition") else []
                 bounds = condition.bounds(partitions)
-            return Planned(planner.batch(self.limits, bounds), planner.catalog.log_contents)
+            splits, contents = planner.batch(self.limits, bounds), planner.catalog.log_contents
+            return [part for task in give(splits, contents, max_bytes=KEPT_BYTES) for part in task]
 
-    def records(self, planned: Planned, columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
+    def records(self, planned: Sequence[Split], columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
         """Read what was planned. Raises DataLoss, StoreError, RegistryError."""
         decoding = self.decoding if DECODED in columns else None
         with closing(Planner.of(self.options)) as planner:
-            for split in planned.splits:
-                given = given_of([split], planned.contents, max_bytes=KEPT_BYTES)
-                yield from read_records(planner, [split], columns, decoding, given)
+            for split in planned:
+                yield from read_records(planner, [split], columns, decoding)
                 reading.note(split.size_bytes)
 
 
@@ -147,7 +138,7 @@ class TopicDataset(ds.Dataset):
             condition = None if filter is None else Condition(expression=filter, schema=self.schema)
             names = [name for name in self.schema.names if columns is None or name in columns or _has(condition, name)]
             planned = self._read.plan(condition)
-            self._reading.plan(sum(split.size_bytes for split in planned.splits))
+            self._reading.plan(sum(split.size_bytes for split in planned))
         except BaseException as exc:
             self._reading.failure = exc
             raise

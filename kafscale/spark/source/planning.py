@@ -13,14 +13,14 @@ import attrs
 from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.counted import CountedBucket
-from kafscale.spark.bucket.logged_ranges import NOTHING_GIVEN, given_of
+from kafscale.spark.bucket.giving import give
+from kafscale.spark.bucket.log_objects import memory_of
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
 from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
 from kafscale.spark.source.options import BatchOptions, Freshness, ReadOptions
-from kafscale.store.paths import NumberedKey
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -40,9 +40,10 @@ class Planner:
         brokers = None if options.brokers is None else options.brokers.open()
         bucket, with_log = options.bucket.open(), options.freshness is Freshness.BUCKET
         bucket = CountedBucket(bucket) if counts else bucket
+        memory = memory_of(options.bucket, options.namespace)
         return cls(
             options=options,
-            catalog=Catalog(bucket, options.namespace, options.committed_only, with_log, brokers),
+            catalog=Catalog(bucket, options.namespace, options.committed_only, with_log, brokers, memory),
         )
 
     def close(self) -> None:
@@ -107,17 +108,17 @@ class Planner:
         return found
 
     def tasks(self, splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
-        """Return what is read by one task each; a split each where the options say how many, or how large, they are."""
-        if self.options.min_partitions or self.options.max_records_per_partition:
-            return [[split] for split in splits]
-        return together(splits)
+        """Return what is read by one task each; a split each where the options say how many, or how large, they are.
 
-    def given(self, task: Sequence[Split]) -> Mapping[NumberedKey, bytes]:
-        """Return what a task need not get, as it was read to plan it."""
-        return given_of(task, self.catalog.log_contents)
+        What was read to plan them of the write-ahead log they need not get.
+        """
+        contents = self.catalog.log_contents
+        is_one_each = self.options.min_partitions or self.options.max_records_per_partition
+        tasks = [[split] for split in splits] if is_one_each else together(splits)
+        return [task for each in tasks for task in give(each, contents)]
 
-    def reader(self, columns: Sequence[str], given: Mapping[NumberedKey, bytes] = NOTHING_GIVEN) -> SplitReader:
-        """Return what a task reads its splits with, of which it is given some."""
+    def reader(self, columns: Sequence[str]) -> SplitReader:
+        """Return what a task reads its splits with."""
         return SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -126,7 +127,6 @@ class Planner:
             committed_only=self.options.committed_only,
             with_log=self.catalog.with_log,
             brokers=self.catalog.brokers,
-            given=given,
         )
 
     def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:

@@ -5,18 +5,16 @@ It does not import pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from kafscale.errors import ConfigError
-from kafscale.spark.bucket.logged_ranges import NOTHING_GIVEN
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.bucket.subscription import Subscription
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
-from kafscale.store.paths import NumberedKey
 
 
 def read_records(
@@ -24,13 +22,9 @@ def read_records(
     splits: Sequence[Split],
     columns: Sequence[str],
     decoding: Decoding | None,
-    given: Mapping[NumberedKey, bytes] = NOTHING_GIVEN,
 ) -> Iterator[pa.RecordBatch]:
-    """Read some splits, one after the other, of which some is `given` (`Planner.given`).
-
-    Raises DataLoss, StoreError, RegistryError.
-    """
-    for records in planner.reader(_stored(columns, decoding), given).read_all(splits):
+    """Read some splits, one after the other. Raises DataLoss, StoreError, RegistryError."""
+    for records in planner.reader(_stored(columns, decoding)).read_all(splits):
         if decoding is None:
             yield records
         else:

@@ -53,7 +53,6 @@ from kafscale.spark.source.uses import Uses
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers.calls import ease_next_call
-from kafscale.store.paths import NumberedKey
 
 logger = logging.getLogger(__name__)
 
@@ -188,12 +187,11 @@ def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Seque
 
 
 class SplitPartition(InputPartition):
-    """Splits on their way to a task, with what it is given of them."""
+    """Splits on their way to a task."""
 
-    def __init__(self, splits: Sequence[Split], given: Mapping[NumberedKey, bytes]) -> None:
+    def __init__(self, splits: Sequence[Split]) -> None:
         super().__init__(splits)
         self.splits = splits
-        self.given = given
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
@@ -210,7 +208,7 @@ class _SplitReading:
         if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
             return
         with closing(Planner.of(self.options)) as planner:
-            yield from read_records(planner, partition.splits, self.columns, self.decoding, partition.given)
+            yield from read_records(planner, partition.splits, self.columns, self.decoding)
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
@@ -223,8 +221,7 @@ class BatchReader(_SplitReading, DataSourceReader):
     def partitions(self) -> list[SplitPartition]:
         """Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
-            tasks = planner.tasks(planner.batch(self.limits, self.bounds))
-            partitions = [SplitPartition(task, planner.given(task)) for task in tasks]
+            partitions = [SplitPartition(task) for task in planner.tasks(planner.batch(self.limits, self.bounds))]
         ease_next_call()
         return partitions
 
@@ -318,5 +315,6 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[SplitPartition]:
         """Raises DataLoss, StoreError."""
-        tasks = self.progress.tasks(Position.from_json(start), Position.from_json(end))
-        return [SplitPartition(task, self.progress.planner.given(task)) for task in tasks]
+        return [
+            SplitPartition(task) for task in self.progress.tasks(Position.from_json(start), Position.from_json(end))
+        ]

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafscale.spark.bucket.splits import BrokerRange, LogRange, Range, Split
+from kafscale.spark.bucket.splits import BrokerRange, GivenRange, LogRange, Range, Split
 from kafscale.spark.sql.failures import spark_errors
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def _unpickled(partition: Any) -> Any:
 def _line(splits: Sequence[Split]) -> str:
     ranges = [each for split in splits for each in split.ranges]
     segments = {each.key for each in ranges if isinstance(each, Range)}
-    logged = {each.key for each in ranges if isinstance(each, LogRange)}
+    has_log = any(isinstance(each, LogRange | GivenRange) for each in ranges)
     size_bytes = sum(split.size_bytes for split in splits)
     topics = ", ".join(sorted({split.topic for split in splits})) or "nothing"
-    behind = f" and {len(logged)} objects of the log" if logged else ""
+    behind = " and the log behind them" if has_log else ""
     fetched = sum(each.end_offset - each.start_offset for each in ranges if isinstance(each, BrokerRange))
     behind += f", and about {fetched:,} records from brokers" if fetched else ""
     return f"Reads {topics}: {size_bytes:,} bytes of {len(segments)} segments{behind}"

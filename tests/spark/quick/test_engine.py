@@ -42,7 +42,7 @@ def planned(monkeypatch):
     read = TopicRead.records
 
     def noting(self, planned, columns, reading):
-        found.append((len({each.key for split in planned.splits for each in split.ranges}), set(columns)))
+        found.append((len({each.key for split in planned for each in split.ranges}), set(columns)))
         return read(self, planned, columns, reading)
 
     monkeypatch.setattr(TopicRead, "records", noting)

@@ -1,6 +1,7 @@
 """The option `freshness`: a stream from the log to segments, limits, timestamps, and what is damaged."""
 
 import pickle
+import shutil
 
 import attrs
 import pytest
@@ -8,10 +9,11 @@ import pytest
 from kafscale.errors import ConfigError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
+from kafscale.spark.bucket.giving import GIVEN_MAX_BYTES, give
 from kafscale.spark.bucket.lag import measure
-from kafscale.spark.bucket.logged_ranges import given_of, keys_given
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, get_count
+from kafscale.spark.bucket.splits import GivenRange, together
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
@@ -109,10 +111,10 @@ def test_one_task_reads_the_log_of_all_partitions_so_that_objects_are_got_once(t
     made.log([batch(2, b"c"), batch(1, b"y", partition=1)])
     given, planned = planner(made)
     splits = planned.batch(BatchOptions.of(given), Bounds())
-    assert planned.tasks(splits) == [splits]  # as it is little
+    assert together(splits) == [splits]  # as it is little
 
     monkeypatch.setattr("kafscale.spark.bucket.splits.TASK_BYTES", 1000)
-    tasks = planned.tasks(splits)
+    tasks = together(splits)
     assert [[(each.partition, each.start_offset, each.end_offset) for each in task] for task in tasks] == [
         [(0, 0, 1)],
         [(0, 1, 3), (1, 0, 2)],
@@ -157,27 +159,57 @@ def test_a_log_that_is_damaged_fails_a_query_unless_loss_is_accepted(bucket):
     assert values(bucket, failOnDataLoss="false") == [b"a", b"b"]
 
 
-def test_a_task_is_given_what_was_read_to_plan_it_and_gets_the_rest(tmp_path):
+@pytest.mark.parametrize("max_bytes", [100, 300, 1_000, 2_000, GIVEN_MAX_BYTES])
+def test_a_task_is_given_what_was_read_to_plan_it_and_gets_the_rest(tmp_path, max_bytes):
     made = LoggedBucket(tmp_path)
     made.create_topic(partition_count=2)
     made.flush(0, b"a")
     large = made.log([batch(1, b"b" * 700), batch(0, b"x", partition=1)])
-    small = made.log([batch(2, b"c"), batch(1, b"y", partition=1)])
+    for n in range(9):
+        made.log([batch(2 + 2 * n, b"c%d" % n, b"d%d" % n), batch(1 + n, b"y%d" % n, partition=1)])
     given, planned = planner(made)
-    (task,) = planned.tasks(planned.batch(BatchOptions.of(given), Bounds()))
-    contents = planned.catalog.log_contents
-    assert planned.given(task).keys() == {small, large}
-    found = given_of(task, contents, max_bytes=500)
-    assert found.keys() == {small} == keys_given(task, contents, max_bytes=500)
-    for each in (found, pickle.loads(pickle.dumps(found))):
+    splits = planned.batch(BatchOptions.of(given), Bounds())
+    values = [b"a", b"b" * 700, *(each % n for n in range(9) for each in (b"c%d", b"d%d"))]
+    of_both = [*values, b"x", *(b"y%d" % n for n in range(9))]
+    without_large = {key: data for key, data in planned.catalog.log_contents.items() if key != large}
+    for contents in ({}, without_large, planned.catalog.log_contents):
+        tasks = pickle.loads(pickle.dumps(give(splits, contents, max_bytes=max_bytes)))
         counted = CountingBucket(planned.catalog.bucket)
-        reader = attrs.evolve(planned.reader(["value"], each), bucket=counted)
-        assert [row["value"] for rows in reader.read_all(task) for row in rows.to_pylist()] == [
-            *(b"a", b"b" * 700, b"c"),
-            *(b"x", b"y"),
-        ]
-        assert [request for request in counted.requests if ".wal" in request] == [f"get {large.key}"]
-    assert (get_count(task), get_count(task, found)) == (3, 2)
+        reader = attrs.evolve(planned.reader(["value"]), bucket=counted)
+        read = [row["value"] for task in tasks for rows in reader.read_all(task) for row in rows.to_pylist()]
+        assert read == of_both
+        got = [request.removeprefix("get ") for request in counted.requests if ".wal" in request]
+        assert len(got) == sum(map(get_count, tasks)) - 1
+        assert large.key in got or large in contents
+        ranges = [[each for split in task for each in split.ranges] for task in tasks]
+        sizes = [sum(each.size_bytes for each in of if isinstance(each, GivenRange)) for of in ranges]
+        if contents:
+            assert set(got) <= {large.key}
+        assert max(sizes) <= max(max_bytes, 800)  # of the large batch by itself
+
+
+def test_what_a_process_knows_of_the_log_it_reads_once(bucket):
+    """As Spark plans one query after the other in the same process."""
+    first, second, third = (planner(bucket)[1] for _ in range(3))
+    assert [log.end_offset for log in first.logs().values()] == [5]
+    assert first.catalog.log_read_count == 3
+    logged = bucket.log([batch(5, b"f")])
+    assert [log.end_offset for log in second.logs().values()] == [6]
+    assert (second.catalog.log_read_count, logged in second.catalog.log_contents) == (1, True)
+    path = bucket.directory / logged.key
+    path.write_bytes(path.read_bytes())  # the same, but for its time
+    assert values(bucket) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert [log.end_offset for log in third.logs().values()] == [6]
+    assert third.catalog.log_read_count == 0
+
+
+def test_an_object_of_the_same_name_in_a_new_bucket_is_another(bucket):
+    assert values(bucket) == [b"a", b"b", b"c", b"d", b"e"]
+    shutil.rmtree(bucket.directory)
+    again = LoggedBucket(bucket.directory)
+    again.create_topic()
+    again.log([batch(0, b"A", b"B")])
+    assert values(again) == [b"A", b"B"]
 
 
 def test_a_stream_gets_no_object_twice_that_it_has_read_to_plan(bucket):
@@ -187,6 +219,6 @@ def test_a_stream_gets_no_object_twice_that_it_has_read_to_plan(bucket):
     end = stream.progress.latest()
     (task,) = stream.progress.tasks(stream.position, end)
     (bucket.directory / logged.key).unlink()  # so nobody could
-    reader = stream.planner.reader(["value"], stream.planner.given(task))
+    reader = stream.planner.reader(["value"])
     assert [row["value"] for rows in reader.read_all(task) for row in rows.to_pylist()] == [b"f"]
     assert stream.progress.task_get_count == 0
