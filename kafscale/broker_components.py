@@ -286,6 +286,7 @@ def open_leading(services: Services, lead: Lead) -> Leading | None:
         recovering=recovering,
         state=lead.several.state,
         writer=lead.several.writer,
+        beginnings=lead.several.beginnings,
         log=services.log,
         find_topic=services.topics.by_id,
         spec=partial(topic_spec, services),

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import trio
@@ -25,7 +27,10 @@ from trio.testing import MockClock
 from bench.cluster.jobs import CONTROLLER, Job
 from bench.figures import percentile
 from bench.options import RunOptions
+from kafscale.cluster.brokers.beginnings import Beginnings
+from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.failing_over import FailOver
+from kafscale.cluster.brokers.heartbeats import heartbeat
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.placing import Move, moves_for_balance
 from kafscale.cluster.brokers.records import (
@@ -46,12 +51,15 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.node import Endpoint
 from kafscale.config.units import KIB
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import Head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.partition.partition import Partition
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.messages.own.heartbeat import BegunPartition, OwnHeartbeatRequest
 from tests.devtools.simulated_store import SimulatedStore
 
 NAMESPACE = "default"
@@ -61,7 +69,15 @@ CONTROLLER_ID, MEMBER_ID, DEAD_ID = 1, 2, 3
 SESSION_SECONDS = 3.0
 COMMITS_COUNT = 100
 MOVES_COUNT = 50  # that the controller has on their way at once
+COSTS_LOAD = "CPU and bytes"
+FAIL_OVER_FIGURES = (
+    "fail-over, CPU ms",
+    "fail-over, CPU ms of another",
+    "where heirs begin, CPU ms",
+    "where heirs begin, CPU ms of another",
+)
 LATENCY_SECONDS = 0.025  # of an operation of a bucket in the same region
+ASK_SECONDS = 0.001  # for a request to another broker to arrive there, and for its answer
 
 
 @attrs.frozen(kw_only=True)
@@ -80,14 +96,16 @@ SIZES = (
     Size(brokers=3, topics=10, partitions=100),
     Size(brokers=100, topics=1000, partitions=100),
 )
-RACES = (Size(brokers=10, topics=20, partitions=50), Size(brokers=100, topics=200, partitions=50))
+RACES = (
+    Size(brokers=10, topics=20, partitions=50),
+    Size(brokers=100, topics=200, partitions=50),
+    Size(brokers=100, topics=1000, partitions=100),
+)
 
 
 def jobs() -> Sequence[Job]:
     """Return what is measured."""
-    costs = [
-        Job(group=CONTROLLER, load="CPU and bytes", system=str(size), measure=partial(_cost, size)) for size in SIZES
-    ]
+    costs = [Job(group=CONTROLLER, load=COSTS_LOAD, system=str(size), measure=partial(_cost, size)) for size in SIZES]
     races = [
         Job(group=CONTROLLER, load=f"fail-over, {LATENCY_SECONDS * 1000:.0f} ms an operation", system=str(size),
             measure=partial(_race, size))
@@ -137,6 +155,20 @@ class _Member:
     metadata: SharedMetadataStore
     state: ClusterState
     writer: PlacementWriter
+    beginnings: Beginnings
+
+
+@attrs.define(eq=False)
+class _Calls(BrokerCalls):
+    """Hands what is told to the brokers of this process."""
+
+    members: Mapping[int, _Member] = attrs.field(factory=dict)
+
+    async def ask(self, broker_id: int, message: object, response_class: type, **_: object) -> Any:
+        assert isinstance(message, OwnHeartbeatRequest)
+        await trio.sleep(ASK_SECONDS)
+        await self.members[broker_id].beginnings.take(message)
+        await trio.sleep(ASK_SECONDS)
 
 
 async def _found(store: ObjectStore, local: LocalMetadataStore, size: Size) -> Checkpointer:
@@ -149,12 +181,27 @@ async def _found(store: ObjectStore, local: LocalMetadataStore, size: Size) -> C
     return checkpointer
 
 
-async def _join(store: ObjectStore, local: LocalMetadataStore, nursery: trio.Nursery) -> _Member:
+async def _join(
+    store: ObjectStore,
+    local: LocalMetadataStore,
+    nursery: trio.Nursery,
+    broker_id: int,
+    others: Mapping[int, _Member] | None = None,
+) -> _Member:
     metadata = await SharedMetadataStore.join(local, store, NAMESPACE)
     await nursery.start(metadata.run)
     state = ClusterState(metadata)
     await state.load()
-    return _Member(metadata, state, PlacementWriter(state))
+    writer = PlacementWriter(state)
+    beginnings = Beginnings(
+        broker_id=broker_id,
+        incarnation=FIRST_INCARNATION + broker_id,
+        metadata=metadata,
+        state=state,
+        writer=writer,
+        calls=_Calls(state, None, members=others or {}),
+    )
+    return _Member(metadata, state, writer, beginnings)
 
 
 # ---- CPU and bytes ---------------------------------------------------------------------------------------------------
@@ -175,9 +222,9 @@ async def _two(size: Size) -> AsyncIterator[tuple[_Member, _Member, Mapping[str,
             trio.open_nursery() as nursery,
         ):
             checkpointer = await _found(bucket, first, size)
-            controller = await _join(bucket, first, nursery)
+            controller = await _join(bucket, first, nursery, CONTROLLER_ID)
             began = process_time()
-            member = await _join(bucket, second, nursery)
+            member = await _join(bucket, second, nursery, MEMBER_ID)
             start_seconds = process_time() - began
             written = await _timed(checkpointer.write)
             sizes = [each.size_bytes async for page in bucket.list("") for each in page if "checkpoint" in each.key]
@@ -208,6 +255,9 @@ async def _measure_cost(size: Size) -> Mapping[str, float]:
         failed = await _timed(lambda: fail_over.run_once(record, {DEAD_ID: "it is killed"}, []))
         followed = await _timed(member.metadata.refresh)
         assert not list(member.state.led_by(DEAD_ID)), "the fail-over has left something"
+        fail_over_bytes = controller.metadata.head_bytes - head_bytes
+        begun = await _timed(partial(_take_from_all, controller, size))
+        begun_followed = await _timed(member.metadata.refresh)
         return {
             **figures,
             **one,
@@ -215,9 +265,26 @@ async def _measure_cost(size: Size) -> Mapping[str, float]:
             f"{MOVES_COUNT} moves, KiB": many_bytes / KIB,
             "look for balance, CPU ms": balance * 1000,
             "fail-over, CPU ms": failed * 1000,
-            "fail-over, KiB": (controller.metadata.head_bytes - head_bytes) / KIB,
+            "fail-over, KiB": fail_over_bytes / KIB,
             "fail-over, CPU ms of another": followed * 1000,
+            "where heirs begin, CPU ms": begun * 1000,
+            "where heirs begin, CPU ms of another": begun_followed * 1000,
         }
+
+
+async def _take_from_all(controller: _Member, size: Size) -> None:
+    """Have the controller commit what all heirs tell it at the same time."""
+    async with trio.open_nursery() as nursery:
+        for broker_id in range(1, size.brokers + 1):
+            request = heartbeat(broker_id, FIRST_INCARNATION + broker_id, 0)
+            request.begun = [
+                BegunPartition(
+                    topic_id=topic_id, partition_index=index, leader_epoch=each.epoch, offset=2_000_000, recover=[]
+                )
+                for topic_id, index, each in controller.state.led_by(broker_id)
+                if not each.is_decided
+            ]
+            nursery.start_soon(controller.beginnings.take, request)
 
 
 async def _commits(controller: _Member, member: _Member, size: Size) -> Mapping[str, float]:
@@ -279,10 +346,11 @@ async def _measure_race(size: Size) -> Mapping[str, float]:
     store = SimulatedStore(MemoryStore(), latency_seconds=LATENCY_SECONDS)
     async with trio.open_nursery() as nursery:
         await _found(store, first := MemoryMetadataStore(), size)
-        members = {CONTROLLER_ID: await _join(store, first, nursery)}
+        members: dict[int, _Member] = {}
+        members[CONTROLLER_ID] = await _join(store, first, nursery, CONTROLLER_ID)
         for broker_id in range(1, size.brokers + 1):
             if broker_id not in (CONTROLLER_ID, DEAD_ID):
-                members[broker_id] = await _join(store, MemoryMetadataStore(), nursery)
+                members[broker_id] = await _join(store, MemoryMetadataStore(), nursery, broker_id, members)
         began, answered = trio.current_time(), store.answers.total()
         record = members[CONTROLLER_ID].state.controller
         assert record is not None
@@ -311,16 +379,33 @@ async def _take_over(broker_id: int, member: _Member, began: float, served: list
     async with trio.open_nursery() as nursery:
         for topic_id, index, placement in list(member.state.led_by(broker_id)):
             if not placement.is_decided:
-                nursery.start_soon(_decide, member, topic_id, index, placement, began, served)
+                nursery.start_soon(_begin, member, _Found(topic_id, index, placement), began, served)
 
 
-async def _decide(
-    member: _Member, topic_id: bytes, index: int, placement: Placement, began: float, served: list[float]
-) -> None:
-    def decided(current: Placement, _number: int) -> Placement:
-        return attrs.evolve(current, decided_epoch=current.epoch, decided_offset=current.decided_offset + 1)
+@attrs.define(eq=False)
+class _Found:
+    """What `Beginnings` asks of a partition."""
 
+    topic_id: bytes
+    index: int
+    placement: Placement
+    tail: SimpleNamespace = attrs.field(factory=lambda: SimpleNamespace(batches=()), init=False)
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return self.topic_id, self.index
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.placement.epoch
+
+    @property
+    def next_offset(self) -> int:
+        return self.placement.decided_offset + 1
+
+
+async def _begin(member: _Member, found: _Found, began: float, served: list[float]) -> None:
     await trio.sleep(LATENCY_SECONDS)  # for what lists its objects
-    while not await member.writer.change(topic_id, index, placement.epoch, decided):
+    while not await member.beginnings.commit(cast(Partition, found)):
         await trio.lowlevel.checkpoint()
     served.append(trio.current_time() - began)

@@ -61,7 +61,7 @@ Real code and no broker: the metadata that brokers share, the rows of who leads 
 CPU is that of one controller and one other broker, each with its SQLite file, on a bucket in memory. Their metadata has
 brokers and partitions only, in topics of 100. A checkpoint is what a broker that joins reads; a commit is read by every
 other one. In simulated time, all brokers are there, and each operation of the bucket takes 25 ms: one broker is lost,
-what it led is spread over all others, and each of these commits where what it got begins.
+what it led is spread over all others, and each of these has the controller commit where what it got begins.
 """,
 }
 

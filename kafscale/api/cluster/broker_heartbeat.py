@@ -1,8 +1,9 @@
 """BrokerHeartbeat (63, KIP-631), version 0: another broker of the same bucket says that one of its incarnations runs.
 
 Kafka's brokers send it to the controller alone. Here the controller sends it to the others, too: the answer tells that
-they run. The controller is told what its sender has to do as well, in a field of our own, and answers with what all
-have. Version 1 has log directories that have failed (KIP-858); a broker here ends when its own has.
+they run. The controller is told what its sender has to do as well, and what to commit for it, in fields of our own; it
+answers when that is done, with what all have to do. Version 1 has log directories that have failed (KIP-858); a broker
+ends when its own has.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 
-def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+async def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
     if services.heard_of is None:
         return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
-    return services.heard_of(request)
+    return await services.heard_of(request)
 
 
 API = Api(63, "BrokerHeartbeat", 0, 0, OwnHeartbeatRequest, OwnHeartbeatResponse, handle)

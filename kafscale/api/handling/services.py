@@ -81,7 +81,7 @@ class Services:
     mover: Mover | None = None
     membership: Membership | None = None
     following: Following | None = None
-    heard_of: Callable[[OwnHeartbeatRequest], OwnHeartbeatResponse] | None = None
+    heard_of: Callable[[OwnHeartbeatRequest], Awaitable[OwnHeartbeatResponse]] | None = None
     balance: Balance | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True

@@ -8,6 +8,7 @@
     balance     what should move, as far as this broker knows
     placements  changes of rows, those of many partitions in one commit
     leading     acquires and releases partitions, as the rows say
+    beginnings  where epochs begin is committed for many brokers together
     moving      moves that somebody asks for
     following   what others lead, read from the bucket for consumers nearby
     leaving     others lead what a broker leads that is being stopped

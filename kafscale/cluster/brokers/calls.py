@@ -69,21 +69,24 @@ class BrokerCalls:
                 for place, kept in list(self._kept.items()):
                     await self._drop(place, kept)
 
-    async def ask(self, broker_id: int, message: object, response_class: type[R]) -> R:
-        """Send one request to a broker that serves, and wait for its reply.
+    async def ask(
+        self, broker_id: int, message: object, response_class: type[R], *, within_seconds: float | None = None
+    ) -> R:
+        """Send one request to a broker that serves, and wait for its reply, for `timeout_seconds` or less.
 
         Raises BrokerUnavailable: it may have had its effect, or not. KafkaError UNSUPPORTED_VERSION, ProtocolError.
         """
         kept, place = None, (broker_id, type(message))
+        timeout_seconds = self.timeout_seconds if within_seconds is None else within_seconds
         try:
-            with trio.fail_after(self.timeout_seconds):
+            with trio.fail_after(timeout_seconds):
                 kept = await self._line_to(place)
                 return await kept.line.request(message, response_class)
         except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
             if kept is not None:
                 await self._drop(place, kept)
             if isinstance(exc, trio.TooSlowError):
-                raise BrokerUnavailable(f"no answer from broker {broker_id} in {self.timeout_seconds:g} s") from exc
+                raise BrokerUnavailable(f"no answer from broker {broker_id} in {timeout_seconds:g} s") from exc
             raise
 
     def about_transactions(self, assignment: Assignment, topics: TopicRegistry) -> Elsewhere:

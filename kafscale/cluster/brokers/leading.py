@@ -5,8 +5,8 @@
                                  tell the target, and what there is of it
     leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds, unless
                                  whoever has released it has told
-                                 commit: where this epoch begins, unless whoever has released it has said so; nothing of
-                                 an earlier one counts behind that
+                                 commit, or have the controller: where this epoch begins, unless whoever has released it
+                                 has said so; nothing of an earlier one counts behind that
                                  open
     all of that is flushed       commit: nobody needs these streams for it any more
 
@@ -16,13 +16,13 @@ What is new in this cluster has been decided with its creation, and is opened at
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import attrs
 import trio
 
+from kafscale.cluster.brokers.beginnings import Beginnings, decide_begin
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.brokers.state import ClusterState
@@ -34,7 +34,6 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.manifest_checkpoint import KnownPartition
 from kafscale.formats.placements import decided_begin
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_objects import WalObject
 from kafscale.log.hand_over import Acquisition, acquire_partition, contents_of, known_from, release_partition
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
@@ -54,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class Superseded(Exception):
-    """Another broker is to lead by now."""
+    """Another broker is to lead by now, or it is known by now that it begins elsewhere."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -64,13 +63,14 @@ class Leading:
     `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
     metadata soon, and gives it what there is of partitions that were released; `told` has what others give so. `look`
     raises StoreError while the bucket is away.
-    `recovering` replays streams, where this broker has one.
+    `beginnings` commits where epochs begin. `recovering` replays streams, where this broker has one.
     """
 
     broker_id: int
     incarnation: int
     state: ClusterState
     writer: PlacementWriter
+    beginnings: Beginnings
     log: Log
     find_topic: Callable[[bytes], Topic | None]
     spec: Callable[[Topic], TopicSpec]
@@ -180,7 +180,7 @@ class Leading:
             else:
                 await self._acquire(topic, index, placement)
         except Superseded:
-            logger.info("%s is to be led by another broker by now", name)
+            logger.info("%s is to be looked for anew, if it is still led here", name)
         except (StoreError, DamagedObject, StartupError, KafkaError) as exc:
             logger.warning("%s can't come or go just now: %s", name, exc)
             await trio.sleep(RETRY_SECONDS)
@@ -231,7 +231,7 @@ class Leading:
 
     async def _acquire(self, topic: Topic, index: int, placement: Placement) -> None:
         async def decide(partition: Partition) -> None:
-            if not await self._is_decided(partition):
+            if not await self._is_decided(partition, placement):
                 raise Superseded
 
         spec = self.spec(topic)
@@ -270,11 +270,14 @@ class Leading:
             how = _with_recovery(how, self.recovering, partition_id, streams)
             await acquire_partition(self.log, spec, index, how)
 
-    async def _is_decided(self, partition: Partition) -> bool:
-        """Return when it is committed where its epoch begins; False if another broker leads by now.
+    async def _is_decided(self, partition: Partition, found: Placement) -> bool:
+        """Return when it is committed where its epoch begins; False if it is to be looked for anew, if it is here.
 
-        Whoever has handed it over has committed that, and it is this broker's since: nobody takes it without a fence.
+        `found` is the placement by which it was looked for. Whoever has handed it over has committed that, and it is
+        this broker's since: nobody takes it without a fence.
         """
+        if not found.is_decided:
+            return await self.beginnings.commit(partition)
         placement = self.state.placement(*partition.partition_id)
         is_given_away = partition.partition_id in self._handed_over  # perhaps
         if (
@@ -329,31 +332,6 @@ def _with_recovery(
         await recovering.replay(partition, streams, restore_before)
 
     return attrs.evolve(how, prepare=partial(recovering.end, partition_id, streams), recover=recover)
-
-
-async def decide_begin(writer: PlacementWriter, partition: Partition) -> bool:
-    """Commit where the epoch of a partition that nobody finds yet begins; False if another one leads by now.
-
-    Of earlier streams, nobody needs those any more from which nothing is to be flushed. Raises StoreError, KafkaError.
-    """
-
-    def decided(current: Placement, _number: int) -> Placement:
-        return attrs.evolve(
-            current,
-            decided_epoch=current.epoch,
-            decided_offset=partition.next_offset,
-            recover=_streams_of(partition, current.recover),
-        )
-
-    return await writer.change(partition.topic_id, partition.index, partition.leader_epoch, decided)
-
-
-def _streams_of(partition: Partition, recover: Sequence[int]) -> tuple[int, ...]:
-    """Return which of these streams have what is in the tail; that of a broker alone is all epochs up to its number."""
-    epochs = {batch.file.position.epoch for batch in partition.tail.batches if isinstance(batch.file, WalObject)}
-    ascending = sorted(recover)
-    needed = {ascending[bisect_left(ascending, epoch)] for epoch in epochs}
-    return tuple(number for number in recover if number in needed)
 
 
 def begun(placement: Placement) -> tuple[EpochStart, ...]:

@@ -7,7 +7,7 @@ which commit such changes of different rows at once are not in each other's way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import trio
@@ -17,19 +17,20 @@ from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, record_
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.concurrency.nurseries import ungrouped
 
 Change = Callable[[Placement, int], Placement]  # is given a number that no leader epoch has had yet
 
 
 @attrs.define(eq=False, repr=False)
-class _Wanted:
+class WantedChange:
+    """A change of the placement with this leader epoch, and what has become of it."""
+
     topic_id: bytes
     index: int
     epoch: int
     change: Change
-    is_made: bool | None = None  # False: somebody else has changed the leader epoch
-    is_given_up: bool = False  # nobody waits for it any more
+    is_made: bool | None = attrs.field(default=None, init=False)  # False: somebody else has changed the leader epoch
+    is_given_up: bool = attrs.field(default=False, init=False)  # nobody waits for it any more
 
 
 @attrs.define(eq=False, repr=False)
@@ -37,7 +38,7 @@ class PlacementWriter:
     """Makes changes of placements durable."""
 
     state: ClusterState
-    _waiting: list[_Wanted] = attrs.field(factory=list, init=False)
+    _waiting: list[WantedChange] = attrs.field(factory=list, init=False)
     _committing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def change(self, topic_id: bytes, index: int, epoch: int, change: Change) -> bool:
@@ -45,29 +46,27 @@ class PlacementWriter:
 
         Raises StoreError, KafkaError REQUEST_TIMED_OUT: it may or may not have been made then.
         """
-        wanted = _Wanted(topic_id, index, epoch, change)
-        self._waiting.append(wanted)
+        wanted = WantedChange(topic_id, index, epoch, change)
+        await self.change_all([wanted])
+        return bool(wanted.is_made)
+
+    async def change_all(self, wanted: Sequence[WantedChange]) -> None:
+        """Make changes in a commit that they share, each of which tells whether it is made. Raises as `change`."""
+        self._waiting += wanted
         try:
             async with self._committing:
-                if wanted.is_made is None:
+                if any(each.is_made is None for each in wanted):
                     await self._commit_waiting()
         except BaseException:
-            wanted.is_given_up = True  # or the next commit would make it, whenever that is
+            for each in wanted:
+                each.is_given_up = True  # or the next commit would make it, whenever that is
             raise
-        return bool(wanted.is_made)
 
     async def name_targets(self, moves: Iterable[Move]) -> None:
         """Say who is to lead what, in a commit that they share. Raises as `change`."""
-        with ungrouped():
-            async with trio.open_nursery() as nursery:
-                for move in moves:
-                    nursery.start_soon(self._name_target, move)
-
-    async def _name_target(self, move: Move) -> None:
-        def with_target(current: Placement, _number: int) -> Placement:
-            return attrs.evolve(current, target=move.target)
-
-        await self.change(move.topic_id, move.index, move.epoch, with_target)
+        await self.change_all(
+            [WantedChange(move.topic_id, move.index, move.epoch, _with_target(move.target)) for move in moves]
+        )
 
     async def _commit_waiting(self) -> None:
         batch, self._waiting = [each for each in self._waiting if not each.is_given_up], []
@@ -77,14 +76,14 @@ class PlacementWriter:
             self._waiting[:0] = batch  # each of the others tries by itself, in its turn
             raise
 
-    async def _commit(self, batch: Iterable[_Wanted]) -> None:
-        made: set[_Wanted] = set()
+    async def _commit(self, batch: Iterable[WantedChange]) -> None:
+        made: set[WantedChange] = set()
 
         async def plan(revision: int) -> Transaction | None:
             number = self.state.next_number
             made.clear()
             is_number_used = False
-            new_leaders: set[int] = set()
+            leaders: set[int] = set()
             changed: dict[bytes, dict[int, Placement]] = {}
             for each in batch:
                 placement = self.state.placement(each.topic_id, each.index)
@@ -92,8 +91,7 @@ class PlacementWriter:
                 if placement is not None and placement.epoch == each.epoch:
                     new = changed.setdefault(each.topic_id, {})[each.index] = each.change(placement, number)
                     is_number_used = is_number_used or new.epoch != placement.epoch
-                    if new.leader != placement.leader:
-                        new_leaders.add(new.leader)
+                    leaders.add(new.leader)
                     made.add(each)
             puts: dict[str, bytes] = {}
             for topic_id, placements in changed.items():
@@ -103,9 +101,16 @@ class PlacementWriter:
                 return None
             if is_number_used:
                 puts[NEXT_NUMBER_KEY] = encode(number + 1)
-            keys = [*puts, *map(record_key, sorted(new_leaders))]  # which tell whether they are there, and stay
+            keys = [*puts, *map(record_key, sorted(leaders))]  # which tell whether they are there, and stay
             return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
         await self.state.follower.commit_planned(plan)
         for each in batch:
             each.is_made = each in made
+
+
+def _with_target(target: int) -> Change:
+    def named(current: Placement, _number: int) -> Placement:
+        return attrs.evolve(current, target=target)
+
+    return named

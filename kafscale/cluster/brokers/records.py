@@ -137,6 +137,10 @@ class Placement:
         """Tell whether it is committed where the epoch of its leader begins."""
         return self.decided_epoch == self.epoch
 
+    def is_decided_at(self, offset: int) -> bool:
+        """Tell whether it is committed that the epoch of its leader begins at an offset."""
+        return self.is_decided and self.decided_offset == offset
+
     @property
     def is_settled(self) -> bool:
         """Tell whether its epoch is decided, and nothing of earlier ones is left to recover."""

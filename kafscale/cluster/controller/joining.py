@@ -26,6 +26,7 @@ import trio
 
 import kafscale
 from kafscale.cluster.brokers.balance import Balance
+from kafscale.cluster.brokers.beginnings import Beginnings
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
@@ -157,6 +158,14 @@ async def join(
         calls=calls,
         revision=lambda: metadata.applied.number,
     )
+    beginnings = Beginnings(
+        broker_id=settings.broker_id,
+        incarnation=incarnation,
+        metadata=metadata,
+        state=state,
+        writer=writer,
+        calls=calls,
+    )
     streams = Streams(
         store=own_views.acknowledge,
         namespace=settings.namespace,
@@ -178,6 +187,7 @@ async def join(
             broker_id=settings.broker_id,
             state=state,
             writer=writer,
+            beginnings=beginnings,
             controller=controller,
             balance=balance,
             streams=streams,

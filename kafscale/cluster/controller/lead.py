@@ -9,10 +9,11 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.balance import Balance
+from kafscale.cluster.brokers.beginnings import Beginnings, decide_begin
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.control import Controller
 from kafscale.cluster.brokers.heartbeats import Heartbeats
-from kafscale.cluster.brokers.leading import begun, decide_begin
+from kafscale.cluster.brokers.leading import begun
 from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.loads import load_of
@@ -48,6 +49,7 @@ class Several:
     broker_id: int
     state: ClusterState
     writer: PlacementWriter
+    beginnings: Beginnings
     controller: Controller
     balance: Balance
     streams: Streams
@@ -57,8 +59,11 @@ class Several:
     told: Told
     lease: Lease
 
-    def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
-        """Another broker has sent a heartbeat; tell whether that one may still act, and what all have to do."""
+    async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+        """Another broker has sent a heartbeat; tell whether that one may still act, and what all have to do.
+
+        If it may, this returns when what it says has begun is committed, or can't be.
+        """
         self.told.note(request.released)  # before anybody looks what is committed, and acts on it
         is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
         response = OwnHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
@@ -67,6 +72,8 @@ class Several:
             if self.controller.is_mine:
                 weighed = self.balance.weigh().items()
                 response.surpluses = [Surplus(broker_id=broker_id, weight=weight) for broker_id, weight in weighed]
+        if is_current and request.begun:
+            await self.beginnings.take(request)
         return response
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import trio
 from trio.testing import MockClock
 
 from kafscale.api.cluster.broker_heartbeat import API
@@ -26,8 +27,9 @@ async def test_a_broker_alone_knows_of_no_other(autojump_clock: MockClock) -> No
 async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock: MockClock) -> None:
     heard: list[OwnHeartbeatRequest] = []
 
-    def hear(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+    async def hear(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         heard.append(request)
+        await trio.lowlevel.checkpoint()
         return OwnHeartbeatResponse(is_caught_up=True, is_fenced=len(heard) == 1)
 
     async with memory_broker(memory_parts()) as running:

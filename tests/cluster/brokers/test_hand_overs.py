@@ -117,9 +117,9 @@ async def test_what_was_told_is_old_for_who_has_led_since(autojump_clock: MockCl
         assert hear is not None
         heard: list[OwnHeartbeatRequest] = []
 
-        def remember(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+        async def remember(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
             heard.append(request)
-            return hear(request)
+            return await hear(request)
 
         a.broker.services.heard_of = remember
         await create(a.broker, 2)
@@ -138,7 +138,7 @@ async def test_what_was_told_is_old_for_who_has_led_since(autojump_clock: MockCl
         await trio.sleep(ATTEMPTS_MAX_SECONDS + RETRY_SECONDS / 2)  # it has given up, and not begun again
         assert index not in led_by(a.broker)
         await move(b, [index], 1)
-        hear(told)
+        await hear(told)
         failing.end(rule)
         await until(lambda: index in led_by(a.broker))
         assert placements(a)[index].epoch == told.released[0].leader_epoch

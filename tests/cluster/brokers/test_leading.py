@@ -30,6 +30,7 @@ def leading_of(cls: type[AnyLeading], state: ClusterState, *, writer: Any = None
         incarnation=1,
         state=state,
         writer=writer or PlacementWriter(state),
+        beginnings=cast(Any, None),
         log=log,
         find_topic=lambda topic_id: None,
         spec=cast(Any, None),

@@ -1,7 +1,7 @@
-"""BrokerHeartbeat between brokers: what the sender has released, and for the controller, what it has to do.
+"""BrokerHeartbeat between brokers: what the sender has released; for the controller, what it has to do, and has begun.
 
 The controller answers who tells that with what all have to do, for those who place new partitions. Who does not know
-these fields answers as to any heartbeat, and asks the bucket, or balances without them.
+these fields answers as to any heartbeat, and asks the bucket, balances without them, or commits nothing for others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,21 @@ class ReleasedPartition:
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
     contents: bytes = wire("bytes")
+
+
+@attrs.define(kw_only=True)
+class BegunPartition:
+    """A partition that the sender leads with this epoch, which begins at `offset`.
+
+    `recover` are the incarnations whose streams have what is in no segment yet. The receiver answers when it has
+    committed that, or can't.
+    """
+
+    topic_id: bytes = wire("uuid")
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    offset: int = wire("int64")
+    recover: list[int] = wire(Array("int32"))
 
 
 @attrs.define(kw_only=True)
@@ -49,6 +64,7 @@ class Load:
 class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
     load: Load | None = wire(Nullable(Load), tag=OWN_TAG + 1, default=None)
+    begun: list[BegunPartition] = wire(Array(BegunPartition), tag=OWN_TAG + 2, factory=list)
 
 
 @attrs.define(kw_only=True)
