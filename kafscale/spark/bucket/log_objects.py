@@ -33,6 +33,8 @@ from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import NumberedKey, parse_numbered_key
 
 READS_AT_ONCE_COUNT = 16  # whole objects, of 8 MiB as a rule at most
+SMALL_READS_AT_ONCE_COUNT = 64  # where all are small, as each waits for the store
+SMALL_MAX_BYTES = 256 << 10
 KEPT_BYTES = 16 << 20  # of the objects that were read last, as tasks that are planned soon need them
 LOGS_MAX_COUNT = 4  # that a process remembers
 
@@ -128,11 +130,13 @@ class LogReader:
         Raises LogMoved if the position has become too old meanwhile, DamagedObject if an acknowledged object is missing
         or is not what was written, AccessDenied, StoreError.
         """
-        etags: dict[NumberedKey, str] = {}
-        keys = self._find(kept_until, is_shared, etags)
-        known = {key: each for key, each in self.memory.objects.items() if etags.get(key) == each.etag}
+        listed: dict[NumberedKey, ObjectInfo] = {}
+        keys = self._find(kept_until, is_shared, listed)
+        known = {
+            key: each for key, each in self.memory.objects.items() if key in listed and listed[key].etag == each.etag
+        }
         new = [key for key in keys if key not in known]
-        self._unchecked |= self._read([key for key in new if key not in self._unchecked], etags)
+        self._unchecked |= self._read([key for key in new if key not in self._unchecked], listed)
         objects = {key: each for key in keys if (each := known.get(key) or self._unchecked.get(key)) is not None}
         if not is_shared and any(position_of(key) > kept_until for key in new if key not in objects):
             raise LogMoved
@@ -144,9 +148,11 @@ class LogReader:
         behind = [each.transactions for key, each in changing if position_of(key) > kept_until]
         return LogView(list(contents.values()), list(chain.from_iterable(behind)))
 
-    def _find(self, kept_until: WalPosition, is_shared: bool, etags: dict[NumberedKey, str]) -> Sequence[NumberedKey]:
-        """Find what counts, and note the ETags of what is listed."""
-        store = _NotingStore(self.bucket, etags)
+    def _find(
+        self, kept_until: WalPosition, is_shared: bool, listed: dict[NumberedKey, ObjectInfo]
+    ) -> Sequence[NumberedKey]:
+        """Find what counts, and note what is listed."""
+        store = _NotingStore(self.bucket, listed)
         try:
             if is_shared:
                 return run(find_shared_keys(store, self.namespace, kept_until.epoch))
@@ -154,8 +160,12 @@ class LogReader:
         except NotFound as exc:
             raise LogMoved from exc
 
-    def _read(self, keys: Sequence[NumberedKey], etags: Mapping[NumberedKey, str]) -> Mapping[NumberedKey, Known]:
+    def _read(
+        self, keys: Sequence[NumberedKey], listed: Mapping[NumberedKey, ObjectInfo]
+    ) -> Mapping[NumberedKey, Known]:
         """Read objects in parallel, and return those that are still there."""
+        are_small = all(listed[key].size_bytes <= SMALL_MAX_BYTES for key in keys)
+        at_once_count = SMALL_READS_AT_ONCE_COUNT if are_small else READS_AT_ONCE_COUNT
 
         def read(key: NumberedKey) -> Known | None:
             try:
@@ -164,18 +174,18 @@ class LogReader:
                 logger.debug("%s has been deleted since it was listed", key.key)
                 return None
             self.memory.newest.add(key, data)
-            return Known(etags.get(key, ""), LoggedObject.decode(key, data))
+            return Known(listed[key].etag, LoggedObject.decode(key, data))
 
         self.read_count += len(keys)
-        found = [each.result() for each in get_many(read, keys, at_once_count=READS_AT_ONCE_COUNT)]
+        found = [each.result() for each in get_many(read, keys, at_once_count=at_once_count)]
         return {key: each for key, each in zip(keys, found, strict=True) if each is not None}
 
 
 @attrs.frozen(eq=False, repr=False)
 class _NotingStore(BlockingStore):
-    """Notes the ETags of numbered objects that it lists."""
+    """Notes the numbered objects that it lists."""
 
-    etags: dict[NumberedKey, str]
+    listed: dict[NumberedKey, ObjectInfo]
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """See `ObjectStore`."""
@@ -183,7 +193,7 @@ class _NotingStore(BlockingStore):
             for info in page:
                 key = parse_numbered_key(info.key)
                 if key is not None:
-                    self.etags[key] = info.etag
+                    self.listed[key] = info
             yield page
 
 

@@ -251,7 +251,7 @@ def test_a_reader_that_may_not_read_the_log_reads_segments(bucket, caplog):
 def test_the_bytes_of_the_newest_objects_are_kept_and_no_more_than_allowed(bucket, monkeypatch):
     keys = [bucket.log([batch(offset, b"x" * 1000)]) for offset in range(6)]
     monkeypatch.setattr(log_objects, "KEPT_BYTES", 3500 + 3 * 200)
-    monkeypatch.setattr(log_objects, "READS_AT_ONCE_COUNT", 1)  # in order
+    monkeypatch.setattr(log_objects, "SMALL_READS_AT_ONCE_COUNT", 1)  # in order
     catalog = bucket.catalog()
     assert len(bucket.read(catalog)) == 6
     assert list(catalog.log_contents) == keys[3:]
