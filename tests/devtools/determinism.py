@@ -34,11 +34,15 @@ WALL_CLOCK_START_NS = 1_700_000_000_000_000_000  # where the wall clock stands w
 
 
 class _Shuffler(Random):
-    """The order of one task is no matter of chance, and most often only one is ready."""
+    """The order of one task is no matter of chance, and most often only one is ready; of more it is `Random`'s."""
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
-        if len(x) > 1:
-            super().shuffle(x)
+        draw = self.getrandbits
+        for last in range(len(x) - 1, 0, -1):
+            bits_count = (last + 1).bit_length()
+            while (chosen := draw(bits_count)) > last:
+                pass
+            x[last], x[chosen] = x[chosen], x[last]
 
 
 def seed_scheduler(seed: object) -> None:
@@ -56,7 +60,7 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
         _run_without_instruments()
         return await async_fn(*args)
 
-    with quickened(), _determined(seed, clock):
+    with quickened(clock), _determined(seed, clock):
         return trio.run(run, clock=clock)
 
 

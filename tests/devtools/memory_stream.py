@@ -19,7 +19,7 @@ class MemoryStream(trio.abc.Stream):
     peer: MemoryStream = attrs.field(init=False)
     _arrived: bytearray = attrs.field(factory=bytearray, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
-    _receivers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _receiver: trio.lowlevel.Task | None = attrs.field(default=None, init=False)  # who waits
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
@@ -28,7 +28,7 @@ class MemoryStream(trio.abc.Stream):
         if self.peer._is_closed:
             raise trio.BrokenResourceError("the other end is closed")
         self.peer._arrived += data
-        self.peer._receivers.unpark_all()
+        self.peer._wake()
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -36,22 +36,35 @@ class MemoryStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         if self._arrived or self._is_closed or self.peer._is_closed:
             await trio.lowlevel.checkpoint()
-        elif self._receivers:
+        elif self._receiver is not None:
             raise trio.BusyResourceError("another task is receiving")
         else:
-            await self._receivers.park()
+            await self._wait()
         if self._is_closed:
             raise trio.ClosedResourceError
         received = bytes(self._arrived[:max_bytes])
         del self._arrived[:max_bytes]
         return received
 
+    async def _wait(self) -> None:
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._receiver = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._receiver = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        if self._receiver is not None:
+            trio.lowlevel.reschedule(self._receiver)
+            self._receiver = None
+
     def close(self) -> None:
         """Close both directions; what has arrived and is not read is lost."""
         self._is_closed = True
         self._arrived.clear()
-        self._receivers.unpark_all()
-        self.peer._receivers.unpark_all()
+        self._wake()
+        self.peer._wake()
 
     async def aclose(self) -> None:
         self.close()

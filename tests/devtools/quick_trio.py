@@ -13,6 +13,7 @@ for which its version is pinned.
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from heapq import heappush
@@ -22,6 +23,7 @@ import attrs
 import outcome
 import trio
 import trio.testing
+from trio import _core
 from trio._core import _run as _trio_run
 from trio._core._traps import CancelShieldedCheckpoint, WaitTaskRescheduled
 
@@ -43,18 +45,29 @@ _NOTHING: Any = _Nothing()
 
 
 @contextmanager
-def quickened() -> Iterator[None]:
-    """Have runs that begin within the block go this way; their clocks have to be autojump clocks that stand still."""
+def quickened(clock: trio.testing.MockClock) -> Iterator[None]:
+    """Have the run that begins within the block go this way, on this autojump clock, which stands still otherwise."""
+    assert clock.rate == clock.autojump_threshold == 0
+
+    def current_time() -> float:
+        return clock._virtual_base
+
     with ExitStack() as stack:
-        for owner, name, value in (
-            (_trio_run, "unrolled_run", _run),
-            (_trio_run.Runner, "reschedule", _reschedule),
-            (_trio_run.CancelScope, "_might_change_registered_deadline", _change_deadline),
-            (_trio_run.CancelStatus, "__attrs_post_init__", _begin_status),
-            (trio, "sleep", _sleep),
-            (trio, "sleep_until", _sleep_until),
+        for owners, name, value in (
+            ([_trio_run], "unrolled_run", _run),
+            ([_trio_run.Runner], "reschedule", _reschedule),
+            ([_trio_run.CancelScope], "_might_change_registered_deadline", _change_deadline),
+            ([_trio_run.CancelStatus], "__attrs_post_init__", _begin_status),
+            ([trio], "fail_after", _FailAfter),
+            ([trio], "sleep", _sleep),
+            ([trio], "sleep_until", _sleep_until),
+            ([trio, _core, _trio_run], "current_time", current_time),
+            ([trio.lowlevel, _core, _trio_run], "checkpoint", _checkpoint),
+            ([trio.lowlevel, _core, _trio_run], "cancel_shielded_checkpoint", _cancel_shielded_checkpoint),
+            ([trio.lowlevel, _core], "wait_task_rescheduled", _wait_task_rescheduled),
         ):
-            stack.enter_context(replaced(owner, name, value))
+            for owner in owners:
+                stack.enter_context(replaced(owner, name, value))
         stack.enter_context(_plain_nurseries())
         yield
 
@@ -80,7 +93,6 @@ def _run(
     """Run tasks as `trio._core._run.unrolled_run` does. Whoever drives it polls only when a signal has come."""
     clock, queued, context = runner.clock, runner.entry_queue, _trio_run.GLOBAL_RUN_CONTEXT
     assert isinstance(clock, trio.testing.MockClock)
-    assert clock.rate == clock.autojump_threshold == 0
     try:
         queued.wakeup.wakeup_on_signals()
         clock.start_clock()
@@ -136,7 +148,7 @@ def _step(runner: _trio_run.Runner, task: trio.lowlevel.Task) -> None:
     task._next_send_fn = task._next_send = None
     assert send is not None
     try:
-        message = task.context.run(send, value)
+        message: Any = task.context.run(send, value)
     except StopIteration as stop:
         runner.task_exited(task, outcome.Value(stop.value))
         return
@@ -147,9 +159,8 @@ def _step(runner: _trio_run.Runner, task: trio.lowlevel.Task) -> None:
         if message is CancelShieldedCheckpoint:
             runner.reschedule(task)
         else:
-            assert type(message) is WaitTaskRescheduled, message
             task._cancel_points += 1
-            task._abort_func = message.abort_func
+            task._abort_func = message.abort_func if type(message) is WaitTaskRescheduled else message
             if task._cancel_status.effectively_cancelled:
                 task._attempt_delivery_of_any_pending_cancel()
         return
@@ -165,6 +176,33 @@ def _reschedule(
     task._abort_func = None
     task.custom_sleep_data = None
     runner.runq.append(task)
+
+
+# ---- waits -------------------------------------------------------------------------------------------------------
+
+
+@types.coroutine
+def _wait_task_rescheduled(abort_func: Callable[[Any], trio.lowlevel.Abort]) -> Generator[Any, Any, Any]:
+    return (yield abort_func).unwrap()
+
+
+@types.coroutine
+def _cancel_shielded_checkpoint() -> Generator[Any, Any, None]:
+    (yield CancelShieldedCheckpoint).unwrap()
+
+
+@types.coroutine
+def _checkpoint() -> Generator[Any, Any, None]:
+    """First let others run, then see whether this one is cancelled; a wait of such a task ends at once."""
+    (yield CancelShieldedCheckpoint).unwrap()
+    task = _trio_run.GLOBAL_RUN_CONTEXT.task
+    task._cancel_points += 1
+    if task._cancel_status.effectively_cancelled:
+        (yield _let_go).unwrap()
+
+
+def _let_go(_: object) -> trio.lowlevel.Abort:
+    return Abort.SUCCEEDED
 
 
 # ---- time --------------------------------------------------------------------------------------------------------
@@ -213,6 +251,24 @@ async def _sleep_until(deadline: float) -> None:
         await trio.lowlevel.wait_task_rescheduled(abort)
     if task._cancel_status.effectively_cancelled:
         raise trio.Cancelled._create(source="deadline")
+
+
+class _FailAfter:
+    """What trio has a generator for."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, seconds: float, *, shield: bool = False) -> None:
+        self.scope = trio.move_on_after(seconds, shield=shield)
+
+    def __enter__(self) -> trio.CancelScope:
+        return self.scope.__enter__()
+
+    def __exit__(self, *raised: Any) -> bool:
+        caught = self.scope.__exit__(*raised)
+        if self.scope.cancelled_caught:
+            raise trio.TooSlowError
+        return caught
 
 
 # ---- cancel scopes -----------------------------------------------------------------------------------------------

@@ -108,10 +108,14 @@ def run_seeds(
 
 
 def _be_quiet() -> None:
-    """A broker among faults logs a lot. And what has been imported need not be looked at by each seed's collection."""
+    """A broker among faults logs a lot. And what has been imported need not be looked at by each seed's collection.
+
+    That is made when the next seed begins (`tests.devtools.determinism`), so it need not happen by itself before.
+    """
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
+    gc.disable()
 
 
 def main(arguments: Sequence[str]) -> int:
