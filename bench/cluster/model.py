@@ -10,6 +10,7 @@ from bench.cluster.controller import COSTS_LOAD, FAIL_OVER_FIGURES, LATENCY_SECO
 from bench.cluster.findings import Findings
 from bench.cluster.jobs import CONTROLLER, SCALING
 from bench.cluster.scaling import CPU, POINTS, load_of, system_of
+from kafscale.cluster.controller.lead import REST_SECONDS
 from kafscale.config.units import KIB, MIB
 
 BATCHES = POINTS[0]  # of 16 KiB
@@ -80,8 +81,8 @@ class Reach:
 
     @property
     def looks(self) -> float:
-        """HEAD/s of brokers that look twice a second."""
-        return 2.0 * self.brokers
+        """HEAD/s while nothing is committed: the controller looks twice a second, the others every five seconds."""
+        return 2.0 + (self.brokers - 1) / REST_SECONDS
 
     @property
     def fail_over_seconds(self) -> float:

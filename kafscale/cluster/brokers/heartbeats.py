@@ -7,8 +7,9 @@ So both ends hear of each other in two ways, and one direction that is cut off c
 sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
 tells that the process is gone. Nothing is decided here (`kafscale.cluster.brokers.control`), and nothing is written.
 
-A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that has brokers or
-placements changed: so who is to lead something looks at the head then, and not up to half a second later.
+A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that changes: so who
+commits something tells the controller, that one looks at the head and tells all others, and these look then, and not up
+to half a second later. While they hear of the controller, they need hardly look otherwise (`is_told_of_all`).
 An answer tells whether the sender may be what it says: not where it was declared dead, or another incarnation of it is
 known of, by the metadata or by a heartbeat.
 
@@ -38,6 +39,7 @@ from kafscale.wire import error_codes
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
+TOLD_SECONDS = 1.0  # since the controller's last: while it is not older, nothing has been committed that is not known
 WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class Heartbeats:
     _latest: dict[int, int] = attrs.field(factory=dict, init=False)  # incarnations that are known of
     _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
     _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
+    _told_at: float = attrs.field(default=-math.inf, init=False)  # by the controller, how far it knows the metadata
+    _told_revision: int = attrs.field(default=0, init=False)
 
     def watched(self) -> dict[int, BrokerRecord]:
         """Return the brokers to send heartbeats to: all others that may run, or the one that decides."""
@@ -108,6 +112,9 @@ class Heartbeats:
         self.liveness.heard(broker_id, incarnation)
         if revision > self.revision():
             self.look_soon(revision)
+        controller = self.state.controller
+        if controller is not None and (controller.broker_id, controller.incarnation) == (broker_id, incarnation):
+            self._told_at, self._told_revision = elapsed(), revision
         record = self.state.brokers.get(broker_id)
         if record is None:
             return True  # it may have begun a moment ago
@@ -115,16 +122,26 @@ class Heartbeats:
         is_fenced = record.incarnation == incarnation and record.state is BrokerState.FENCED
         return incarnation == latest and not is_fenced
 
+    def is_told_of_all(self) -> bool:
+        """Tell whether the controller has said a moment ago that there is nothing which is not known here.
+
+        It looks twice a second, and is told by whoever commits something.
+        """
+        return elapsed() - self._told_at <= TOLD_SECONDS and self._told_revision <= self.revision()
+
     async def run(self) -> None:
         """Send them until cancelled."""
         if self.connect is None:
             return
+        with self.state.store.changes(self.state.store.revision, self._changed.wake):
+            await self._run(self.connect)
+
+    async def _run(self, connect: Connect) -> None:
         self.liveness.is_watching = True
         more = Signal()
 
         def wake(_topics: Collection[bytes]) -> None:
             more.set()
-            self._changed.wake()
 
         self.state.listeners.append(wake)
         async with trio.open_nursery() as nursery:
@@ -138,7 +155,7 @@ class Heartbeats:
                     if broker_id not in self._tasks:
                         scope = trio.CancelScope()
                         self._tasks[broker_id] = record, scope
-                        nursery.start_soon(self._beat, self.connect, broker_id, record, scope)
+                        nursery.start_soon(self._beat, connect, broker_id, record, scope)
                 with trio.move_on_after(self.liveness.interval_seconds):
                     await more.wait()
 

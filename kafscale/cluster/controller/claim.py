@@ -19,6 +19,7 @@ is kept there.
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -168,11 +169,22 @@ async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> Non
             await store.put_if_match(key, [encode(given)], found.etag)
 
 
-async def watch_claim(check: LeadCheck, interval_seconds: float = WATCH_SECONDS) -> NoReturn:
-    """Look whether this broker still leads, until cancelled. Raises Fenced when it does not."""
+def _never() -> bool:
+    return False
+
+
+async def watch_claim(
+    check: LeadCheck, interval_seconds: float = WATCH_SECONDS, may_rest: Callable[[], bool] = _never
+) -> NoReturn:
+    """Look whether this broker still leads, until cancelled; not while it `may_rest`, unless it is to be `sooner`.
+
+    Raises Fenced when it does not.
+    """
     while True:
         with trio.move_on_after(interval_seconds):
             await check.sooner.wait()
+        if not check.sooner.is_set() and may_rest():
+            continue
         check.sooner.clear()
         try:
             await check.confirm()
@@ -210,10 +222,11 @@ class _Look:
 class LeadCheck:
     """Asks the bucket whether a broker still leads. At most one look is under way, however many ask.
 
-    `sooner` has the watch look at once.
+    `sooner` has the watch look at once. `asked_at` is when somebody asked last whether a look was lately.
     """
 
     sooner: Signal = attrs.field(factory=Signal, init=False)
+    asked_at: float = attrs.field(default=-math.inf, init=False)
     _led_at: float = attrs.field(factory=elapsed, init=False)  # when the last look began that found it so
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
@@ -244,9 +257,14 @@ class LeadCheck:
 
         Raises Fenced, StoreError.
         """
-        if elapsed() - self._led_at > within_seconds:
+        if not self.has_led_within(within_seconds):
             with suppress(DamagedObject):  # nothing is known of another broker then
                 await self.confirm()
+
+    def has_led_within(self, seconds: float) -> bool:
+        """Tell whether a look has found lately that it leads."""
+        self.asked_at = now = elapsed()
+        return now - self._led_at <= seconds
 
     async def _perform(self, look: _Look) -> None:
         look.was_cancelled = True

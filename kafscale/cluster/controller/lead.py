@@ -41,6 +41,9 @@ from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
 
+REST_SECONDS = 5.0  # between two looks while the controller tells what is new, and nobody asks
+ASKED_SECONDS = 10.0
+
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Several:
@@ -75,6 +78,15 @@ class Several:
         if is_current and request.begun:
             await self.beginnings.take(request)
         return response
+
+    def is_told_of_all(self) -> bool:
+        """Tell whether the controller tells this broker all the time what is committed.
+
+        Not the controller itself, nor who may acknowledge for a while behind a look (`kafscale.cluster.brokers.lease`).
+        """
+        record = self.state.brokers.get(self.broker_id)
+        is_leased = record is None or record.acknowledges_locally
+        return not is_leased and not self.controller.is_mine and self.heartbeats.is_told_of_all()
 
     def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
         """Add who is to lead what a transaction of topics creates. Raises KafkaError."""
@@ -206,8 +218,11 @@ class Lead:
             await self.check.confirm()
 
     def has_led_lately(self) -> bool:
-        """Tell whether one of the last two looks has found that this broker may act."""
-        return elapsed() - self.check.led_at <= 2 * self.watch_seconds
+        """Tell whether a look has found a moment ago that this broker may act; if not, there will be one at once."""
+        has_led = self.check.has_led_within(2 * self.watch_seconds)
+        if not has_led:
+            self.check.sooner.set()
+        return has_led
 
     async def write_last_checkpoint(self) -> None:
         """Write a checkpoint of the metadata, if it is this broker's to do and something has changed.
@@ -218,6 +233,19 @@ class Lead:
             await self.several.controller.write_checkpoint()
         elif self.checkpointer is not None:
             await self.checkpointer.write_if_changed()
+
+    def _may_rest(self) -> bool:
+        """Tell whether nobody needs a look just now.
+
+        The controller tells that nothing is new, and nobody asks this broker what others could answer better by now.
+        """
+        now = elapsed()
+        return (
+            self.several is not None
+            and self.several.is_told_of_all()
+            and now - self.check.led_at < REST_SECONDS
+            and now - self.check.asked_at >= ASKED_SECONDS
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
@@ -244,5 +272,5 @@ class Lead:
                     nursery.start_soon(self.wakefulness.run)
                 if self.checkpointer is not None:
                     nursery.start_soon(self.checkpointer.run)
-                nursery.start_soon(watch_claim, self.check, self.watch_seconds)
+                nursery.start_soon(watch_claim, self.check, self.watch_seconds, self._may_rest)
                 task_status.started()

@@ -341,7 +341,7 @@ async def test_what_one_has_committed_the_others_know_by_the_next_heartbeat(auto
         assert longest <= 0.25
 
 
-async def test_idle_brokers_write_nothing(autojump_clock: MockClock) -> None:
+async def test_idle_brokers_write_nothing_and_the_controller_looks_for_all(autojump_clock: MockClock) -> None:
     bucket = FaultyStore(MemoryStore())
     async with AsyncExitStack() as stack:
         running = Cluster(bucket, stack)
@@ -352,6 +352,45 @@ async def test_idle_brokers_write_nothing(autojump_clock: MockClock) -> None:
         bucket.calls.clear()
         await trio.sleep(60.0)
         assert {call.operation for call in bucket.calls} == {"head"}
+        assert 140 <= len(bucket.calls) <= 150  # two a second, and two every five seconds
+        controller = running.controller()
+        running.network.cut(controller, *running.others(controller))
+        bucket.calls.clear()
+        await trio.sleep(2.5)
+        assert bucket.count("head") >= 10  # who hears of nobody looks for itself
+
+
+async def test_who_is_asked_what_others_may_know_better_looks_at_once_and_goes_on_looking(
+    autojump_clock: MockClock,
+) -> None:
+    bucket = FaultyStore(MemoryStore())
+    async with AsyncExitStack() as stack:
+        running = Cluster(bucket, stack)
+        for broker_id in (1, 2, 3):
+            await running.start(broker_id)
+        await topic_of(running, 6)
+        await trio.sleep(62.0)
+        member = running.brokers[running.others(running.controller())[0]]
+        has_led_lately = member.broker.services.has_led_lately
+        assert not has_led_lately()
+        await trio.sleep(0.1)
+        assert has_led_lately()
+        bucket.calls.clear()
+        await trio.sleep(9.0)
+        assert bucket.count("head") >= 2 * 17
+        assert has_led_lately()
+
+
+async def test_who_acknowledges_for_a_while_behind_a_look_goes_on_looking(autojump_clock: MockClock) -> None:
+    bucket = FaultyStore(MemoryStore())
+    async with AsyncExitStack() as stack:
+        running = Cluster(bucket, stack)
+        for broker_id in (1, 2, 3):
+            await running.start(broker_id, Durability.WAL)
+        await trio.sleep(60.0)
+        bucket.calls.clear()
+        await trio.sleep(60.0)
+        assert len(bucket.calls) >= 3 * 110
 
 
 @attrs.define(eq=False)

@@ -9,14 +9,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats, Line
+from kafscale.cluster.brokers.heartbeats import PAUSE_LEAST_SECONDS, TOLD_SECONDS, Connect, Heartbeats, Line
 from kafscale.cluster.brokers.liveness import Liveness
-from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, ControllerRecord
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError
 from kafscale.log.load import LoadMeter
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import UNSUPPORTED_VERSION
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
 
 R = TypeVar("R")
 RECORD = BrokerRecord(
@@ -109,3 +111,50 @@ async def test_a_connection_that_is_of_no_use_is_not_made_again_at_once(
         await trio.sleep(SECONDS)
         nursery.cancel_scope.cancel()
     assert count <= SECONDS / INTERVAL_SECONDS + 1
+
+
+async def test_who_hears_of_the_controller_knows_what_is_committed(autojump_clock: MockClock) -> None:
+    heartbeats = heartbeats_by(no_line)
+    heartbeats.state.controller = ControllerRecord(broker_id=2, incarnation=20, term=3)
+    assert not heartbeats.is_told_of_all()
+    heartbeats.heard(2, 19, revision=1)  # an earlier incarnation
+    assert not heartbeats.is_told_of_all()
+    heartbeats.heard(2, 20, revision=1)
+    assert heartbeats.is_told_of_all()
+    heartbeats.heard(2, 20, revision=2)  # something that is not here yet
+    assert not heartbeats.is_told_of_all()
+    heartbeats.heard(2, 20, revision=1)
+    await trio.sleep(TOLD_SECONDS + 0.1)
+    assert not heartbeats.is_told_of_all()
+
+
+async def test_whatever_is_committed_is_told_at_once(autojump_clock: MockClock) -> None:
+    """Topics, settings and users as well, which concern no broker."""
+    told: list[tuple[float, int]] = []
+
+    class Noting(Late):
+        async def request(self, message: object, response_class: type[R]) -> R:
+            assert isinstance(message, OwnHeartbeatRequest)
+            told.append((trio.current_time(), message.current_metadata_offset))
+            return await super().request(message, response_class)
+
+    async def connect(_broker_id: int, _record: BrokerRecord) -> Line:
+        await trio.lowlevel.checkpoint()
+        return Noting(0.0)
+
+    heartbeats = heartbeats_by(connect)
+    store = heartbeats.state.store
+    heartbeats.revision = lambda: store.revision
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heartbeats.run)
+        await trio.sleep(SECONDS + 1.5 * PAUSE_LEAST_SECONDS)
+        committed_at = trio.current_time()
+        revision = await store.commit(Transaction(puts={"topics/orders": b""}))
+        await trio.sleep(PAUSE_LEAST_SECONDS + 0.01)
+        at, latest = told[-1]
+        assert (latest, at - committed_at <= PAUSE_LEAST_SECONDS) == (revision, True)
+        nursery.cancel_scope.cancel()
+
+
+async def no_line(_broker_id: int, _record: BrokerRecord) -> Line:
+    raise BrokerUnavailable("nobody is there")
