@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Protocol
 
@@ -47,11 +47,16 @@ from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Roo
 from kafscale.log.wal.local_replay import Replay
 from kafscale.log.wal.superseded import keep_copies
 from kafscale.metrics import Histogram, Metrics
+from kafscale.store.file.slices import SLICE_BYTES
 
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
 NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
+LARGE_ENTRY_BYTES = SLICE_BYTES // 2  # two of them share no slice of a write
+FULL_MAX_COUNT = (
+    4  # rounds of a large entry that wait: with the one under way, what an idempotent producer has in flight
+)
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +125,7 @@ class Wal(LogJournal):
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     files: LocalFiles = attrs.field(init=False)
     _room: Room = attrs.field(init=False)  # of the files
+    _full: deque[LocalRound] = attrs.field(factory=deque, init=False)  # those that end with a large entry
     _filling: LocalRound = attrs.field(factory=LocalRound, init=False)
     _syncing: LocalRound | None = attrs.field(default=None, init=False)
     _has_transactions: bool = attrs.field(default=False, init=False)  # among what was written
@@ -187,7 +193,11 @@ class Wal(LogJournal):
         self._next_sequence += 1
         round._entries.append(entry)
         round._size_bytes += ENTRY_HEADER_BYTES + len(entry.data)
-        if len(round._entries) == self._wake_count:
+        if len(entry.data) >= LARGE_ENTRY_BYTES and len(self._full) < FULL_MAX_COUNT:
+            self._full.append(round)
+            self._filling = LocalRound()
+            self._work.set()
+        elif len(round._entries) == self._wake_count:
             self._work.set()
         return round
 
@@ -218,7 +228,7 @@ class Wal(LogJournal):
         return decode_run(memoryview(content), places, name=name, salt=file.header.salt)
 
     def statistics(self) -> WalStatistics:
-        rounds = [self._filling] if self._syncing is None else [self._syncing, self._filling]
+        rounds = self._rounds()
         return WalStatistics(
             sync_count=sum(self.sync_seconds.counts),
             entry_count=self._entry_count,
@@ -302,7 +312,7 @@ class Wal(LogJournal):
                 await self._sync()
         except trio.Cancelled:
             with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
-                while self.files.in_use and (self._syncing or self._filling._entries):
+                while self.files.in_use and any(round._entries for round in self._rounds()):
                     await self._sync()
             raise
         except StorageFailed as exc:
@@ -324,7 +334,7 @@ class Wal(LogJournal):
         A sync that is under way gathers by itself, so waiting pays only when syncs are slower than the interval, and
         only for the peers of the last round, who have just been answered and are likely to come back.
         """
-        if not 0 < self.sync_interval_seconds < self._mean_sync_seconds:
+        if self._full or not 0 < self.sync_interval_seconds < self._mean_sync_seconds:
             return
         if len(self._filling._entries) >= self._last_round_count:
             return
@@ -336,8 +346,12 @@ class Wal(LogJournal):
     async def _sync(self) -> None:
         """Make one round durable. If it is cancelled in between, the next call takes up the same round."""
         if self._syncing is None:
-            self._syncing, self._filling = self._filling, LocalRound()
-            self._work.clear()
+            if self._full:
+                self._syncing = self._full.popleft()
+            else:
+                self._syncing, self._filling = self._filling, LocalRound()
+            if not self._full and not self._filling._entries:
+                self._work.clear()
             self._wake_count = 1
             self._last_round_count = len(self._syncing._entries)
         round = self._syncing
@@ -424,8 +438,8 @@ class Wal(LogJournal):
         stalled_since = self._room.stalled_since
         if stalled_since is None or trio.current_time() - stalled_since < NO_SPACE_MAX_SECONDS:
             return
-        for round in (self._syncing, self._filling):
-            if round is not None and round._entries:
+        for round in self._rounds():
+            if round._entries:
                 round.put_off()
 
     def _fitting(self, round: LocalRound, file: WalFile) -> list[WalEntry]:
@@ -460,9 +474,13 @@ class Wal(LogJournal):
         """Refuse further appends and fail whoever still waits."""
         if self._closed is None:
             self._closed = StorageFailed("the WAL is closed")
-        for round in (self._syncing, self._filling):
-            if round is not None and not round.done:
+        for round in self._rounds():
+            if not round.done:
                 round.fail(self._closed)
+
+    def _rounds(self) -> Sequence[LocalRound]:
+        """Return all that are not done, in order."""
+        return [*([] if self._syncing is None else [self._syncing]), *self._full, self._filling]
 
 
 def _padding(end: int, size_bytes: int) -> bytes:

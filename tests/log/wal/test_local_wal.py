@@ -8,6 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kafscale.errors import DamagedObject, StorageFailed
+from kafscale.log.wal.journal import Round
+from kafscale.log.wal.local_wal import LARGE_ENTRY_BYTES
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.local_wal import Log, content, replayed, written
 from tests.devtools.seeds import seeds
@@ -37,6 +39,44 @@ async def test_what_arrives_during_a_sync_shares_the_next(autojump_clock, nurser
     assert log.groups == [1, 5]
     assert [entry.base_offset for entry in log.durable] == list(range(6))
     assert log.wal.statistics().sync_count == 2
+
+
+async def test_nobody_waits_for_what_comes_behind_a_large_entry(autojump_clock, nursery):
+    log = Log(MemoryDisk(sync_seconds=0.5), segment_bytes=8 * LARGE_ENTRY_BYTES, sync_interval_seconds=0.1)
+    await log.start(nursery)
+    began = trio.current_time()
+    sizes = [100, 100, LARGE_ENTRY_BYTES, 100, LARGE_ENTRY_BYTES, LARGE_ENTRY_BYTES, 100, 100]
+    rounds = [log.append(offset, size) for offset, size in enumerate(sizes)]
+    assert log.wal.statistics().queued_count == len(sizes)
+    for round, seconds in zip(rounds, [0.5, 0.5, 0.5, 1.0, 1.0, 1.5, 2.0, 2.0], strict=True):
+        await round.wait()
+        assert trio.current_time() - began == pytest.approx(seconds)
+    assert log.groups == [3, 2, 1, 2]
+    assert [entry.base_offset for entry in log.durable] == list(range(len(sizes)))
+
+
+async def test_large_entries_that_were_accepted_are_written_when_it_ends(autojump_clock):
+    log = Log(MemoryDisk(sync_seconds=0.1), segment_bytes=8 * LARGE_ENTRY_BYTES)
+    async with trio.open_nursery() as nursery:
+        await log.start(nursery)
+        rounds = [log.append(offset, LARGE_ENTRY_BYTES) for offset in range(3)]
+        nursery.cancel_scope.cancel()
+    assert all(round.done for round in rounds)
+
+
+async def test_large_entries_get_the_failure_of_the_first_one(autojump_clock):
+    disk = MemoryDisk(sync_seconds=0.1)
+    log = Log(disk, segment_bytes=8 * LARGE_ENTRY_BYTES)
+    rounds: list[Round] = []
+    with pytest.RaisesGroup(StorageFailed):
+        async with trio.open_nursery() as nursery:
+            await log.start(nursery)
+            disk.fail("sync")
+            rounds += [log.append(offset, LARGE_ENTRY_BYTES) for offset in range(3)]
+    assert rounds
+    for round in rounds:
+        with pytest.raises(StorageFailed):
+            await round.wait()
 
 
 async def test_the_first_append_after_idle_never_waits_for_the_interval(autojump_clock, nursery):
