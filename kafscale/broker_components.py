@@ -57,6 +57,7 @@ from kafscale.log.wal.disk import Disk
 from kafscale.metrics import Metrics
 from kafscale.server.kafka.binding import BoundListener
 from kafscale.server.token_keys import PublishedKeys
+from kafscale.wire.messages.api_versions import ApiVersion
 
 
 async def build_services(
@@ -98,7 +99,9 @@ async def build_services(
         settings=settings,
         metrics=metrics,
         draining=draining,
-        api_versions=[(api.key, api.min_version, api.max_version) for api in APIS],
+        api_versions=[
+            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in APIS
+        ],
         node=node,
         assignment=assignment,
         topics=topics,

@@ -13,14 +13,15 @@ import time
 import attrs
 import trio
 
+_CLOCK_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 LEAST_SECONDS = 0.5  # what is less is how long it takes to read two clocks, one after the other
 
 
 def _asleep_seconds() -> float:
     """Return for how long the machine has been suspended since it was started."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
+    if _CLOCK_BOOTTIME is None:
         return 0.0
-    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)  # first: a process that stands still in between has less
+    since_boot = time.clock_gettime(_CLOCK_BOOTTIME)  # first: a process that stands still in between has less
     return since_boot - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 

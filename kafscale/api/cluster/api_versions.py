@@ -18,7 +18,7 @@ from kafscale.api.cluster import features
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
-from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 NAME_MAX_COUNT = 100  # characters that are remembered as long as the connection is open
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -31,7 +31,7 @@ def handle(services: Services, call: Call, request: ApiVersionsRequest) -> ApiVe
             return ApiVersionsResponse(error_code=INVALID_REQUEST)
         call.peer.software_name, call.peer.software_version = name[:NAME_MAX_COUNT], version[:NAME_MAX_COUNT]
     return ApiVersionsResponse(
-        api_keys=_api_keys(services),
+        api_keys=services.api_versions,
         supported_features=features.SUPPORTED,
         finalized_features_epoch=features.EPOCH,
         finalized_features=features.FINALIZED,
@@ -40,11 +40,7 @@ def handle(services: Services, call: Call, request: ApiVersionsRequest) -> ApiVe
 
 def unsupported_version_response(services: Services) -> ApiVersionsResponse:
     """The answer to a version that is not supported; to be encoded in version 0."""
-    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=_api_keys(services))
-
-
-def _api_keys(services: Services) -> list[ApiVersion]:
-    return [ApiVersion(api_key=key, min_version=least, max_version=most) for key, least, most in services.api_versions]
+    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=services.api_versions)
 
 
 API = Api(18, "ApiVersions", 0, 4, ApiVersionsRequest, ApiVersionsResponse, handle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -33,6 +33,7 @@ from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
+from kafscale.wire.messages.api_versions import ApiVersion
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 
@@ -40,8 +41,7 @@ from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbe
 class Services:
     """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once.
 
-    `api_versions` is what ApiVersions advertises: key, lowest and highest version of each API. `check_lead` raises
-    Fenced if another broker has taken over.
+    `api_versions` is what ApiVersions advertises. `check_lead` raises Fenced if another broker has taken over.
 
     Of a cluster of several brokers: `catch_up` returns when what others had made known in the metadata before is known
     here, too, and may return at once if it has done so lately. `mover` moves partitions between brokers, `membership`
@@ -55,7 +55,7 @@ class Services:
     metrics: Metrics
     draining: trio.Event
     settings: Settings
-    api_versions: Sequence[tuple[int, int, int]]
+    api_versions: list[ApiVersion]
     node: Node
     assignment: Assignment
     topics: TopicRegistry

@@ -189,8 +189,10 @@ class Controller:
         controller = self.state.controller
         if controller is None:
             return True
-        record = self.state.live().get(controller.broker_id)
-        return record is None or record.incarnation != controller.incarnation
+        record = self.state.brokers.get(controller.broker_id)
+        if record is None or record.incarnation != controller.incarnation:
+            return True
+        return record.state is not BrokerState.LIVE
 
     # ---- who is lost -----------------------------------------------------------------------------------------------
 

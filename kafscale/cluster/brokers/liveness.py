@@ -89,17 +89,19 @@ class Liveness:
 
     def lost(self) -> Mapping[int, str]:
         """Return which of the watched brokers are lost, and why; none before it was looked whether this process ran."""
-        if self.clock() - self._looked_at > LATE_INTERVALS * self.interval_seconds:
-            return {}
-        found: dict[int, str] = {}
-        for broker_id, known in self._heard.items():
-            silent_seconds = self.clock() - known.at
-            refused_seconds = (REFUSED_INTERVALS + NEW_INTERVALS * known.is_new) * self.interval_seconds
-            if silent_seconds >= self.session_timeout_seconds:
-                found[broker_id] = f"nothing was heard of it for {silent_seconds:.1f} s"
-            elif known.is_refusing and silent_seconds >= refused_seconds:
-                found[broker_id] = "its address refuses connections"
-        return found
+        now = self.clock()
+        found = ((broker_id, self._why_lost(known, now)) for broker_id, known in self._heard.items())
+        return {broker_id: why for broker_id, why in found if why}
+
+    def _why_lost(self, known: _Heard, now: float) -> str:
+        """Return why a broker is lost; nothing if it is not."""
+        silent_seconds, interval_seconds = now - known.at, self.interval_seconds
+        if silent_seconds < interval_seconds or now - self._looked_at > LATE_INTERVALS * interval_seconds:
+            return ""  # mostly, and soon: either of what follows takes longer
+        if silent_seconds >= self.session_timeout_seconds:
+            return f"nothing was heard of it for {silent_seconds:.1f} s"
+        refused_seconds = (REFUSED_INTERVALS + NEW_INTERVALS * known.is_new) * interval_seconds
+        return "its address refuses connections" if known.is_refusing and silent_seconds >= refused_seconds else ""
 
     def watches(self, broker_id: int, incarnation: int) -> bool:
         """Tell whether what is said of a broker is about this incarnation."""
@@ -110,18 +112,18 @@ class Liveness:
         if not self.is_watching:
             return True
         known = self._heard.get(broker_id)
-        return known is not None and not known.is_new and broker_id not in self.silent()
+        return known is not None and not known.is_new and not self._is_silent(known, self.clock())
 
     def is_replaceable(self, broker_id: int) -> bool:
         """Tell whether a broker is lost that decides for others.
 
         Who has never heard of it is more likely the one that is cut off, and waits for longer.
         """
-        known = self._heard.get(broker_id)
-        if known is None or broker_id not in self.lost():
+        known, now = self._heard.get(broker_id), self.clock()
+        if known is None or not self._why_lost(known, now):
             return False
         patience_seconds = PATIENCE_TIMEOUTS * self.session_timeout_seconds
-        return not known.is_new or known.is_refusing or self.clock() - known.at >= patience_seconds
+        return not known.is_new or known.is_refusing or now - known.at >= patience_seconds
 
     def hears_half(self) -> bool:
         """Tell whether at least half of the watched brokers answer; not where none is watched, or nobody watches.
@@ -134,8 +136,11 @@ class Liveness:
 
     def silent(self) -> Collection[int]:
         """Return which are lost, or will be soon if nothing is heard of them."""
-        since = self.clock() - self.session_timeout_seconds / 2
-        return {*self.lost(), *(broker_id for broker_id, known in self._heard.items() if known.at <= since)}
+        now = self.clock()
+        return {broker_id for broker_id, known in self._heard.items() if self._is_silent(known, now)}
+
+    def _is_silent(self, known: _Heard, now: float) -> bool:
+        return known.at <= now - self.session_timeout_seconds / 2 or bool(self._why_lost(known, now))
 
     def oldest_seconds(self) -> float:
         """Return how long ago the watched broker was heard of that was longest ago; 0 if none is watched."""

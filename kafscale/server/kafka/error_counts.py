@@ -6,7 +6,7 @@ Where a response class keeps its error codes follows from its declaration, so no
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import attrs
 
@@ -40,6 +40,7 @@ class _Shape:
                 shape.count(count, element)
 
 
+@cache
 def _shape_of(cls: type) -> _Shape | None:
     has_error = False
     arrays = []

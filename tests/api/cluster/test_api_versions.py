@@ -9,8 +9,8 @@ from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tests.devtools.handlers import ask, some_peer, some_services
 
-SERVICES = some_services(api_versions=[(0, 3, 11), (18, 0, 4)])
 LISTED = [ApiVersion(api_key=0, min_version=3, max_version=11), ApiVersion(api_key=18, min_version=0, max_version=4)]
+SERVICES = some_services(api_versions=LISTED)
 
 
 @pytest.mark.parametrize("version", range(5))
