@@ -5,9 +5,9 @@
 trio runs the tasks that are ready in a random order. Its private flag for Hypothesis makes it sort them first and
 shuffle them by a generator that can be seeded; the development dependencies pin trio for that. `random`, `os.urandom`
 (so `uuid4`) and `time.time_ns` are replaced for as long as the run lasts, what `trio.to_thread.run_sync` is given is
-called without a thread, and the collector of cycles is off, since what it frees may have finalizers. The rest is up to
-the code: no iteration over a set of strings or objects, no order by `id`. A test holds the simulation to that, by event
-logs of processes with different hash seeds.
+called without a thread, the machine seems never to be suspended, and the collector of cycles is off, since what it
+frees may have finalizers. The rest is up to the code: no iteration over a set of strings or objects, no order by `id`.
+A test holds the simulation to that, by event logs of processes with different hash seeds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ import trio
 import trio.testing
 from trio._core import _run as _trio_run
 
+from kafscale.concurrency import clocks
 from tests.devtools.processes import clock_skew_ns
 from tests.devtools.quick_trio import quickened
+from tests.devtools.replaced import replaced
 
 T = TypeVar("T")
 
@@ -60,7 +62,7 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
         _run_without_instruments()
         return await async_fn(*args)
 
-    with quickened(clock), _determined(seed, clock):
+    with quickened(clock), _determined(seed, clock), replaced(clocks, "_asleep_seconds", lambda: 0.0):
         return trio.run(run, clock=clock)
 
 

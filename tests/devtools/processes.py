@@ -34,16 +34,26 @@ class Process:
 
     def suspend(self) -> None:
         """Let none of its tasks run from the next turn of the scheduler on."""
+        if self.is_suspended:
+            return
         self.is_suspended = True
         runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
-        if not isinstance(runner.runq, _RunQueue):  # which costs more than trio's own, so not from the beginning
+        if not isinstance(runner.runq, _RunQueue):  # which costs more than trio's own, so only while it is needed
             runner.runq = cast(Any, _RunQueue(runner.runq))
+        cast(_RunQueue, runner.runq).suspended_count += 1
 
     def resume(self) -> None:
         """Let them run again."""
+        if not self.is_suspended:
+            return
         self.is_suspended = False
         held, self._held = self._held, []
-        _trio_run.GLOBAL_RUN_CONTEXT.runner.runq.extend(held)
+        runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+        queue = cast(_RunQueue, runner.runq)
+        queue.extend(held)
+        queue.suspended_count -= 1
+        if not queue.suspended_count:
+            runner.runq = deque(queue)
 
     def hold(self, task: trio.lowlevel.Task) -> None:
         """Keep a task that would run now."""
@@ -55,6 +65,8 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
 class _RunQueue(deque[trio.lowlevel.Task]):
     """The tasks that are to run next, without those of suspended processes."""
+
+    suspended_count = 0
 
     def append(self, task: trio.lowlevel.Task) -> None:
         process = task.context.get(PROCESS)

@@ -1,13 +1,13 @@
 """trio without what a run on a virtual clock has no use for: the same steps of the same tasks, each for less CPU.
 
-    with quickened():
-        trio.run(main, clock=MockClock(autojump_threshold=0))
+    with quickened(clock):
+        trio.run(main, clock=clock)
 
 There is no socket to poll, no thread, no guest and no instrument, so the loop only advances the clock and runs tasks.
 `sleep` has no cancel scope that expires, raises and is caught: an entry among trio's deadlines wakes the task itself.
-Cancel scopes and nurseries are trio's own, but for generators around an assignment. What happens, and in which order,
-is what trio does (`tests/devtools/test_quick_trio.py`). This goes by trio's private parts,
-for which its version is pinned.
+A scope whose end nothing hangs on is left without the checks for those where much does. What happens, and in which
+order, is what trio does (`tests/devtools/test_quick_trio.py`). This goes by trio's private parts, for which its
+version is pinned.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def quickened(clock: trio.testing.MockClock) -> Iterator[None]:
         for owners, name, value in (
             ([_trio_run], "unrolled_run", _run),
             ([_trio_run.Runner], "reschedule", _reschedule),
+            ([_trio_run.CancelScope], "__enter__", _enter_scope),
+            ([_trio_run.CancelScope], "_close", _close_scope),
             ([_trio_run.CancelScope], "_might_change_registered_deadline", _change_deadline),
             ([_trio_run.CancelStatus], "__attrs_post_init__", _begin_status),
             ([trio], "fail_after", _FailAfter),
@@ -274,8 +276,47 @@ class _FailAfter:
 # ---- cancel scopes -----------------------------------------------------------------------------------------------
 
 
+_close_as_trio = trio.CancelScope._close
+
+
+@trio.lowlevel.enable_ki_protection
+def _enter_scope(scope: trio.CancelScope) -> trio.CancelScope:
+    if scope._has_been_entered:
+        raise RuntimeError("Each CancelScope may only be used for a single 'with' block")
+    scope._has_been_entered = True
+    context = _trio_run.GLOBAL_RUN_CONTEXT
+    now = context.runner.clock.current_time()
+    if scope._relative_deadline != math.inf:
+        scope._deadline, scope._relative_deadline = now + scope._relative_deadline, math.inf
+    if scope._deadline <= now:
+        scope._cancel(_trio_run.CancelReason(source="deadline"))
+    scope._cancel_status = _trio_run.CancelStatus(scope=scope, parent=context.task._cancel_status)
+    context.task._activate_cancel_status(scope._cancel_status)
+    if scope._deadline != math.inf and not scope._cancel_called:
+        scope._registered_deadline = scope._deadline
+        context.runner.deadlines.add(scope._deadline, scope)
+    return scope
+
+
+def _close_scope(scope: trio.CancelScope, exc: BaseException | None) -> BaseException | None:
+    """Leave the innermost scope of a task, in which nothing is left, and of which nothing is to be caught."""
+    status, task = scope._cancel_status, _trio_run.GLOBAL_RUN_CONTEXT.task
+    is_simple = status is not None and task._cancel_status is status and not status.abandoned_by_misnesting
+    if status is None or not is_simple or status._children or len(status._tasks) > 1 or status._parent is None:
+        return _close_as_trio(scope, exc)
+    if exc is not None and status.effectively_cancelled:
+        return _close_as_trio(scope, exc)
+    task._activate_cancel_status(status._parent)
+    status._parent._children.remove(status)
+    status._parent = scope._cancel_status = None
+    if scope._registered_deadline != math.inf:
+        scope._registered_deadline = math.inf
+        _trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines._active -= 1
+    return exc
+
+
 class _DeadlineChange:
-    """What `CancelScope` has a generator for, and uses three times for each scope."""
+    """What `CancelScope` has a generator for."""
 
     __slots__ = ("scope",)
 

@@ -34,6 +34,7 @@ from tests.devtools.cluster.world import ClusterSimulation
 from tests.devtools.determinism import run_seeded
 from tests.devtools.simulation import Simulation
 from tests.devtools.transactional import mutations as transactional
+from tests.devtools.workload import forget_batches
 
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
@@ -67,6 +68,8 @@ def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mut
             problems = simulation.problems
         except Exception as exc:
             problems = traceback.format_exception(exc)
+        finally:
+            forget_batches()
     return Outcome(
         seed=seed,
         durability=simulation.settings.durability.value,

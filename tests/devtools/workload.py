@@ -245,6 +245,11 @@ def _reads_of(data: bytes) -> Sequence[Read]:
     )
 
 
+def forget_batches() -> None:
+    """Let go of what was read, which is of no use to another seed, and which each collection would look at."""
+    _reads_of.cache_clear()
+
+
 def marker_offsets(data: Iterable[memoryview]) -> list[int]:
     """Where transactions end in these batches."""
     headers = map(parse_header, data)
