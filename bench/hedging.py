@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import attrs
 import click
@@ -103,9 +104,9 @@ async def run(straggler_share: float, has_brownout: bool, percent: int) -> Row:
     metrics = StoreMetrics.register(Metrics())
     tail = TailStore(MemoryStore(), random=Random(1), straggler_share=straggler_share, has_brownout=has_brownout)
     latencies: list[float] = []
-    async with memory_log(
-        wrapped(tail, percent, metrics), MemoryDisk(), durability=Durability.S3_WAL, flush_interval_seconds=1e6
-    ) as log:
+    unflushed: dict[str, Any] = {"flush_interval_seconds": 1e6, "s3_wal_flush_objects_count": 0}
+    store = wrapped(tail, percent, metrics)
+    async with memory_log(store, MemoryDisk(), durability=Durability.S3_WAL, **unflushed) as log:
         tail.puts_count = 0
         async with trio.open_nursery() as nursery:
             for _ in range(SECONDS * APPENDS_PER_SECOND):

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # pyspark leaves sockets open
 ]
 
-NEVER = ["--durability", "s3-wal", "--flush-interval", "1h"]
+NEVER = ["--durability", "s3-wal", "--flush-interval", "1h", "--s3-wal-flush-objects", "0"]
 OFTEN = ["--durability", "s3-wal", "--flush-interval", "1s", "--flush-objects-per-minute", "100000"]
 OFTEN_ON_DISK = ["--durability", "wal", "--flush-interval", "1s", "--flush-objects-per-minute", "100000"]
 RECORDS_PER_SECOND = 200

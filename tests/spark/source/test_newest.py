@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module", params=["wal", "s3-wal", "segment"])
 def broker(request):
-    flushing = [] if request.param == "segment" else ["--flush-interval", "1h"]
+    flushing = [] if request.param == "segment" else ["--flush-interval", "1h", "--s3-wal-flush-objects", "0"]
     with broker_process("--durability", request.param, *flushing) as running:
         yield running
 
