@@ -11,7 +11,9 @@ Where a mapping fans out, 3 and 4 are done for each of its tables, even if the b
 mapping's own table last: so what that one has all have. One that is ahead, as the batch is repeated, or the checkpoint
 was lost, leaves out what it has, but of topics that a reset has be read again.
 
-A commit that another writer, such as compaction, has got in the way of is tried again, from 1.
+A commit that another writer, such as compaction, has got in the way of is tried again, from 1. So is one of which
+nobody knows what became, as the catalog did not answer: it may come yet, behind that look. So rows of a batch that may
+have been tried before are appended only if nothing came into the table since the look: one of the two commits fails.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, Digests, newest
-from kafscale.spark.pipeline.table_format import TableFormat
+from kafscale.spark.pipeline.table_format import Head, TableFormat
 from kafscale.spark.pipeline.tables import evolve
 from kafscale.spark.pipeline.truncates import DEAD, truncates_of, with_dead
 
@@ -83,6 +85,7 @@ class BatchWriter:
     digests: Callable[[Position, Position], Digests] = lambda _start, _end: {}
     failure: Exception | None = None
     buried: CommitsAhead = attrs.field(init=False)  # in the table of dead letters
+    _tried: int | None = attrs.field(default=None, init=False)  # the newest batch
 
     def __attrs_post_init__(self) -> None:
         self.buried = CommitsAhead(mapping=self.mapping.id)
@@ -102,9 +105,11 @@ class BatchWriter:
         again = self.checkpoint.read_again()
         batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start, again=again)
         tables = format_of(frame.sparkSession, self.pipeline)
+        is_new = self._tried == batch_id - 1  # or else it may have been tried in an earlier process
+        self._tried = batch_id
         for attempt in range(1, ATTEMPT_COUNT + 1):
             try:
-                self.report(_Attempt(self, frame, batch, tables).run())
+                self.report(_Attempt(self, frame, batch, tables, is_new=is_new and attempt == 1).run())
                 return
             except Exception as exc:
                 conflict = next((each for each in tables.conflicts if each in str(exc)), None)
@@ -121,6 +126,7 @@ class _Attempt:
     frame: DataFrame
     batch: Batch
     tables: TableFormat  # as the stream's own session sees them, whose settings are no other's
+    is_new: bool = attrs.field(kw_only=True)  # the batch was never tried before
 
     @property
     def spark(self) -> SparkSession:
@@ -128,6 +134,7 @@ class _Attempt:
         return self.frame.sparkSession
 
     def run(self) -> Outcome:
+        head = self._head(self.writer.mapping.table)
         committed = self._newest(self.writer.mapping.table)
         if committed is not None and self.batch.is_in(committed):
             self._check_end(committed, self.writer.mapping)
@@ -144,7 +151,7 @@ class _Attempt:
             started = time.monotonic()
             added = [self._add_share(rows, self.writer.mapping.into(each), told) for each in others]
             self.tables.tell(told.summary(), once=True)
-            self._commit(share_of(rows, self.writer.mapping, None), self.writer.mapping)
+            self._commit(share_of(rows, self.writer.mapping, None), self.writer.mapping, head)
             added.append(self._written(self.writer.mapping.table))
         return Outcome(
             batch=self.batch,
@@ -154,11 +161,16 @@ class _Attempt:
             commit_seconds=time.monotonic() - started,
         )
 
+    def _head(self, table: str) -> Head | None:
+        """Return what the table has before it is looked into, if what is appended must not go behind anything else."""
+        return None if self.is_new else self.tables.head(table)
+
     def _newest(self, table: str) -> Committed | None:
         return newest(self.tables.commits(table), self.batch.mapping)
 
     def _add_share(self, rows: Rows, mapping: TableMapping, told: Batch) -> Committed | None:
         """Commit the rows of another table of a fan-out; None if it has them already."""
+        head = self._head(mapping.table)
         committed = self._newest(mapping.table)
         if committed is not None and self.batch.is_in(committed):
             self._check_end(committed, mapping)
@@ -167,7 +179,7 @@ class _Attempt:
             self._check_continuity(committed, mapping)
         batch = told.behind(committed)
         self.tables.tell(batch.summary(), once=True)
-        self._commit(not_before(share_of(rows, mapping, mapping.table), self.batch.start, batch.start), mapping)
+        self._commit(not_before(share_of(rows, mapping, mapping.table), self.batch.start, batch.start), mapping, head)
         return self._written(mapping.table)
 
     def _told(self, committed: Committed | None) -> Batch:
@@ -228,7 +240,7 @@ class _Attempt:
         if name is None:
             _refuse(rows, self.writer.mapping)
             return 0, rows
-        full_name = self.writer.pipeline.full_name(name)
+        head = self._head(name)
         rows = self._without_buried(rows, name, committed)
         letters = rows.bad().select(
             functions.lit(self.batch.mapping).alias("mapping"),
@@ -237,7 +249,7 @@ class _Attempt:
         )
         count = letters.count()
         if count:
-            letters.writeTo(full_name).append()
+            self.tables.append(name, letters, behind=head)
         return count, rows
 
     def _without_buried(self, rows: Rows, dead_letters: str, committed: Committed | None) -> Rows:
@@ -257,13 +269,12 @@ class _Attempt:
         anew = sorted(self.batch.anew(committed))
         return self.tables.appended(table, committed).where(~functions.col("topic").isin(anew)).select(*PLACE)
 
-    def _commit(self, rows: Rows, mapping: TableMapping) -> None:
-        name = self.writer.pipeline.full_name(mapping.table)
+    def _commit(self, rows: Rows, mapping: TableMapping, head: Head | None) -> None:
         schema = evolve(self.spark, mapping, self.writer.pipeline, rows.columns)
         if rows.upsert_by:
-            self._merge(rows, mapping, name)
+            self._merge(rows, mapping, self.writer.pipeline.full_name(mapping.table))
             return
-        rows.good().select(*fitted(rows.columns, schema)).writeTo(name).append()
+        self.tables.append(mapping.table, rows.good().select(*fitted(rows.columns, schema)), behind=head)
 
     def _merge(self, rows: Rows, mapping: TableMapping, table: str) -> None:
         truncates = truncates_of(rows)

@@ -18,7 +18,7 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.snapshots import ADDED_BYTES, ADDED_ROWS, BATCH_ID, MAPPING, QUERY_ID, Commit, Committed
-from kafscale.spark.pipeline.table_format import create_table
+from kafscale.spark.pipeline.table_format import Head, create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,6 +158,14 @@ class DeltaTables:
             f"unix_millis(CAST({parameters}['timestamp'] AS TIMESTAMP)) AS restored_ms",
         )
         return [Entry(**row.asDict()) for row in rows.collect()]
+
+    def head(self, table: str) -> Head:
+        """See `TableFormat`."""
+        return Head(next((each.id for each in self.commits(table)), None))
+
+    def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
+        """See `TableFormat`. Delta leaves out a second commit of rows of the same batch, as it was told (`tell`)."""
+        rows.writeTo(self.catalog.full_name(table)).append()
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
         """Raise ConfigError."""

@@ -10,7 +10,7 @@ import attrs
 
 from kafscale.spark.catalogs import CatalogOptions, quoted
 from kafscale.spark.pipeline.snapshots import OFFSETS, Commit, Committed
-from kafscale.spark.pipeline.table_format import create_table
+from kafscale.spark.pipeline.table_format import Head, create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,6 +148,28 @@ class IcebergTables:
     def commits(self, table: str) -> Iterator[Commit]:
         """See `TableFormat`."""
         return ancestry(self._load(table))
+
+    def head(self, table: str) -> Head:
+        """See `TableFormat`."""
+        return Head(next((each.id for each in self.commits(table)), None))
+
+    def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
+        """See `TableFormat`.
+
+        Iceberg's append goes on top of whatever is there when it is committed, and tries again by itself. An overwrite
+        of no row is an append, too, which is held, at each of its tries, to what came since a snapshot; if it has rows,
+        as it is an overwrite otherwise, which those do not like who follow the table.
+        """
+        from pyspark.sql import functions
+
+        writer = rows.writeTo(self.catalog.full_name(table))
+        if behind is None or rows.isEmpty():
+            writer.append()
+            return
+        writer = writer.option("isolation-level", "serializable")
+        if behind.id is not None:
+            writer = writer.option("validate-from-snapshot-id", str(behind.id))
+        writer.overwrite(functions.lit(False))
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
         """See `TableFormat`."""

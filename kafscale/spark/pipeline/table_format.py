@@ -6,12 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 from kafscale.spark.pipeline.snapshots import Commit, Committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from kafscale.spark.pipeline.schema import Change
+
+
+@attrs.frozen
+class Head:
+    """The newest commit of a table at one moment. Its id is None if there was none."""
+
+    id: int | None
 
 
 class TableFormat(Protocol):
@@ -55,6 +64,16 @@ class TableFormat(Protocol):
 
     def commits(self, table: str) -> Iterator[Commit]:
         """Iterate over what the table consists of now, newest first."""
+        ...
+
+    def head(self, table: str) -> Head:
+        """Return the newest commit that there is now."""
+        ...
+
+    def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
+        """Append rows in one commit. `behind`: only if nothing else came into the table since; one of `conflicts`
+        otherwise.
+        """
         ...
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:

@@ -373,8 +373,8 @@ def test_a_commit_that_another_one_was_in_the_way_of_is_tried_again(table, monke
 
     commit, failures = batch._Attempt._commit, iter([True, False])
 
-    def conflicting(self, rows, mapping):
-        commit(self, rows, mapping)
+    def conflicting(self, rows, mapping, head):
+        commit(self, rows, mapping, head)
         if next(failures):
             raise RuntimeError("org.apache.iceberg.exceptions.CommitStateUnknownException: lost the reply")
 
@@ -382,6 +382,41 @@ def test_a_commit_that_another_one_was_in_the_way_of_is_tried_again(table, monke
     table.write([(None, b"once")], 0)
     assert len(table.rows()) == 1
     assert table.batches() == ["0"]
+
+
+UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException: lost the reply"
+
+
+@pytest.mark.parametrize("late_of", ["rows", "letters"])
+@pytest.mark.parametrize("had", [0, 1])
+def test_a_commit_that_comes_late_comes_once(table, monkeypatch, had, late_of):
+    """The catalog did not answer, and commits what it was sent between the next look and the next commit."""
+    from kafscale.spark.pipeline.iceberg import IcebergTables
+
+    append = IcebergTables.append
+    sent: list[Any] = []
+    late: list[Any] = []
+
+    def lose(self, name, rows, *, behind=None):
+        if name.endswith("_dead") != (late_of == "letters"):
+            return append(self, name, rows, behind=behind)
+        if not sent:
+            sent.append(name)
+            late.append(rows.localCheckpoint())  # what it was sent is written
+            raise RuntimeError(UNKNOWN)
+        while late:
+            append(self, name, late.pop())
+        return append(self, name, rows, behind=behind)
+
+    records = [(None, as_json(a=1)), (None, b"bad")]
+    mapping = of_json("{name: a, type: int}", f", dead_letters: {table.name}_dead")
+    for batch_id in range(had):
+        table.write(records, batch_id, mapping)
+    monkeypatch.setattr(IcebergTables, "append", lose)
+    table.write(records, had, mapping)
+    assert (len(sent), late) == (1, [])
+    assert (len(table.rows()), len(table.rows(suffix="_dead"))) == (had + 1, had + 1)
+    assert table.batches() == [str(each) for each in range(had + 1)]
 
 
 def test_columns_that_meet_are_an_error(table):
