@@ -6,13 +6,14 @@ What is asked for and how replies are read is the broker's (`kafscale.store.s3.r
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +44,8 @@ TIMEOUT_SECONDS = 30.0  # without progress
 RETRY_SECONDS = 60.0  # after which an operation that only fails is reported; the broker's is as long
 FIRST_DELAY_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 5.0
+AGAIN_SECONDS = 60.0  # after which credentials that do not expire are looked up again, which costs reading a file
+SOURCES_MAX_COUNT = 4
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +67,15 @@ def open_s3_bucket(options: BucketOptions) -> S3Bucket:
     )
     context = None if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file)
     client = BlockingClient(timeout_seconds=TIMEOUT_SECONDS, ssl_context=context)
-    found: Sequence[Provider] = (
-        default_providers(os.environ, Path.home())
-        if options.credentials is None
-        else [StaticProvider(options.credentials)]
-    )
+    if options.credentials is None:
+        credentials = _source_of(_settings_of(os.environ), Path.home())
+    else:
+        credentials = _CredentialSource(providers=[StaticProvider(options.credentials)])
     return S3Bucket(
         requests=S3Requests(address),
         client=client,
         signer=RequestSigner(region=region),
-        credentials=_CredentialSource(providers=found),
+        credentials=credentials,
     )
 
 
@@ -161,7 +163,7 @@ class S3Bucket:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _CredentialSource:
-    """Looks credentials up once, and again before they expire."""
+    """Looks credentials up once, and again before they expire, or after a while: a file may be written anew."""
 
     providers: Sequence[Provider]
     clock: Callable[[], float] = time.time
@@ -187,12 +189,13 @@ class _CredentialSource:
         try:
             found = self._look_up()
         except StoreError as exc:
-            if held is None or not held.expires_at_seconds or self.clock() >= held.expires_at_seconds:
+            if held is None or self.clock() >= (held.expires_at_seconds or math.inf):
                 raise
-            logger.warning("S3 credentials could not be refreshed, and expire at %s: %s", held.expires_at_seconds, exc)
+            logger.warning("S3 credentials could not be looked up again, so the ones from before are used: %s", exc)
             self._refresh_at_seconds = self.clock() + REFRESH_RETRY_SECONDS
             return held
-        self._refresh_at_seconds = refresh_at_seconds(found, self.clock())
+        now = self.clock()
+        self._refresh_at_seconds = refresh_at_seconds(found, now) if found.expires_at_seconds else now + AGAIN_SECONDS
         return found
 
     def _look_up(self) -> Credentials:
@@ -204,6 +207,17 @@ class _CredentialSource:
         except StopIteration as stop:
             found: Credentials = stop.value
             return found
+
+
+def _settings_of(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return what says where credentials are."""
+    return frozenset((name, value) for name, value in environ.items() if name.startswith("AWS_"))
+
+
+@lru_cache(SOURCES_MAX_COUNT)
+def _source_of(settings: frozenset[tuple[str, str]], home: Path) -> _CredentialSource:
+    """Return the source that all tasks of this process share: each would ask the instance, or its issuer, anew."""
+    return _CredentialSource(providers=default_providers(dict(settings), home))
 
 
 def _call(call: HttpCall) -> HttpAnswer | None:

@@ -4,9 +4,11 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import attrs
 import pytest
 
 from kafscale.config import StoreUrl
@@ -19,6 +21,7 @@ from kafscale.errors import (
     StoreError,
     StoreUnavailable,
 )
+from kafscale.spark.bucket import s3_bucket
 from kafscale.spark.bucket.bucket import Bucket, BucketOptions
 from kafscale.spark.bucket.s3_bucket import S3Bucket, _CredentialSource
 from kafscale.store.s3.credentials import REFRESH_AHEAD_SECONDS, REFRESH_RETRY_SECONDS
@@ -178,6 +181,45 @@ def test_credentials_that_could_not_be_refreshed_were_dropped_while_they_were_go
     now[0] = 18_000
     with pytest.raises(type(error)):
         source.get()
+
+
+def test_tasks_of_a_process_share_what_was_looked_up(server, monkeypatch, tmp_path):
+    """The credentials of an instance, as of a web identity, are asked for once, not by each task."""
+    looked_up = []
+
+    class Instance(Issuer):
+        def lookup(self):
+            looked_up.append(1)
+            return super().lookup()
+
+    def providers(environ, home):
+        return [Instance(attrs.evolve(CREDENTIALS, expires_at_seconds=time.time() + 9_000))]
+
+    monkeypatch.setattr(s3_bucket, "default_providers", providers)
+    monkeypatch.setenv("AWS_ROLE_SESSION_NAME", str(tmp_path))  # so no other test has the same
+    for _ in range(3):
+        with bucket_on(server, credentials=None) as bucket:
+            assert bytes(bucket.get("b/x").data) == b"0123456789"
+    assert len(looked_up) == 1
+    monkeypatch.setenv("AWS_ROLE_SESSION_NAME", f"{tmp_path}, another")
+    with bucket_on(server, credentials=None) as bucket:
+        assert bytes(bucket.get("b/x").data) == b"0123456789"
+    assert len(looked_up) == 2
+
+
+def test_credentials_that_do_not_expire_are_looked_up_again_after_a_while():
+    now = [0.0]
+    first, second = (Credentials(access_key_id=each, secret_access_key="key") for each in ("old", "rotated"))
+    issuer = Issuer(first, AccessDenied("the file is being written"), second)
+    source = _CredentialSource(providers=[issuer], clock=lambda: now[0])
+    assert source.get() is first
+    now[0] = s3_bucket.AGAIN_SECONDS - 1
+    assert source.get() is first
+    assert len(issuer.answers) == 2
+    now[0] += 1
+    assert source.get() is first
+    now[0] += REFRESH_RETRY_SECONDS
+    assert source.get() is second
 
 
 def test_secrets_are_not_shown():
