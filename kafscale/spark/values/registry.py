@@ -1,6 +1,8 @@
 """A Confluent-compatible schema registry, asked blockingly by Spark's driver and tasks: schemas by id and subject.
 
-What was learnt of an id never changes, so it is kept; that an id is unknown is kept for some seconds only. Each request
+What was learnt of an id never changes, so it is kept; that an id is unknown is kept for some seconds only. Of several
+registries, one may not have heard yet of what another has just given a producer, so an id that none of the URLs knows
+is asked for again for some seconds; but once, and not for each of many, as values of garbage name them. Each request
 goes round the URLs, three times with a pause, before `RegistryError` says what to do. Nothing is ever written.
 """
 
@@ -27,6 +29,7 @@ BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
 ROUND_COUNT = 3  # as librdkafka's registry client
 PAUSE_SECONDS = 0.2  # doubled after each round
 UNKNOWN_SECONDS = 30  # how long an id stays unknown without another request
+LAG_PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.5)  # while an id may come that is unknown
 UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
 REFERENCE_MAX_DEPTH = 32
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -147,7 +150,8 @@ class RegistryClient:
     _http: BlockingClient = attrs.field(init=False)
     _tokens: TokenEndpoint | None = attrs.field(default=None, init=False)
     _schemas: dict[SchemaId, Schema] = attrs.field(factory=dict, init=False)
-    _unknown_until: dict[SchemaId, float] = attrs.field(factory=dict, init=False)
+    _unknown_until: dict[SchemaId, float] = attrs.field(factory=dict, init=False)  # kept when that is over
+    _patient_from: float = attrs.field(default=0.0, init=False)  # the next time that an unknown id is waited for
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -189,7 +193,7 @@ class RegistryClient:
             )
         path = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
         try:
-            found = self._get(path)
+            found = self._get_when_there(path, schema_id)
             if (
                 found.get("schemaType") == "PROTOBUF"
             ):  # registries that don't know the format answer with the text again
@@ -207,6 +211,17 @@ class RegistryClient:
         self._schemas[schema_id] = schema
         return schema
 
+    def _get_when_there(self, path: str, schema_id: SchemaId) -> dict[str, Any]:
+        """Ask for an id, and again while it may be on its way from one registry to another. Raises UnknownSchema."""
+        if schema_id not in self._unknown_until and self.clock() >= self._patient_from:
+            for pause_seconds in LAG_PAUSES_SECONDS:
+                try:
+                    return self._get(path)
+                except UnknownSchema:
+                    self.sleep(pause_seconds)
+            self._patient_from = self.clock() + UNKNOWN_SECONDS
+        return self._get(path)
+
     def _remember_unknown(self, schema_id: SchemaId) -> None:
         with self._lock:
             if len(self._unknown_until) >= UNKNOWN_MAX_COUNT:
@@ -219,15 +234,22 @@ class RegistryClient:
             if attempt:
                 self.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
             failures = []
+            unknown: UnknownSchema | None = None
             for url in self.options.urls:
                 try:
                     answer = self._send(url.rstrip("/") + path)
                 except NoAnswer as exc:
                     failures.append(f"{url}: {exc}")
                     continue
-                if answer.status not in RETRIED_STATUSES:
+                if answer.status in RETRIED_STATUSES:
+                    failures.append(f"{url}: HTTP {answer.status}")
+                    continue
+                try:
                     return _body(url, path, answer)
-                failures.append(f"{url}: HTTP {answer.status}")
+                except UnknownSchema as exc:
+                    unknown = exc  # to this one: another may have heard of it
+            if unknown is not None:
+                raise unknown
         raise RegistryError(
             f"no schema registry answers ({'; '.join(failures)}): check that it runs and is reached from here,"
             " driver and workers alike"

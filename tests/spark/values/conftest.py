@@ -2,10 +2,12 @@
 
 import pytest
 
+from kafscale.spark.values import registry
 from tests.devtools.registry_values import running_values
 
 
 @pytest.fixture
-def values():
+def values(monkeypatch):
+    monkeypatch.setattr(registry, "LAG_PAUSES_SECONDS", ())
     with running_values() as running:
         yield running

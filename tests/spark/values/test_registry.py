@@ -8,7 +8,13 @@ import pytest
 
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
-from kafscale.spark.values.registry import UNKNOWN_SECONDS, OAuthOptions, RegistryClient, RegistryOptions
+from kafscale.spark.values.registry import (
+    LAG_PAUSES_SECONDS,
+    UNKNOWN_SECONDS,
+    OAuthOptions,
+    RegistryClient,
+    RegistryOptions,
+)
 from kafscale.spark.values.registry_credentials import Credentials
 from kafscale.testing.certificates import make_authority
 from tests.devtools.registry import Registry, running_registry
@@ -28,15 +34,58 @@ def client_of(*urls: str, **options: str) -> RegistryClient:
 
 def test_a_schema_is_kept_and_one_that_is_unknown_is_asked_for_again_later(registry):
     now = [0.0]
-    client = RegistryClient(options=RegistryOptions(urls=(registry.url,)), clock=lambda: now[0])
+    client = RegistryClient(
+        options=RegistryOptions(urls=(registry.url,)), clock=lambda: now[0], sleep=lambda seconds: None
+    )
     assert client.by_id(1).text == client.by_id(1).text == '"int"'
     for _ in range(2):
         with pytest.raises(UnknownSchema, match="no schema 2"):
             client.by_id(2)
-    assert client.request_count == 2
+    assert client.request_count == 2 + len(LAG_PAUSES_SECONDS)
     registry.register("s", '"long"')
     now[0] += UNKNOWN_SECONDS
     assert client.by_id(2).text == '"long"'
+    client.close()
+
+
+def test_a_schema_that_a_registry_has_not_heard_of_yet_is_waited_for(registry):
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            registry.register("s", '"long"')
+
+    client = RegistryClient(options=RegistryOptions(urls=(registry.url,)), sleep=sleep)
+    assert client.by_id(2).text == '"long"'
+    assert pauses == list(LAG_PAUSES_SECONDS[:2])
+    client.close()
+
+
+def test_a_schema_that_one_registry_has_not_heard_of_yet_is_asked_for_from_another(registry):
+    with running_registry() as behind:
+        client = client_of(behind.url, registry.url)
+        client.sleep = lambda seconds: pytest.fail("it was waited for")
+        assert client.by_id(1).text == '"int"'
+        client.close()
+
+
+def test_garbage_is_not_waited_for_again_and_again(registry):
+    now, pauses = [0.0], []
+    client = RegistryClient(options=RegistryOptions(urls=(registry.url,)), clock=lambda: now[0], sleep=pauses.append)
+
+    def ask(*schema_ids: int) -> int:
+        """Ask for unknown ones, and return how often it was waited."""
+        pauses.clear()
+        for schema_id in schema_ids:
+            with pytest.raises(UnknownSchema):
+                client.by_id(schema_id)
+        return len(pauses)
+
+    assert ask(*range(100, 200)) == len(LAG_PAUSES_SECONDS)
+    now[0] += UNKNOWN_SECONDS
+    assert ask(*range(100, 200)) == 0, "they were waited for, or could have been"
+    assert ask(7) == len(LAG_PAUSES_SECONDS)
     client.close()
 
 
