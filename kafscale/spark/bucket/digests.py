@@ -62,6 +62,7 @@ def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
     crc, next_offset = 0, start_offset
     logged = LoggedRanges(catalog.bucket)
     for split in plan(catalog, [Extent(log=log, start_offset=start_offset, end_offset=end_offset)]):
+        logged.expect([split])
         for range in split.ranges:
             if isinstance(range, Range):
                 pieces = _read(catalog, range)

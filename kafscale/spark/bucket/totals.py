@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.splits import AnyRange, Range, Split
+from kafscale.spark.bucket.splits import AnyRange, BrokerRange, Range, Split
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.control_records import MARKER_BATCH_MAX_BYTES
@@ -77,11 +77,24 @@ def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_tim
     for split in splits:
         for part in _parts(split, footers, with_first_time):
             if isinstance(part, Split):
-                left.append(part)
+                _add(left, part)
                 continue
             known = totals.get((part.topic, part.partition))
             totals[part.topic, part.partition] = part if known is None else known.joined(part)
     return Told(list(totals.values()), left)
+
+
+def _add(left: list[Split], part: Split) -> None:
+    """Add what is to be read, to the one before if both are of the log and neighbours: objects are got some at once."""
+    before = left[-1] if left else None
+    if (
+        before is not None
+        and (before.topic, before.partition, before.end_offset) == (part.topic, part.partition, part.start_offset)
+        and not any(isinstance(each, Range | BrokerRange) for each in (before.ranges[-1], part.ranges[0]))
+    ):
+        left[-1] = attrs.evolve(before, end_offset=part.end_offset, ranges=[*before.ranges, *part.ranges])
+    else:
+        left.append(part)
 
 
 def totals_of(split: Split, records: pa.RecordBatch) -> Totals | None:

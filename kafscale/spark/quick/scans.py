@@ -15,8 +15,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.bucket.giving import give
-from kafscale.spark.bucket.log_objects import KEPT_BYTES
 from kafscale.spark.bucket.splits import Split
 from kafscale.spark.quick.bounds import Condition
 from kafscale.spark.quick.errors import TooMuch
@@ -108,8 +106,7 @@ class TopicRead:
             if condition is not None:
                 partitions = [partition for _, partition in planner.logs()] if condition.names("partition") else []
                 bounds = condition.bounds(partitions)
-            splits, contents = planner.batch(self.limits, bounds), planner.catalog.log_contents
-            return [part for task in give(splits, contents, max_bytes=KEPT_BYTES) for part in task]
+            return planner.given(planner.batch(self.limits, bounds))
 
     def records(self, planned: Sequence[Split], columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
         """Read what was planned. Raises DataLoss, StoreError, RegistryError."""

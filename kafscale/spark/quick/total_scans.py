@@ -62,7 +62,7 @@ class TotalsDataset(ds.Dataset):
     def _plan(self, with_first_time: bool) -> Told:
         limits = self._read.limits
         with closing(Planner.of(self._read.options)) as planner:
-            splits = planner.batch(attrs.evolve(limits, max_scan_bytes=None), self._bounds)
+            splits = planner.given(planner.batch(attrs.evolve(limits, max_scan_bytes=None), self._bounds))
             told = told_by_footers(planner.catalog, splits, with_first_time=with_first_time)
         check_size(told.left, limits.max_scan_bytes)
         return told

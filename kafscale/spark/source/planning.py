@@ -14,7 +14,7 @@ from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, Sto
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.counted import CountedBucket
 from kafscale.spark.bucket.giving import give
-from kafscale.spark.bucket.log_objects import memory_of
+from kafscale.spark.bucket.log_objects import KEPT_BYTES, memory_of
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
 from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
 from kafscale.spark.bucket.subscription import Logs, TopicPartition
@@ -116,6 +116,11 @@ class Planner:
         is_one_each = self.options.min_partitions or self.options.max_records_per_partition
         tasks = [[split] for split in splits] if is_one_each else together(splits)
         return [task for each in tasks for task in give(each, contents)]
+
+    def given(self, splits: Sequence[Split]) -> Sequence[Split]:
+        """Return the same with what was read to plan them, for who reads them in the same process."""
+        tasks = give(splits, self.catalog.log_contents, max_bytes=KEPT_BYTES)
+        return [split for task in tasks for split in task]
 
     def reader(self, columns: Sequence[str]) -> SplitReader:
         """Return what a task reads its splits with."""

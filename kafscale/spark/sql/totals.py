@@ -150,7 +150,7 @@ def _totals(options: Mapping[str, str], query: _Query) -> Sequence[Totals]:
     max_bytes = min(LEFT_MAX_BYTES, limits.max_scan_bytes or LEFT_MAX_BYTES)
     limits = attrs.evolve(limits, max_scan_bytes=None)
     with closing(Planner.of(ReadOptions.of(given))) as planner:
-        splits = planner.batch(limits, query.bounds)
+        splits = planner.given(planner.batch(limits, query.bounds))
         told = told_by_footers(planner.catalog, splits, with_first_time=("min", "timestamp") in query.outputs)
         if sum(split.size_bytes for split in told.left) > max_bytes:
             raise _Other

@@ -14,6 +14,7 @@ from kafscale.spark.bucket.lag import measure
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, get_count
 from kafscale.spark.bucket.splits import GivenRange, together
+from kafscale.spark.bucket.totals import told_by_footers, totals_of
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
@@ -222,3 +223,18 @@ def test_a_stream_gets_no_object_twice_that_it_has_read_to_plan(bucket):
     reader = stream.planner.reader(["value"])
     assert [row["value"] for rows in reader.read_all(task) for row in rows.to_pylist()] == [b"f"]
     assert stream.progress.task_get_count == 0
+
+
+def test_totals_get_no_object_of_the_log_that_planning_has_read(bucket):
+    bucket.log([batch(5, b"f")])
+    given, planned = planner(bucket)
+    splits = planned.batch(BatchOptions.of(given), Bounds())
+    got = told_by_footers(planned.catalog, splits).left
+    left = told_by_footers(planned.catalog, planned.given(splits)).left
+    assert [(each.start_offset, each.end_offset) for each in got] == [(2, 6)], "by one reading, some objects at once"
+    assert [(each.start_offset, each.end_offset) for each in left] == [(2, 6)]
+    for path in bucket.directory.rglob("*.wal"):
+        path.unlink()
+    (totals,) = (totals_of(left[0], rows) for rows in planned.reader(["offset"]).read_all(left))
+    assert totals is not None
+    assert (totals.count, totals.first_offset, totals.last_offset) == (4, 2, 5)
