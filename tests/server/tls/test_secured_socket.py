@@ -97,5 +97,5 @@ def test_an_end_is_read_behind_what_came_before_it(pair: tuple[SecuredSocket, Se
     server.feed()
     assert server.feed() == 0
     assert server.tls.read(100) == b"last"
-    with pytest.raises(ssl.SSLEOFError):
-        server.tls.read(100)
+    with suppress(ssl.SSLEOFError):
+        assert server.tls.read(100) == b"", "Python 3.11.2 says it so, 3.11.7 by an error"
