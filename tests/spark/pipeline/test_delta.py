@@ -116,10 +116,10 @@ class TestTables:
         produce(topic, [(n % 2, None, event(["old", "b", "c"][n % 3], n)) for n in range(6, 12)])
         commit = batch._Attempt._commit
 
-        def ends(attempt: Any, rows: Any, of: Any) -> None:
+        def ends(attempt: Any, rows: Any, of: Any, head: Any) -> None:
             if of.table == f"db.{topic}":
                 raise KafScaleError("the driver ended")
-            commit(attempt, rows, of)
+            commit(attempt, rows, of, head)
 
         monkeypatch.setattr(batch._Attempt, "_commit", ends)
         assert delta.run(made, may_fail=True).failures

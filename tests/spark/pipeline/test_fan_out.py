@@ -114,10 +114,10 @@ def test_tables_are_made_on_first_sight_within_the_bound_and_each_row_is_in_one_
     produce(topic, [(n % 2, None, event(["c", "old", "d", "B-b"][n % 4], n)) for n in range(12, 24)])
     commit = batch._Attempt._commit
 
-    def ends(attempt: Any, rows: Any, of: Any) -> None:
+    def ends(attempt: Any, rows: Any, of: Any, head: Any) -> None:
         if of.table == f"db.{topic}":
             raise batch.KafScaleError("the driver ended")
-        commit(attempt, rows, of)
+        commit(attempt, rows, of, head)
 
     monkeypatch.setattr(batch._Attempt, "_commit", ends)
     assert lake.run(made, may_fail=True).failures
@@ -159,10 +159,10 @@ def test_a_reset_reads_a_topic_again_into_all_tables_once(lake, topic, produce, 
     carry_out(lake.spark, lake.pipeline(made), resets)
     commit = batch._Attempt._commit
 
-    def ends(attempt: Any, rows: Any, of: Any) -> None:
+    def ends(attempt: Any, rows: Any, of: Any, head: Any) -> None:
         if of.table == f"db.{topic}_b":
             raise batch.KafScaleError("the driver ended")
-        commit(attempt, rows, of)
+        commit(attempt, rows, of, head)
 
     monkeypatch.setattr(batch._Attempt, "_commit", ends)
     assert lake.run(made, may_fail=True).failures
