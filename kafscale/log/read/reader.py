@@ -151,9 +151,11 @@ class LogReader:
                     if committed and slices is not None and slices.buffers:
                         await self._add_aborted(slices, partition, segment, wanted.offset)
                 except NotFound:
-                    self.footers.forget(segment)
-                    if not _has_moved(partition, segment, offset):
+                    if not self._was_replaced(partition, segment):
                         raise
+                    if offset < partition.log_start_offset:
+                        what = f"{partition}: offset {offset} was deleted meanwhile"
+                        raise KafkaError(OFFSET_OUT_OF_RANGE, what) from None
                     continue
                 except DamagedObject as exc:
                     await self._settle_damage(partition, segment, exc)
@@ -308,6 +310,7 @@ class LogReader:
                     try:
                         found = await self._find_in_segment(segment, offset, timestamp_ms)
                     except NotFound:
+                        _check_open(partition)
                         if not self._was_replaced(partition, segment):
                             raise
                         offset = max(offset, partition.log_start_offset)
@@ -361,6 +364,7 @@ class LogReader:
                 try:
                     latest_ms = max(latest_ms, await self._max_timestamp_ms(partition, segment))
                 except NotFound:
+                    _check_open(partition)
                     if not self._was_replaced(partition, segment):
                         raise
                     return await self.find_max_timestamp(partition)
@@ -369,9 +373,8 @@ class LogReader:
         return None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
 
     def _was_replaced(self, partition: Partition, segment: Segment) -> bool:
-        """Tell whether others have taken the place of a segment that is gone, or it was deleted. Raises KafkaError."""
+        """Tell whether others have taken the place of a segment that is gone, or it was deleted."""
         self.footers.forget(segment)
-        _check_open(partition)
         return not partition.manifest.refers_to(segment.key)
 
     async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
@@ -414,16 +417,6 @@ def _are_pooled(selected: Sequence[TailBatch]) -> bool:
 def _check_open(partition: Partition) -> None:
     if partition.closed:
         raise KafkaError(partition.closed_error, f"{partition} was closed meanwhile")
-
-
-def _has_moved(partition: Partition, segment: Segment, offset: int) -> bool:
-    """Tell whether another segment has taken the place of one that is gone. Raises KafkaError if it was deleted."""
-    found = partition.manifest.find(offset)
-    if found is not None and found.key == segment.key:
-        return False
-    if offset < partition.log_start_offset:
-        raise KafkaError(OFFSET_OUT_OF_RANGE, f"{partition}: offset {offset} was deleted meanwhile") from None
-    return True
 
 
 def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:

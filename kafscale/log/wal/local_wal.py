@@ -54,9 +54,7 @@ NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give u
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 LARGE_ENTRY_BYTES = SLICE_BYTES // 2  # two of them share no slice of a write
-FULL_MAX_COUNT = (
-    4  # rounds of a large entry that wait: with the one under way, what an idempotent producer has in flight
-)
+FULL_MAX_COUNT = 4  # rounds that wait with one: and one is under way, of the five that a producer has in flight
 
 logger = logging.getLogger(__name__)
 
