@@ -163,7 +163,7 @@ class _Attempt:
 
     def _head(self, table: str) -> Head | None:
         """Return what the table has before it is looked into, if what is appended must not go behind anything else."""
-        return None if self.is_new else self.tables.head(table)
+        return None if self.is_new else Head.of(self.tables.commits(table))
 
     def _newest(self, table: str) -> Committed | None:
         return newest(self.tables.commits(table), self.batch.mapping)

@@ -159,10 +159,6 @@ class DeltaTables:
         )
         return [Entry(**row.asDict()) for row in rows.collect()]
 
-    def head(self, table: str) -> Head:
-        """See `TableFormat`."""
-        return Head(next((each.id for each in self.commits(table)), None))
-
     def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
         """See `TableFormat`. Delta leaves out a second commit of rows of the same batch, as it was told (`tell`)."""
         rows.writeTo(self.catalog.full_name(table)).append()

@@ -149,10 +149,6 @@ class IcebergTables:
         """See `TableFormat`."""
         return ancestry(self._load(table))
 
-    def head(self, table: str) -> Head:
-        """See `TableFormat`."""
-        return Head(next((each.id for each in self.commits(table)), None))
-
     def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
         """See `TableFormat`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +21,11 @@ class Head:
     """The newest commit of a table at one moment. Its id is None if there was none."""
 
     id: int | None
+
+    @classmethod
+    def of(cls, commits: Iterable[Commit]) -> Head:
+        """Take the first of what `TableFormat.commits` tells."""
+        return cls(next((each.id for each in commits), None))
 
 
 class TableFormat(Protocol):
@@ -64,10 +69,6 @@ class TableFormat(Protocol):
 
     def commits(self, table: str) -> Iterator[Commit]:
         """Iterate over what the table consists of now, newest first."""
-        ...
-
-    def head(self, table: str) -> Head:
-        """Return the newest commit that there is now."""
         ...
 
     def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
