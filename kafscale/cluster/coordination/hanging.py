@@ -38,7 +38,8 @@ class Suspect:
 
     @property
     def is_open(self) -> bool:
-        return self.partition.transactions.open.get(self.transaction.producer_id) == self.transaction
+        is_open = self.partition.transactions.open.get(self.transaction.producer_id) == self.transaction
+        return is_open and not self.partition.closed
 
     @property
     def marker(self) -> EndMarker:

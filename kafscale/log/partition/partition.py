@@ -582,15 +582,14 @@ class Partition:
         return left
 
     def close(self, error: int = UNKNOWN_TOPIC_OR_PARTITION) -> None:
-        """Forget everything in memory: the topic was deleted, or the partition was handed over, as `error` says.
+        """Let go of what is in memory: the topic was deleted, or the partition was handed over, as `error` says.
 
         Batches that the WAL has not written yet keep their chunks until it has: whoever gets `on_durable` for a closed
-        partition releases the batch.
+        partition releases the batch. What is known of transactions stays as it was, for the reads that are under way.
         """
         self.closed = self.is_leaving = True
         self.closed_error = error
         self.producers.clear()
-        self.transactions.restore(())
         self.flushable_bytes = 0
         self.dirty_since = None
         for batch in self.tail.drop_first(self.tail.find(self.flushable_offset)):

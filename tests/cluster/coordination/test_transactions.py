@@ -432,6 +432,15 @@ async def test_what_no_coordinator_knows_of_is_aborted(autojump_clock, durabilit
         assert await read_committed(log, log.partition(0, name=DATA)) == [b"known"]
 
 
+async def test_nothing_is_said_to_be_aborted_in_a_partition_that_is_led_elsewhere_by_now(autojump_clock, caplog):
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
+        partition = log.partition(0, name=DATA)
+        await send(partition, b"unknown", producer_id=5)
+        log.log.close_partition(partition, e.NOT_LEADER_OR_FOLLOWER)
+        await transactions.abort_hanging([partition])
+        assert "no coordinator knows of it" not in caplog.text
+
+
 @EVERY_MODE
 async def test_what_a_coordinator_knows_with_an_older_epoch_is_aborted(autojump_clock, durability):
     settings = {"topics": TOPICS, "durability": durability}

@@ -8,6 +8,7 @@ from collections import defaultdict
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from kafscale.config import Durability
 from kafscale.formats.manifest import Manifest
@@ -22,9 +23,10 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log, merge_segments
 from tests.devtools.seeds import seeds
-from tests.devtools.transactions import NOW_MS, abort, commit, read_committed, send
+from tests.devtools.transactions import NOW_MS, abort, commit, consumed_records, read_committed, send
 
 NEVER_SECONDS = 1e9
 SETTINGS = {"flush_interval_seconds": NEVER_SECONDS, "segment_merge_bytes": 0, "segment_bytes": 1024}
@@ -190,6 +192,33 @@ async def test_where_nothing_is_open_no_other_footer_is_looked_at(autojump_clock
         assert [each.marker_offset for each in slices.aborted] == [1]
         assert store.count("get_tail") == 1
         slices.release()
+
+
+async def test_what_was_aborted_is_told_by_a_read_that_is_under_way_when_the_partition_is_closed(autojump_clock):
+    """It was handed over meanwhile, with which all that was known of its transactions was forgotten."""
+    store = FaultyStore(MemoryStore())
+    async with memory_log(store, MemoryDisk(), **SETTINGS) as log, trio.open_nursery() as nursery:
+        partition = log.partition()
+        await send(partition, b"aborted")
+        await log.log.flusher.flush_all()
+        await abort(partition)
+        await send(partition, b"undecided", sequence=1)
+        gate = store.hold(On("get_range", times=1))
+        found: list[list[bytes | None]] = []
+
+        async def read() -> None:
+            slices = await log.log.reader.read(partition, 0, 1, committed=True)
+            assert slices is not None
+            found.append([each.value for each in consumed_records(slices, 0, committed=True)])
+            slices.release()
+
+        nursery.start_soon(read)
+        await gate.wait_arrived()
+        log.log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
+        assert partition.last_stable_offset == 2, "nor is what is open decided by that"
+        gate.open()
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == [[]]
 
 
 @pytest.mark.parametrize("committed", [True, False])
