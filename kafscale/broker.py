@@ -47,20 +47,17 @@ from kafscale.broker_security import BrokerSecurity, open_security
 from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.lines import lines_between, warn_of_no_lines
-from kafscale.cluster.controller.lead import Lead
-from kafscale.cluster.controller.same_store import check_same_store
-from kafscale.cluster.controller.starting import start_leading
 from kafscale.cluster.coordination.group_topics import follow_topics
 from kafscale.cluster.groups.coordinating.keeper import MoveDestination
 from kafscale.cluster.groups.coordinating.moving import move_groups
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+from kafscale.cluster.start.lead import Lead
+from kafscale.cluster.start.same_store import check_same_store
+from kafscale.cluster.start.starting import start_leading
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
-from kafscale.cluster.topics.topics import (
-    Topic,
-    TopicListener,
-)
+from kafscale.cluster.topics.topics import Topic, TopicListener
 from kafscale.config import Settings
 from kafscale.errors import KafkaError, StartupError, StoreError
 from kafscale.log.bucket.topic_deletion import BuriedTopic
@@ -110,9 +107,7 @@ class Broker:
     """
 
     settings: Settings
-    make_dispatcher: Callable[[Services, Sequence[ListedApi]], Dispatcher] = attrs.field(
-        default=Dispatcher, kw_only=True
-    )
+    make_dispatcher: MakeDispatcher = attrs.field(default=Dispatcher, kw_only=True)
     connect: Connect | None = attrs.field(default=None, kw_only=True)
     metrics: Metrics = attrs.field(factory=Metrics, init=False)
     listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)

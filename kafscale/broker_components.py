@@ -28,7 +28,6 @@ from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.controller.lead import Lead
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.coordination.hanging import Knowledge
 from kafscale.cluster.coordination.searching import CoordinatedBy, HangingSearch
@@ -42,6 +41,7 @@ from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Endpoint, register_node
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
+from kafscale.cluster.start.lead import Lead
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry, leave_unplaced
 from kafscale.cluster.transactions.settings import TransactionSettings

@@ -20,7 +20,7 @@ from kafscale.config import Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.cluster.controller.adoption import Adoption
+    from kafscale.cluster.start.adoption import Adoption
 
 STORE_OPTIONS = (
     "data_dir",
@@ -103,9 +103,9 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 async def _adopt(
     settings: Settings, chosen: Sequence[str], configs: dict[str, str], dry_run: bool
 ) -> Sequence[Adoption]:
-    from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
-    from kafscale.cluster.controller.recovery import preview
     from kafscale.cluster.metadata.base import MetadataStore
+    from kafscale.cluster.start.adoption import adopt, find_unknown_topics
+    from kafscale.cluster.start.recovery import preview
     from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command

@@ -195,10 +195,10 @@ def unshare_command(config_file: str | None, **flags: Any) -> None:
 
 
 async def _unshare(settings: Settings) -> None:
-    from kafscale.cluster.controller.ending import Ending
-    from kafscale.cluster.controller.same_store import check_same_store
-    from kafscale.cluster.controller.takeover import Start
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+    from kafscale.cluster.start.ending import Ending
+    from kafscale.cluster.start.same_store import check_same_store
+    from kafscale.cluster.start.takeover import Start
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command
 

@@ -86,7 +86,7 @@ def _show(report: Report, *, as_json: bool) -> None:
 
 
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:
-    from kafscale.cluster.controller.own_objects import OwnObjects
+    from kafscale.cluster.start.own_objects import OwnObjects
     from kafscale.formats.wal_runs import list_log
     from kafscale.log.check.verification import Verifier
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory

@@ -2,7 +2,7 @@
 
     id = epoch of the broker that hands it out << 32 | number
 
-Each start of a broker claims an epoch that no other has had (`kafscale.cluster.controller.claim`), so its ids are
+Each start of a broker claims an epoch that no other has had (`kafscale.cluster.start.claim`), so its ids are
 nobody else's: not those of a broker whose disk is lost, nor of one that is suspended and goes on handing out ids later.
 Nothing must be remembered for that, and nothing waits for the bucket. Earlier versions counted from 0 on over all
 starts; the ids of an epoch begin behind theirs.

@@ -20,8 +20,8 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.cli import waiting
 from kafscale.client.connection import Connection, connect_to
-from kafscale.cluster.brokers import control, failing_over, heartbeats, leaving
-from kafscale.cluster.controller import joining
+from kafscale.cluster.brokers import controller, failing_over, heartbeats, leaving
+from kafscale.cluster.start import joining
 from kafscale.config import Address, Durability, Listener
 from kafscale.log import load
 from kafscale.server.kafka.binding import bind
@@ -34,8 +34,8 @@ HOST = "127.0.0.1"
 SOON_SECONDS = 30.0
 LOOK_SECONDS = 0.05  # in the place of what brokers otherwise wait
 _WAITS = (
-    (control, "LOOK_SECONDS"),
-    (control, "BALANCE_SECONDS"),
+    (controller, "LOOK_SECONDS"),
+    (controller, "BALANCE_SECONDS"),
     (heartbeats, "SAMPLE_SECONDS"),
     (load, "SAMPLE_SECONDS"),
     (load, "MATURE_SECONDS"),

@@ -5,7 +5,7 @@
 
 So both ends hear of each other in two ways, and one direction that is cut off costs nothing. A broker that is starting
 sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
-tells that the process is gone. Nothing is decided here (`kafscale.cluster.brokers.control`), and nothing is written.
+tells that the process is gone. Nothing is decided here (`kafscale.cluster.brokers.controller`), and nothing is written.
 
 A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that changes: so who
 commits something tells the controller, that one looks at the head and tells all others, and these look then, and not up

@@ -12,12 +12,12 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers.records import BROKERS, CLUSTER, BrokerState, parse_record_key
-from kafscale.cluster.controller.claim import claim_key, decode_claim
-from kafscale.cluster.controller.ending import Ending
-from kafscale.cluster.controller.recovery import preview
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.node import CLUSTER_ID_KEY
+from kafscale.cluster.start.claim import claim_key, decode_claim
+from kafscale.cluster.start.ending import Ending
+from kafscale.cluster.start.recovery import preview
 from kafscale.config import Durability
 from kafscale.errors import Fenced, NotFound, StartupError, StoreError
 from kafscale.formats.metadata_head import decode_head, head_key

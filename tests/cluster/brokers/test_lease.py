@@ -16,9 +16,9 @@ from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS, Lease
 from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.controller.claim import TAKEOVER_WAIT_SECONDS
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.start.claim import TAKEOVER_WAIT_SECONDS
 from kafscale.config import Durability
 from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers import control
+from kafscale.cluster.brokers import controller
 from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, BrokerState, record_key
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
@@ -35,7 +35,7 @@ async def test_what_a_later_version_writes_ends_nobody_and_who_can_not_read_it_d
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state of brokers that is not known ended all that did not know it, and so did a row of placements."""
-    monkeypatch.setattr(control, "BALANCE_SECONDS", 0.01)  # a look at streams comes before it has stepped down
+    monkeypatch.setattr(controller, "BALANCE_SECONDS", 0.01)  # a look at streams comes before it has stepped down
     async with cluster(3, Durability.S3_WAL) as running:
         await topic_of(running, 6)
         state = running.state(1)

@@ -14,9 +14,9 @@ from trio.testing import MockClock
 from kafscale.broker import Broker, StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.verify import _learn_topics
-from kafscale.cluster.controller.claim import claim_key, decode_claim
-from kafscale.cluster.controller.own_objects import OwnObjects
-from kafscale.cluster.controller.recovery import preview
+from kafscale.cluster.start.claim import claim_key, decode_claim
+from kafscale.cluster.start.own_objects import OwnObjects
+from kafscale.cluster.start.recovery import preview
 from kafscale.cluster.topics.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafkaError, KafScaleError, NotFound, StartupError

@@ -15,9 +15,9 @@ from kafscale.broker import Broker
 from kafscale.cluster.brokers.assignment import ClusterAssignment
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerState, Placement, record_key
-from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.start.own_objects import OwnObjects
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced, KafScaleError, StartupError, StorageFailed
 from kafscale.formats import wal_index

@@ -25,8 +25,8 @@ from kafscale.buffers import Buffer
 from kafscale.cluster.brokers import leading
 from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.records import Placement
-from kafscale.cluster.controller.joining import MembershipCheck
 from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.start.joining import MembershipCheck
 from kafscale.config import Durability
 from kafscale.formats.manifest import Segment
 from kafscale.formats.resolution import _Judge

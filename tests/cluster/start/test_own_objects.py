@@ -2,9 +2,9 @@
 
 import pytest
 
-from kafscale.cluster.controller.claim import Claim, claim, claim_key
-from kafscale.cluster.controller.own_objects import OwnObjects
 from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.start.claim import Claim, claim, claim_key
+from kafscale.cluster.start.own_objects import OwnObjects
 from kafscale.formats.metadata_changes import Transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import START, WalPosition

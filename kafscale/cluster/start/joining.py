@@ -28,7 +28,7 @@ import kafscale
 from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.beginnings import Beginnings
 from kafscale.cluster.brokers.calls import BrokerCalls
-from kafscale.cluster.brokers.control import Controller
+from kafscale.cluster.brokers.controller import Controller
 from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
 from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.liveness import Liveness
@@ -45,7 +45,13 @@ from kafscale.cluster.brokers.records import (
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.controller.claim import (
+from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
+from kafscale.cluster.metadata.base import LocalMetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.checkpoint import Checkpointer
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.node import Endpoint
+from kafscale.cluster.start.claim import (
     SEVERAL,
     TAKEOVER_WAIT_SECONDS,
     Claim,
@@ -55,16 +61,10 @@ from kafscale.cluster.controller.claim import (
     claim_key,
     decode_claim,
 )
-from kafscale.cluster.controller.ending import Ending
-from kafscale.cluster.controller.lead import Lead, Several
-from kafscale.cluster.controller.recovery import find_head
-from kafscale.cluster.controller.takeover import Start, open_bucket_log
-from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
-from kafscale.cluster.metadata.base import LocalMetadataStore, PlannedFrom, Transaction
-from kafscale.cluster.metadata.checkpoint import Checkpointer
-from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.cluster.node import Endpoint
+from kafscale.cluster.start.ending import Ending
+from kafscale.cluster.start.lead import Lead, Several
+from kafscale.cluster.start.recovery import find_head
+from kafscale.cluster.start.takeover import Start, open_bucket_log
 from kafscale.cluster.topics.records import TOPICS, read_topic
 from kafscale.config import Durability, Settings
 from kafscale.errors import (

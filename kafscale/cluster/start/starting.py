@@ -1,16 +1,16 @@
-"""A broker's start: alone, as it was always, or as one of several that share the bucket."""
+"""A broker's start: alone, or as one of several that share the bucket."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from kafscale.cluster.brokers.heartbeats import Connect
-from kafscale.cluster.controller.claim import SharedBucket
-from kafscale.cluster.controller.joining import join
-from kafscale.cluster.controller.lead import Lead
-from kafscale.cluster.controller.takeover import take_lead
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.node import Endpoint
+from kafscale.cluster.start.claim import SharedBucket
+from kafscale.cluster.start.joining import join
+from kafscale.cluster.start.lead import Lead
+from kafscale.cluster.start.takeover import take_lead
 from kafscale.config import Settings
 from kafscale.store.opening.views import StoreViews
 

@@ -11,7 +11,7 @@ import trio
 from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.beginnings import Beginnings, decide_begin
 from kafscale.cluster.brokers.calls import BrokerCalls
-from kafscale.cluster.brokers.control import Controller
+from kafscale.cluster.brokers.controller import Controller
 from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.leading import begun
 from kafscale.cluster.brokers.lease import Lease
@@ -22,10 +22,10 @@ from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.brokers.wakefulness import Wakefulness
-from kafscale.cluster.controller.claim import WATCH_SECONDS, Claimed, LeadCheck, watch_claim
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
+from kafscale.cluster.start.claim import WATCH_SECONDS, Claimed, LeadCheck, watch_claim
 from kafscale.cluster.topics.index import TopicDraft
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped

@@ -17,18 +17,6 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.cluster.controller.claim import (
-    TAKEOVER_WAIT_SECONDS,
-    Claim,
-    ClaimCheck,
-    Claimed,
-    SharedBucket,
-    claim,
-    settle,
-)
-from kafscale.cluster.controller.ending import Ending
-from kafscale.cluster.controller.lead import Lead
-from kafscale.cluster.controller.recovery import apply_log, load_checkpoint
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import decode, encode
@@ -37,6 +25,18 @@ from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import note_uncertain
+from kafscale.cluster.start.claim import (
+    TAKEOVER_WAIT_SECONDS,
+    Claim,
+    ClaimCheck,
+    Claimed,
+    SharedBucket,
+    claim,
+    settle,
+)
+from kafscale.cluster.start.ending import Ending
+from kafscale.cluster.start.lead import Lead
+from kafscale.cluster.start.recovery import apply_log, load_checkpoint
 from kafscale.config import Durability, Settings
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_checkpoint import Checkpoint

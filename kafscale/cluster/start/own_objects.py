@@ -11,8 +11,8 @@ from contextlib import aclosing, suppress
 
 import attrs
 
-from kafscale.cluster.controller.claim import Claim, claim_key, decode_claim
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.start.claim import Claim, claim_key, decode_claim
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
 from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, has_base

@@ -8,7 +8,7 @@
 
 What counts is the head: once that has ended, whoever starts next finishes, on any data directory, as all that it takes
 is in the bucket. Where two finish at once both come to the same. The head stays as it is, for those who wake up late,
-until several brokers share the bucket again, which replace it (`kafscale.cluster.controller.joining`). Its claim has a
+until several brokers share the bucket again, which replace it (`kafscale.cluster.start.joining`). Its claim has a
 number above all of theirs, as if a broker alone had claimed the bucket: so epochs go on growing.
 """
 
@@ -27,12 +27,12 @@ from kafscale.cluster.brokers.records import (
     parse_record_key,
 )
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.controller.claim import SEVERAL, Claim, claim_key, decode_claim
-from kafscale.cluster.controller.recovery import find_head
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.start.claim import SEVERAL, Claim, claim_key, decode_claim
+from kafscale.cluster.start.recovery import find_head
 from kafscale.errors import NotFound, PreconditionFailed, StartupError
 from kafscale.formats.metadata_head import head_key
 from kafscale.formats.placements import ASSIGNMENTS

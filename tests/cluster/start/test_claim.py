@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.controller.claim import (
+from kafscale.cluster.start.claim import (
     LATELY_SECONDS,
     WATCH_SECONDS,
     Claim,

@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from kafscale.broker import StorageParts
-from kafscale.cluster.controller.adoption import adopt, find_unknown_topics
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
+from kafscale.cluster.start.adoption import adopt, find_unknown_topics
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.errors import NotFound
 from kafscale.formats.producers import ProducedBatch, Producer
