@@ -127,7 +127,7 @@ async def build_services(
         check_lead=lead.check.confirm,
         catch_up=trio.lowlevel.checkpoint if several is None else lead.catch_up,
         mover=None if several is None else ClusterMover(several.state, several.writer),
-        membership=None if several is None else Membership(several.state),
+        membership=None if several is None else Membership(several.state, lead.catch_up),
         wait_awake=None if several is None else lead.wakefulness.wait,
         has_led_lately=(lambda: True) if several is None else lead.has_led_lately,
         heard_of=None if several is None else several.heard,

@@ -153,8 +153,9 @@ def undrain_command(broker_id: int, bootstrap: Bootstrap) -> None:
 def replace_command(broker_id: int, accept_loss: bool, timeout_seconds: float, bootstrap: Bootstrap) -> None:
     """Have others lead what broker ID led, which has died, and wait until they do.
 
-    With --durability segment they do so by themselves. Otherwise records that it has acknowledged may be nowhere else
-    than on its disk (wal), or in its part of the log in the bucket (s3-wal): better start it again.
+    With --durability segment they do so by themselves, and with s3-wal if one of them has that, too. Otherwise records
+    that it has acknowledged may be nowhere else than on its disk (wal), or in its part of the log in the bucket
+    (s3-wal): better start it again.
     """
 
     async def use(client: Client) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import blocks_of
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-a-broker.md").read_text()
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _READY = re.compile(r"kafscale is ready: kafka 127.0.0.1:(\d+) admin 127.0.0.1:(\d+)")
 
 
@@ -38,7 +39,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     printed = ""
     shown = 0
     try:
-        for language, text in _BLOCK.findall(PAGE):
+        for language, text in blocks_of(PAGE):
             for written, real in ports.items():
                 text = text.replace(f"localhost:{written}", f"localhost:{real}")
             if language == "sh":

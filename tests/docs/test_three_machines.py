@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import blocks_of
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "three-machines.md").read_text()
 MACHINES = ("machine-1", "machine-2", "machine-3", "machine-4")
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (/etc/\S+)(?: of (\S+))?\n")
 
 SSH = """#!{python}
@@ -98,7 +99,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     environ["PATH"] = os.pathsep.join([str(programs), str(Path(sys.executable).parent), environ["PATH"]])
     printed, shown_count = "", 0
     try:
-        for language, text in _BLOCK.findall(PAGE):
+        for language, text in blocks_of(PAGE):
             for address in written:
                 text = text.replace(address, addresses[address])
             file = _FILE.match(text)

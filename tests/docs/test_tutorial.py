@@ -28,11 +28,12 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.docs.blocks import blocks_of
+
 REPOSITORY = Path(__file__).parents[2]
 TUTORIAL = REPOSITORY / "docs" / "tutorial"
 PAGE = (TUTORIAL / "data-pipeline.md").read_text()
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# (\S+)\n")
 _READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)")
 _NOT_COPIED = shutil.ignore_patterns(".*", "kafscale-data", "*.egg-info", "__pycache__", "build", "dist")
@@ -49,7 +50,7 @@ class Command:
 
 def steps() -> Iterator[Command]:
     """Of the page, in order. A file is written by a command, as its reader's editor does."""
-    blocks = _BLOCK.findall(PAGE)
+    blocks = blocks_of(PAGE)
     for (language, text), (behind, printed) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
         if language == "sh":
             yield Command(text=text, shown=tuple(lines_of(printed)) if behind == "text" else ())
@@ -116,7 +117,7 @@ def make_clone(path: Path) -> None:
 @contextmanager
 def first_terminal(clone: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Runs the page's broker; yields the addresses for clients and for the administrator."""
-    command = next(text for language, text in _BLOCK.findall(PAGE) if language == "terminal")
+    command = next(text for language, text in blocks_of(PAGE) if language == "terminal")
     with subprocess.Popen(
         ["bash", "-c", command], cwd=clone, env=environ, text=True, stdout=subprocess.PIPE, start_new_session=True
     ) as process:

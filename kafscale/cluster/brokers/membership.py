@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
+import trio
 
 from kafscale.cluster.brokers.failing_over import give_up
 from kafscale.cluster.brokers.records import (
@@ -24,9 +25,14 @@ from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST,
 
 @attrs.frozen(eq=False, repr=False)
 class Membership:
-    """The brokers of a bucket that several share. What is changed here is a commit of the metadata."""
+    """The brokers of a bucket that several share. What is changed here is a commit of the metadata.
+
+    `catch_up` returns when what other brokers had committed before is known here: whoever asks may have seen a moment
+    ago what one of them does, such as to stop.
+    """
 
     state: ClusterState
+    catch_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     @property
     def records(self) -> Mapping[int, BrokerRecord]:
@@ -62,6 +68,7 @@ class Membership:
         When this returns, that is decided; it takes some seconds to come about. Raises KafkaError INVALID_REQUEST if it
         serves, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
         """
+        await self.catch_up()
         try:
             await give_up(self.state, broker_id)
         except StoreError as exc:
@@ -110,6 +117,7 @@ class Membership:
             keys = [*transaction.puts, NEXT_NUMBER_KEY, *map(record_key, self.state.brokers)]
             return attrs.evolve(transaction, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
+        await self.catch_up()
         try:
             await self.state.follower.commit_planned(plan)
         except StoreError as exc:

@@ -11,6 +11,7 @@ from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, record_k
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 from tests.cluster.brokers.test_placements import writers_of
@@ -33,6 +34,18 @@ async def test_a_broker_that_has_come_back_is_not_given_up(autojump_clock: MockC
             await Membership(here.state).give_up(2)
         assert refused.value.code == error_codes.INVALID_REQUEST
         assert here.state.brokers[2].state is BrokerState.LIVE
+
+
+async def test_a_broker_is_forgotten_that_has_stopped_a_moment_ago(autojump_clock: MockClock) -> None:
+    """Its process has ended, which whoever asks has seen; the one that is asked has not heard of it."""
+    async with writers_of(2, 1) as (here, elsewhere):
+        await put(here.state, attrs.evolve(AWAY, state=BrokerState.LIVE))
+        store = here.state.store
+        assert isinstance(store, SharedMetadataStore)
+        await put(elsewhere.state, attrs.evolve(AWAY, state=BrokerState.STOPPED))
+        assert here.state.brokers[2].state is BrokerState.LIVE
+        await Membership(here.state, store.refresh).unregister(2)
+        assert 2 not in here.state.brokers
 
 
 async def test_a_broker_that_is_away_is_given_up_once(autojump_clock: MockClock) -> None:
