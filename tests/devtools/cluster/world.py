@@ -61,6 +61,7 @@ KINDS = [
     TopicKind(configs=FORGETFUL, keys_count=20),
     TopicKind(is_deleted_from=True),
 ]
+LATE_FLUSH_SECONDS = 20.0  # by then there is much to read back, and partitions are flushed early
 AGREE_SECONDS = 60.0
 NOTICED_SESSIONS = 2
 BALANCED_SECONDS = 10.0  # of quiet, by which partitions are balanced, or soon will be
@@ -103,6 +104,7 @@ class ClusterSimulation:
         self.history = History(self.log.note)
         self.extent = Extent.of(self.seed, is_short=self.is_short)
         self.weather = Weather.of(self.seed, is_short=self.is_short)
+        late_flushes = Random(f"{self.seed} late flushes")
         session_seconds = Random(f"{self.seed} session").choice(self.extent.member_sessions_seconds)
         self.settings = memory_settings(
             several_brokers=True,
@@ -110,7 +112,9 @@ class ClusterSimulation:
             default_partitions_count=self.extent.partition_count,
             wal_segment_bytes=rng.choice([64 << 10, 256 << 10]),
             segment_bytes=rng.choice([4 << 10, 32 << 10]),
-            flush_interval_seconds=rng.choice([0.02, 0.1, 1.0]),
+            flush_interval_seconds=max(
+                rng.choice([0.02, 0.1, 1.0]), late_flushes.choice([0.0, 0.0, LATE_FLUSH_SECONDS])
+            ),
             segment_merge_bytes=rng.choice(self.extent.segment_merges_bytes),
             compaction_check_interval_seconds=rng.choice([2.0, 10.0]),
             cache_bytes=rng.choice([0, 64 << 10, 1 << 20]),
