@@ -309,8 +309,8 @@ class History:
     def forget(self, partition: str) -> None:
         """Its topic is deleted: nobody will read it any more. What was sent to it is still known."""
         self.note(f"forgotten {partition}")
-        sent = self._partitions[partition].sent
-        self._partitions[partition] = _Partition(sent=sent)
+        found = self._partitions[partition]
+        self._partitions[partition] = _Partition(sent=found.sent, sent_counts=found.sent_counts)
 
     def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
         """A reply to a request that was sent at `began` named these; `saw_stable_offset` for what it says of that."""

@@ -377,6 +377,16 @@ def test_what_is_forgiven_or_forgotten_may_be_lost_or_differ() -> None:
     assert history.anomalies() == []
 
 
+def test_what_is_sent_to_a_topic_that_is_forgotten_comes_behind_what_was_sent_before() -> None:
+    """A leader goes on until it hears of the deletion, and so does the producer."""
+    history = sound_history()
+    history.sent("p", ORDERS, "last")
+    history.forget(ORDERS)
+    history.sent("p", ORDERS, "late")
+    history.polled("c", ORDERS, reads(8, "last", "late"))
+    assert history.anomalies() == []
+
+
 def test_what_is_not_forgiven_may_not_be_lost() -> None:
     history = sound_history()
     history.forgive(ORDERS, 2)
