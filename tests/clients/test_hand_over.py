@@ -13,6 +13,7 @@ from kafscale.broker import Broker
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
 from tests.devtools.assignments import TwoBrokers, hand_over, take_over
 from tests.devtools.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.cluster_load import end_of
 
 TOPIC = "moves"
 COUNT = 300
@@ -94,6 +95,15 @@ def test_librdkafka_goes_on(broker: BackgroundBroker) -> None:
     consumer.close()
     assert failures == []
     assert numbers(broker) == read == list(range(sent))
+
+
+def test_librdkafka_is_asked_for_an_end_until_it_has_heard_of_a_move(broker: BackgroundBroker) -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    with _Mover(broker) as mover:
+        while mover.moved_count < MOVES_COUNT:
+            assert end_of(consumer, confluent_kafka.TopicPartition(TOPIC, 0)) == 0
+    consumer.close()
 
 
 def test_kafka_python_goes_on(broker: BackgroundBroker) -> None:

@@ -23,6 +23,7 @@ UNDER_WAY_MAX_COUNT = 500
 PAUSE_SECONDS = 0.002
 READ_SECONDS = 60.0
 ASKED_SECONDS = 5.0  # one broker, of which another one may be asked after that
+REFUSED_SECONDS = 0.1  # until a client is told anew who leads
 QUIET = {"log_level": 0}
 # For how long a client waits for a broker that has a request and says nothing, as one that is suspended.
 IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
@@ -129,7 +130,7 @@ class ClusterLoad:
             {**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "read-back", "enable.auto.commit": False}
         )
         partitions = [confluent_kafka.TopicPartition(self.topic, each, 0) for each in range(self.partition_count)]
-        ends = [consumer.get_watermark_offsets(each, timeout=READ_SECONDS)[1] for each in partitions]
+        ends = [end_of(consumer, each) for each in partitions]
         consumer.assign(partitions)
         found: defaultdict[int, list[int]] = defaultdict(list)
         left_count, give_up_at = sum(ends), time.monotonic() + READ_SECONDS
@@ -153,6 +154,24 @@ class ClusterLoad:
             gap_seconds=max(gaps, default=0.0),
             slowest_seconds=self._slowest_seconds,
         )
+
+
+def end_of(consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicPartition) -> int:
+    """Return the offset behind the last record, also of a partition that moves.
+
+    librdkafka asks who has led it when it last heard of that, and only hears anew after it was refused.
+    """
+    give_up_at = time.monotonic() + READ_SECONDS
+    while True:
+        try:
+            _, end = consumer.get_watermark_offsets(partition, timeout=READ_SECONDS)
+        except KafkaException as exc:
+            moved = exc.args[0].code() == confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION
+            if not moved or time.monotonic() > give_up_at:
+                raise
+            time.sleep(REFUSED_SECONDS)
+        else:
+            return end
 
 
 def leaders_of(admin: AdminClient, topic: str) -> set[int]:
