@@ -7,6 +7,7 @@ Keys of the store: `acls/<hash>`, of what a list says, so that one that is added
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -31,6 +32,7 @@ PRINCIPAL_MAX_LENGTH: Final = 1024
 HOST_MAX_LENGTH: Final = 255
 
 _PREFIX = "acls/"
+_FIELDS: Final = frozenset(field.name for field in attrs.fields(AclBinding))
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +197,8 @@ def _check(binding: AclBinding) -> None:
 def _binding(value: bytes) -> AclBinding | None:
     """Read one; None for one that allows what only a later version knows. Raises DamagedObject if it may deny that."""
     binding = decode(AclBinding, value)
-    if 0 not in (binding.resource_type, binding.pattern_type, binding.operation, binding.permission):
+    has_unknown = 0 in (binding.resource_type, binding.pattern_type, binding.operation, binding.permission)
+    if not has_unknown and json.loads(value).keys() <= _FIELDS:  # what is added may say when or for whom it holds
         return binding
     if binding.permission is not Permission.ALLOW:
         raise DamagedObject(f"an access control list denies what is not known here: {value[:200]!r}")

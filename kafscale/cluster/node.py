@@ -9,19 +9,21 @@ from typing import Protocol
 import attrs
 
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.errors import PreconditionFailed, StartupError
 
 CLUSTER_ID_KEY = "cluster/id"
 
 
+@keeping_others
 @attrs.frozen
 class Endpoint:
-    """Where a client connects to."""
+    """Where a client connects to. `others` is what a later version has added."""
 
     host: str
     port: int
+    others: Mapping[str, object] = others_field()
 
 
 class ReachedBy(Protocol):

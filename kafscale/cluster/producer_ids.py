@@ -16,6 +16,7 @@ out: it may be any of their epochs then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import attrs
 import trio
@@ -96,13 +97,18 @@ class ProducerIds:
     def _apply(self, change: Change) -> None:
         """None of these is ever deleted."""
         for key, value in change.puts.items():
+            if not key.startswith((NEXT_BLOCK_KEY, _ENDS, _UNCERTAIN)):
+                continue
+            end = self._follower.read(key, value, partial(decode, int))
+            if end is None:
+                continue
             if key == NEXT_BLOCK_KEY:
-                self._earlier_end = decode(int, value)
+                self._earlier_end = end
             elif key.startswith(_ENDS):
-                self._ends[int(key.removeprefix(_ENDS))] = decode(int, value)
-            elif key.startswith(_UNCERTAIN):
+                self._ends[int(key.removeprefix(_ENDS))] = end
+            else:
                 first_epoch = int(key.removeprefix(_UNCERTAIN))
-                self._uncertain[first_epoch] = range(first_epoch, decode(int, value))
+                self._uncertain[first_epoch] = range(first_epoch, end)
 
     async def allocate(self) -> int:
         """A new producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE when all of the epoch's are used up, and

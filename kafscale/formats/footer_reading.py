@@ -11,7 +11,13 @@ from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats import segment_v1
 from kafscale.formats.footers_v1 import read_exact_footer_v1, read_footer_v1
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
-from kafscale.formats.segment import Footer, check_index_order, decode_footer, encode_footer, footer_bytes_needed
+from kafscale.formats.segment import (
+    FOOTER_MAX_BYTES,
+    Footer,
+    check_index_order,
+    decode_footer,
+    footer_bytes_needed,
+)
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
 
@@ -66,9 +72,14 @@ async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKe
     return footer
 
 
-def encode_index(footer: Footer) -> bytes:
-    """The `.index` that goes with the `.kfs` of this footer."""
-    return segment_v1.encode_index(footer.index) if footer.version == segment_v1.VERSION else encode_footer(footer)
+async def index_of(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> Buffer:
+    """The `.index` that goes with the `.kfs` of this footer. Raises NotFound, StoreError.
+
+    From version 2 on it is the end of that object, byte for byte, with what a later version has added.
+    """
+    if footer.version == segment_v1.VERSION:
+        return segment_v1.encode_index(footer.index)
+    return (await store.get_range(segment_key.key, footer.end_position, FOOTER_MAX_BYTES)).data
 
 
 async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> bool:

@@ -5,7 +5,9 @@
 A row is JSON, with a list for each column. Broker `leaders[n]` leads the n-th partition of the row, with leader epoch
 `epochs[n]`. Where its epoch begins is committed before anybody is served: by the leader before, which released it with
 all of it in the bucket, or else by this one, when it has listed what the bucket holds. `decided_epochs[n]` began at
-`decided_offsets[n]`, and the partition is *decided* while that is the epoch of its leader.
+`decided_offsets[n]`, and the partition is *decided* while that is the epoch of its leader. Any other column is an
+object with values by place, `{"3": ...}`, and so is each that a later version adds: a broker that does not know it
+writes it back for each partition as it was, and can't read a row with a column of any other form.
 
 What a broker of an earlier epoch has written that ends at or behind that came too late (`resolution`, which is told so
 by `begun`). While a partition is not decided, its leader may have listed it already: an object that has come since will

@@ -173,6 +173,21 @@ async def test_filters_that_find_very_much_together_are_refused(monkeypatch: pyt
     assert [len(each) for each in await registry.delete([AclFilter()])] == [3]
 
 
+async def test_one_to_which_a_later_version_has_added_something_allows_nothing_here() -> None:
+    """It may hold only at some times, or for some; whoever does not know that would let everybody in."""
+    store = MemoryMetadataStore()
+    registry = AclRegistry(store)
+    await registry.load()
+    later = encode(READ)[:-1] + b',"until_ms":1}'
+    await store.commit(Transaction(puts={"acls/1": later}))
+    assert list(registry.index) == []
+    await registry.create([READ])
+    assert list(registry.index) == [READ]
+    await registry.delete([AclFilter()])
+    assert list(registry.index) == []
+    assert [entry.value for entry in await store.list("acls/")] == [later]
+
+
 async def test_one_that_a_later_version_has_written_ends_nobody_and_lets_nobody_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -156,3 +156,13 @@ async def test_two_that_were_given_the_same_epoch_hand_out_different_ids() -> No
     await compete(store, lambda: allocate(one), lambda: allocate(other))
     await compete(store, lambda: allocate(one), lambda: allocate(other))
     assert len(set(ids)) == len(ids) == 4 * BLOCK_COUNT
+
+
+async def test_what_a_later_version_has_written_ends_nobody() -> None:
+    store = MemoryMetadataStore()
+    producer_ids = await begun(store, 3)
+    await store.commit(Transaction(puts={NEXT_BLOCK_KEY: b'{"next":1}', "producer-ids/ends/0000000001": b"[]"}))
+    await store.commit(Transaction(puts={"producer-ids/ends/0000000002": encode(2 * IDS_PER_EPOCH + 5)}))
+    assert producer_ids.was_allocated(2 * IDS_PER_EPOCH + 4)
+    assert not producer_ids.was_allocated(IDS_PER_EPOCH)
+    assert await producer_ids.allocate() == 3 * IDS_PER_EPOCH

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafscale.errors import DamagedObject
 from kafscale.formats import segment_v1
 from kafscale.formats.body import BatchSplitter
-from kafscale.formats.footer_reading import encode_index, index_goes_with, read_footer
+from kafscale.formats.footer_reading import index_goes_with, read_footer
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, segment_of
 from kafscale.formats.segment_v1 import IndexEntry, decode_ends, decode_index, footer_from_batches, footer_from_index
 from kafscale.log.bucket.listing import list_segments
@@ -76,7 +76,7 @@ def test_a_footer_from_the_batches_has_a_row_for_each_and_their_timestamps():
     assert list(footer.index.base_offsets) == [100, 103, 106, 109]
     assert list(footer.index.max_timestamps_ms) == [CREATED_MS + offset for offset in (102, 105, 108, 111)]
     assert footer.identity.max_timestamp_ms == CREATED_MS + 111
-    assert decode_index(encode_index(footer), "x") == [
+    assert decode_index(segment_v1.encode_index(footer.index), "x") == [
         IndexEntry(100 + 3 * number, 32 + number * SIZE) for number in range(4)
     ]
 

@@ -11,12 +11,12 @@ high half of the producer ids that it hands out, as the epoch of a claim is for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 import attrs
 
-from kafscale.cluster.metadata.converter import decode, encode, keeping_others
+from kafscale.cluster.metadata.converter import NO_OTHERS, decode, encode, keeping_others, others_field
 from kafscale.cluster.node import Endpoint
 from kafscale.errors import DamagedObject
 from kafscale.formats.placements import ROW_COUNT, row_key
@@ -73,7 +73,7 @@ class BrokerRecord:
     is_given_up: bool = False
     has_flushed: bool = False
     unsettled: tuple[str, ...] = ()
-    others: Mapping[str, object] = attrs.field(factory=dict)
+    others: Mapping[str, object] = others_field()
 
     @property
     def may_fail_over(self) -> bool:
@@ -122,6 +122,8 @@ class Placement:
 
     `recover` are the incarnations whose streams may have what is in no segment yet, in the order in which they led.
     Whoever leads ends these streams, then replays what they have; it stays until all of that has been flushed.
+
+    `others` is what a later version has added, by column.
     """
 
     leader: int
@@ -131,6 +133,7 @@ class Placement:
     target: int | None = None
     replicas: tuple[int, ...] = attrs.field(default=(), kw_only=True)
     recover: tuple[int, ...] = attrs.field(default=(), kw_only=True)
+    others: Mapping[str, object] = others_field()
 
     @property
     def is_decided(self) -> bool:
@@ -155,9 +158,13 @@ class Placement:
         return (*self.recover, leader.incarnation) if leader.has_stream and self.is_decided else self.recover
 
 
+@keeping_others
 @attrs.frozen(kw_only=True)
 class _Row:
-    """Placements, column by column; `targets`, `replicas` and `recovers` have those that there are, by place."""
+    """Placements, column by column; `targets`, `replicas` and `recovers` have those that there are, by place.
+
+    So has each column that a later version adds, one of the `others`.
+    """
 
     leaders: list[int]
     epochs: list[int]
@@ -166,6 +173,7 @@ class _Row:
     targets: dict[str, int] = attrs.field(factory=dict)
     replicas: dict[str, list[int]] = attrs.field(factory=dict)
     recovers: dict[str, list[int]] = attrs.field(factory=dict)
+    others: Mapping[str, object] = others_field()
 
 
 def broker_prefix(broker_id: int) -> str:
@@ -192,6 +200,7 @@ def encode_row(placements: Sequence[Placement]) -> bytes:
             targets={str(place): each.target for place, each in enumerate(placements) if each.target is not None},
             replicas={str(place): list(each.replicas) for place, each in enumerate(placements) if each.replicas},
             recovers={str(place): list(each.recover) for place, each in enumerate(placements) if each.recover},
+            others=_by_column(each.others for each in placements),
         )
     )
 
@@ -201,6 +210,7 @@ def decode_row(value: bytes) -> list[Placement]:
     row = decode(_Row, value)
     if not len(row.leaders) == len(row.epochs) == len(row.decided_epochs) == len(row.decided_offsets):
         raise DamagedObject(f"the metadata store holds a row of placements whose columns differ: {value[:200]!r}")
+    others = _by_place(row.others, len(row.leaders)) if row.others else {}
     columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
     return [
         Placement(
@@ -208,9 +218,31 @@ def decode_row(value: bytes) -> list[Placement]:
             row.targets.get(str(place)),
             replicas=tuple(row.replicas.get(str(place), ())),
             recover=tuple(row.recovers.get(str(place), ())),
+            others=others.get(str(place), NO_OTHERS),
         )
         for place, each in enumerate(columns)
     ]
+
+
+def _by_column(others: Iterable[Mapping[str, object]]) -> Mapping[str, Mapping[str, object]]:
+    """Return what a later version has added to placements as columns of their row, each by place."""
+    columns: dict[str, dict[str, object]] = {}
+    for place, each in enumerate(others):
+        if each:
+            for name, value in each.items():
+                columns.setdefault(name, {})[str(place)] = value
+    return columns
+
+
+def _by_place(columns: Mapping[str, object], count: int) -> Mapping[str, Mapping[str, object]]:
+    """Return what `_by_column` was given, by place. Raises DamagedObject for what no placement could keep."""
+    others: dict[str, dict[str, object]] = {str(place): {} for place in range(count)}
+    for name, column in columns.items():
+        if not isinstance(column, Mapping) or not column.keys() <= others.keys():
+            raise DamagedObject(f"a row of {count} placements has a column {name} that is not by place")
+        for place, value in column.items():
+            others[place][name] = value
+    return others
 
 
 def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[int]) -> Mapping[str, bytes]:

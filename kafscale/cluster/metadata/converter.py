@@ -1,13 +1,14 @@
 """Values of the metadata store: attrs objects to JSON and back, by one cattrs converter.
 
 A reader ignores keys that it does not know and a field with a default may be absent, so that values written by an
-earlier or a later version of KafScale can be read. Those of a class that is `keeping_others` it keeps. Bytes are base85
-text.
+earlier or a later version of KafScale can be read. Those of a class that is `keeping_others` it keeps: each that is
+changed in part, and written back. Bytes are base85 text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import attrs
@@ -21,6 +22,8 @@ from kafscale.errors import DamagedObject
 T = TypeVar("T")
 C = TypeVar("C", bound=attrs.AttrsInstance)
 
+NO_OTHERS: Mapping[str, object] = MappingProxyType({})
+
 _converter = make_converter()
 
 
@@ -29,10 +32,16 @@ def encode(obj: object) -> bytes:
     return _converter.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def others_field() -> Any:
+    """Declare the field `others` of a class that is `keeping_others`; values that differ in nothing else are equal."""
+    return attrs.field(default=NO_OTHERS, kw_only=True, eq=False)
+
+
 def keeping_others(cls: type[C]) -> type[C]:
     """Have values of an attrs class keep, in `others`, what a later version has added to them: a class decorator.
 
-    So a broker of the earlier version that changes something else writes it back as it was.
+    So a broker of the earlier version that changes something else writes it back as it was. The field is declared with
+    `others_field`.
     """
     names = {field.name for field in attrs.fields(attrs.resolve_types(cls))}
     read = make_dict_structure_fn(cls, _converter, others=override(omit=True))

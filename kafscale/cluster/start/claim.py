@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -30,7 +30,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.signals import Signal
@@ -49,12 +49,13 @@ UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directo
 logger = logging.getLogger(__name__)
 
 
+@keeping_others
 @attrs.frozen(kw_only=True)
 class Claim:
     """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`.
 
     `unsettled` are the directories of earlier brokers which may still do so, as nobody has waited for them yet. One
-    that is not known is "".
+    that is not known is "". `others` is what a later version has added.
     """
 
     epoch: int
@@ -63,6 +64,7 @@ class Claim:
     acknowledges_locally: bool
     nonce: str = attrs.field(factory=lambda: uuid_text(random_uuid()))
     unsettled: tuple[str, ...] = ()
+    others: Mapping[str, object] = others_field()
 
     @property
     def is_of_several(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from kafscale.cluster.metadata.converter import others_field
 from kafscale.cluster.topics.names import collision_key
 from kafscale.log.partition.log_config import LogConfig
 
@@ -17,7 +18,7 @@ class Topic:
     """A topic at one moment; a change makes a new one.
 
     `topic_id` is 16 bytes and new for each creation. `overrides` are the configs that were set on it, `config` is what
-    they and the broker's defaults mean to its log.
+    they and the broker's defaults mean to its log. `others` is what a later version has added.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Topic:
     replication_factor: int
     overrides: Mapping[str, str]
     config: LogConfig
+    others: Mapping[str, object] = others_field()
 
 
 @attrs.define(eq=False, repr=False)

@@ -18,7 +18,7 @@ import attrs
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
-from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.topics.index import Topic, TopicDraft
 from kafscale.errors import KafkaError, StartupError
 
@@ -47,14 +47,16 @@ class DeletedTopic:
         return self.deleted_ms + self.file_delete_delay_ms
 
 
+@keeping_others
 @attrs.frozen(kw_only=True)
 class _Stored:
-    """A topic as the metadata store has it."""
+    """A topic as the metadata store has it. `others` is what a later version has added."""
 
     topic_id: bytes
     partition_count: int
     replication_factor: int = 1
     overrides: dict[str, str] = attrs.field(factory=dict)
+    others: Mapping[str, object] = others_field()
 
 
 def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running: bool = False) -> Topic:
@@ -78,6 +80,7 @@ def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running:
         replication_factor=stored.replication_factor,
         overrides=stored.overrides,
         config=config,
+        others=stored.others,
     )
 
 
@@ -156,6 +159,7 @@ def _stored(topic: Topic) -> _Stored:
         partition_count=topic.partition_count,
         replication_factor=topic.replication_factor,
         overrides=dict(topic.overrides),
+        others=topic.others,
     )
 
 

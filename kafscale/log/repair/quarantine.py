@@ -27,7 +27,7 @@ import trio
 
 from kafscale.errors import DamagedObject, NewerVersion, NotFound, StoreUnavailable
 from kafscale.formats import segment_v1
-from kafscale.formats.footer_reading import encode_index, read_footer, read_index
+from kafscale.formats.footer_reading import index_of, read_footer, read_index
 from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import HEADER, Footer
 from kafscale.log.partition.partition import Partition
@@ -137,7 +137,7 @@ class Examiner:
     async def rebuild_index(self, key: SegmentKey, footer: Footer) -> None:
         """Write the `.index` again that goes with a whole `.kfs`. Raises StoreError."""
         logger.warning("%s has no .index that goes with it; writing it again", key.key)
-        await self.store.put(key.of_kind("index").key, [encode_index(footer)])
+        await self.store.put(key.of_kind("index").key, [await index_of(self.store, key, footer)])
         self.rebuilt_index_count.value += 1
 
     async def settle(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:

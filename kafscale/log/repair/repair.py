@@ -17,7 +17,7 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.formats import segment, segment_v1
-from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.footer_reading import index_of, read_footer
 from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.segment import HEADER, EpochStart, Footer, Identity, build_footer
 from kafscale.formats.segment_check import BodyCheck
@@ -92,11 +92,9 @@ class Repairer:
 
     async def _rewrite_index(self, key: SegmentKey) -> None:
         footer = await read_footer(self.store, key)
-        encoded: Buffer
         if footer.version == segment_v1.VERSION:
-            encoded = segment_v1.encode_index((await read_exact_footer_v1(self.store, key)).index)
-        else:
-            encoded = (await self.store.get_range(key.key, footer.end_position, segment.FOOTER_MAX_BYTES)).data
+            footer = await read_exact_footer_v1(self.store, key)
+        encoded = await index_of(self.store, key, footer)
         index_key = key.of_kind("index").key
         try:
             part = await self.store.get(index_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 import trio
@@ -12,13 +13,15 @@ from kafscale.cluster.brokers import controller
 from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, BrokerState, record_key
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.topics.records import topic_key
+from kafscale.cluster.topics.topics import MorePartitions, NewConfigs
 from kafscale.config import Durability
 from kafscale.errors import KafkaError, NotFound, StoreUnavailable
 from kafscale.formats.placements import row_key
 from kafscale.formats.wal_runs import wal_key
 from kafscale.wire import error_codes
 from tests.cluster.brokers.test_fail_over import Cluster, check_goes_on, cluster, topic_of
-from tests.cluster.brokers.test_several import create, until
+from tests.cluster.brokers.test_several import TOPIC, create, led_by, move, until
 
 NEWCOMER, KNOWN = 9, 8
 STRANGE_TOPIC = b"\x05" * 16
@@ -89,3 +92,64 @@ async def test_who_can_not_read_its_own_record_goes_on_and_changes_nothing(autoj
         assert running.state(1).brokers[2].state is BrokerState.LIVE
         await commit(running, Transaction(puts={key: json.dumps(mine).encode()}))
         await create(running.brokers[2].broker, 1, "more")
+
+
+async def test_what_a_later_version_has_added_outlives_each_change_that_is_made_here(autojump_clock: MockClock) -> None:
+    """A broker of the earlier version wrote the row of a hundred partitions, or a topic, back without it."""
+    async with cluster(3, Durability.S3_WAL) as running:
+        topic = await topic_of(running, 6)
+        services = running.brokers[1].broker.services
+        row = row_key(topic.topic_id, 0)
+        added = {
+            row: {"pinned": {str(index): [index, {"x": None}] for index in range(6)}, "notes": {"3": "n"}},
+            topic_key(TOPIC): {"tags": ["a"]},
+            record_key(2): {"is_cordoned": False},
+        }
+
+        async def told(key: str) -> Mapping[str, object]:
+            entry = await services.topics.store.get(key)
+            assert entry is not None
+            return json.loads(entry.value)  # type: ignore[no-any-return]
+
+        async def check() -> None:
+            await services.topics.store.refresh()  # type: ignore[attr-defined]
+            for key, columns in added.items():
+                assert {name: (await told(key)).get(name) for name in columns} == columns
+
+        puts = {key: json.dumps({**await told(key), **columns}).encode() for key, columns in added.items()}
+        await commit(running, Transaction(puts=puts))
+        placed = [await told(row)]
+
+        async def has_changed() -> None:
+            await check()
+            placed.append(await told(row))
+            assert placed[-1] != placed[-2]
+
+        (index, *_) = led_by(running.brokers[1].broker)
+        await move(running.brokers[1], [index], 3)
+        await until(lambda: index in led_by(running.brokers[3].broker))
+        await has_changed()
+        await services.membership.set_draining(2, is_draining=True)
+        await until(lambda: not led_by(running.brokers[2].broker))
+        await has_changed()
+        await services.membership.set_draining(2, is_draining=False)
+        await until(lambda: led_by(running.brokers[2].broker))
+        await has_changed()
+        await services.topics.alter([NewConfigs(name=TOPIC, overrides=lambda old: {**old, "retention.ms": "-1"})])
+        await services.topics.create_partitions([MorePartitions(name=TOPIC, partition_count=8)])
+        await until(lambda: running.all_led(8, [1, 2, 3]))
+        await has_changed()
+        running.brokers[3].kill()
+        await until(lambda: running.all_led(8, [1, 2]))
+        await has_changed()
+        await running.start(3, Durability.S3_WAL)
+        await until(lambda: led_by(running.brokers[3].broker))
+        await has_changed()
+        running.brokers[3].kill()
+        await running.start(3, Durability.S3_WAL)  # before it is missed: it leads what it led with another epoch
+        assert led_by(running.brokers[3].broker)
+        await has_changed()
+        running.brokers[2].kill()
+        await until(lambda: running.state(1).brokers[2].state is BrokerState.FENCED)
+        await has_changed()
+        assert (await told(topic_key(TOPIC)))["overrides"] == {"retention.ms": "-1"}

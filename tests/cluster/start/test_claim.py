@@ -117,6 +117,18 @@ async def test_a_claim_that_another_broker_has_by_now_is_not_given_back() -> Non
     assert (await claimed(store, wanted("c"))).claim.unsettled == ("unused", "b")
 
 
+async def test_a_claim_of_a_later_version_that_is_given_back_has_all_that_it_had() -> None:
+    store = MemoryStore()
+    await claimed(store, wanted("a"))
+    key = claim_key("default")
+    later = bytes((await store.get(key)).data)[:-1] + b',"added":[1]}'
+    await store.put(key, [later])
+    await give_back(store, "default", await claimed(store, wanted("b")))
+    assert bytes((await store.get(key)).data).count(b'"added":[1]') == 1
+    await claimed(store, wanted("b"))
+    assert b"added" not in bytes((await store.get(key)).data), "it says what this version does not know of itself"
+
+
 async def test_a_claim_that_an_earlier_version_wrote_can_be_read() -> None:
     store = MemoryStore()
     old = b'{"epoch":4,"broker_id":0,"directory_id":"a","acknowledges_locally":true,"nonce":"n"}'

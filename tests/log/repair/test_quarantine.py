@@ -10,12 +10,13 @@ import logging
 
 import pytest
 import trio
+from crc32c import crc32c
 
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, NewerVersion, StartupError, StoreUnavailable
 from kafscale.formats import segment
 from kafscale.formats.footer_reading import read_footer, read_index
-from kafscale.formats.segment import HEADER
+from kafscale.formats.segment import HEADER, SECTION, TRAILER
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.log.repair.findings import Kind
 from kafscale.log.repair.quarantine import UNKNOWN_END_GAP
@@ -192,6 +193,25 @@ async def test_an_index_that_is_damaged_is_written_again(autojump_clock, kind, p
             assert len(told(caplog)) == rebuilt
             await expect(log, range(12))
             assert log.log.quarantined_count() == 0
+
+
+async def test_an_index_that_is_written_again_has_what_a_later_version_has_added() -> None:
+    store = await written()
+    key = key_at(POSITIONS["middle"])
+    index = key.of_kind("index")
+    content, end = await content_of(store, key), len(await content_of(store, index))
+    body, footer, trailer = content[:-end], content[-end : -TRAILER.size], content[-TRAILER.size :]
+    footer += SECTION.pack(99, 1, 5, crc32c(b"added")) + b"added"
+    trailer = len(footer).to_bytes(4) + bytes(4) + trailer[8:]
+    crc = crc32c(trailer[8:], crc32c(trailer[:4], crc32c(footer)))
+    later = footer + trailer[:4] + crc.to_bytes(4) + trailer[8:]
+    await store.put(key.key, [body, later])
+    await store.delete([index.key])
+    async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+        assert log.log.reader.examiner.rebuilt_index_count.value == 1
+        await expect(log, range(12))
+    assert await content_of(store, index) == later
+    assert (await content_of(store, key)) == body + later
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
