@@ -2,7 +2,8 @@
 
 Batches are never changed, left out or made up: a `.kfs` that is written again has the same ones at the same place, and
 is checked in memory before it is written. Writes are conditional on what was read, so whatever else writes meanwhile
-wins. A segment is read again after its repair, and is repaired only if nothing is wrong with it then.
+wins. A segment is read again before its repair, as replies of the store may have come damaged, and after it: it is
+repaired only if nothing is wrong with it then.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ class Repairer:
 
         Raises StoreError.
         """
-        wanted = {finding.kind for finding in checked.findings if finding.can_repair}
         try:
-            if wanted & {Kind.FOOTER, Kind.HEADER}:
-                await self._rewrite_kfs(checked, previous)
             after = await check_segment(self.store, checked.key)
+            if after.damage != checked.damage:
+                logger.warning("%s: not repaired: it comes damaged in another way each time", checked.key.key)
+                return
+            if any(found.kind in (Kind.FOOTER, Kind.HEADER) and found.can_repair for found in after.findings):
+                await self._rewrite_kfs(after, previous)
+                after = await check_segment(self.store, checked.key)
             if any(found.kind is Kind.INDEX and found.can_repair for found in after.findings):
                 await self._rewrite_index(checked.key)
                 after = await check_segment(self.store, checked.key)
@@ -77,6 +81,8 @@ class Repairer:
             footer = checked.footer or await self._make_footer(checked, part.data, body, previous)
             _prove(footer, body, key)
             head, tail = segment.encode_header(footer), checked.footer_bytes or segment.encode_footer(footer)
+            if checked.footer is None:
+                await self._write_index(key, tail)  # first: who is interrupted in between finds the footer there
         await self.store.put_if_match(key.key, [head, body, tail], part.etag)
 
     async def _make_footer(
@@ -94,7 +100,9 @@ class Repairer:
         footer = await read_footer(self.store, key)
         if footer.version == segment_v1.VERSION:
             footer = await read_exact_footer_v1(self.store, key)
-        encoded = await index_of(self.store, key, footer)
+        await self._write_index(key, await index_of(self.store, key, footer))
+
+    async def _write_index(self, key: SegmentKey, encoded: Buffer) -> None:
         index_key = key.of_kind("index").key
         try:
             part = await self.store.get(index_key)

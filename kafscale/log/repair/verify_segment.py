@@ -87,6 +87,12 @@ class CheckedSegment:
         message = message.removeprefix(f"{name}: ").removeprefix(f"{self.key.key}: ")
         self.findings.append(Finding(name=name, kind=kind, message=message, position=position, can_repair=can_repair))
 
+    @property
+    def damage(self) -> Sequence[tuple[Kind, str, str]]:
+        """The faults of the segment itself, to compare with those that another look finds."""
+        kinds = (Kind.BATCHES, Kind.FOOTER, Kind.HEADER, Kind.INDEX)
+        return [(each.kind, each.name, each.message) for each in self.findings if each.kind in kinds]
+
     def has(self, *kinds: Kind) -> bool:
         """Tell whether there is a finding of one of these kinds."""
         return any(finding.kind in kinds for finding in self.findings)

@@ -7,6 +7,7 @@ out again; each damage is told once; nothing is deleted; and the next start come
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import pytest
 import trio
@@ -551,6 +552,42 @@ async def test_a_sound_segment_that_comes_damaged_twice_in_a_row_is_not_passed_o
             assert first in log.partition().manifest.segments, cut_count
             assert cut.met_count == cut_count
         await expect(log, range(12))
+
+
+async def test_a_sound_segment_that_comes_damaged_is_not_written_again(autojump_clock) -> None:
+    """Where its `.index` came damaged too, a footer was made that knew less; and the `.index` was left as it was."""
+    store = FaultyStore(await written())
+    before = await snapshot(store)
+    async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+        for part in ("get_tail", "get_range", "get"):
+            (_, second, *_) = log.partition().manifest.segments
+            log.log.reader.footers.forget(second)
+            cuts = [store.truncate(On("get_tail", "*.kfs", times=2)), store.truncate(On("get", "*.index", times=1))]
+            if part == "get_range":
+                cuts.append(store.truncate(On("get_range", "*.kfs", times=1)))
+            with suppress(DamagedObject, StoreUnavailable):
+                await log.read(log.partition(), 3)
+            for cut in cuts:
+                store.end(cut)
+        await expect(log, range(12))
+    assert await snapshot(store) == before
+
+
+@pytest.mark.parametrize("index", ["missing", "garbage", "foreign"])
+async def test_a_rebuilding_that_is_interrupted_leaves_no_index_of_another_footer(autojump_clock, index) -> None:
+    for skipped_count in range(4):
+        store = FaultyStore(await written())
+        await damage(store, key_at(3), "cut off")
+        await damage(store, key_at(3, kind="index"), index)
+        store.fail(On("put*", "*-00000.*", skip=skipped_count), StoreUnavailable)
+        with suppress(StoreUnavailable):
+            async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+                with suppress(StoreUnavailable):
+                    await log.read(log.partition(), 3)
+        store.heal()
+        async with memory_log(store, MemoryDisk(), leader_epoch=3) as log:
+            await expect(log, range(12))
+        assert await read_index(store, key_at(3)) == await read_footer(store, key_at(3)), skipped_count
 
 
 async def test_a_header_that_comes_cut_off_is_a_finding() -> None:
