@@ -33,10 +33,9 @@ from kafscale.cluster.brokers.records import (
     NOBODY,
     BrokerState,
     ControllerRecord,
-    record_key,
 )
 from kafscale.cluster.brokers.state import ClusterState, leaderless_count
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
@@ -164,26 +163,24 @@ class Controller:
     async def _claim(self) -> None:
         seen, is_left = self.state.controller, False
 
-        async def plan(revision: int) -> Transaction | None:
+        def plan() -> Transaction | None:
             nonlocal is_left
             if self.state.controller != seen and not self._is_vacant():
                 return None
             is_left = self.state.controller is not None and self.state.controller == self._vacancy
-            return self._transaction(revision, self.broker_id, self.incarnation)
+            return self._new_term(self.broker_id, self.incarnation)
 
-        await self.state.follower.commit_planned(plan)
+        await self.state.commit(plan, self.state.broker_keys)
         if self.is_mine:
             self._is_last_resort = is_left
             self._vacancy = None
             logger.info("this broker is the controller")
 
-    def _transaction(self, revision: int, broker_id: int, incarnation: int) -> Transaction:
+    def _new_term(self, broker_id: int, incarnation: int) -> Transaction:
         """Begin a term of a controller."""
         term = self.state.next_number
         record = ControllerRecord(broker_id=broker_id, incarnation=incarnation, term=term)
-        puts = {CONTROLLER_KEY: encode(record), NEXT_NUMBER_KEY: encode(term + 1)}
-        keys = [*puts, *map(record_key, self.state.brokers)]
-        return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
+        return Transaction(puts={CONTROLLER_KEY: encode(record), NEXT_NUMBER_KEY: encode(term + 1)})
 
     def _is_vacant(self) -> bool:
         controller = self.state.controller
@@ -223,10 +220,10 @@ class Controller:
             await self._step_down(self.state.controller, f"{why}: a broker of a later version is to be the controller")
 
     async def _step_down(self, mine: ControllerRecord, why: str) -> None:
-        async def plan(revision: int) -> Transaction | None:
-            return self._transaction(revision, NOBODY, NOBODY) if self.state.controller == mine else None
+        def plan() -> Transaction | None:
+            return self._new_term(NOBODY, NOBODY) if self.state.controller == mine else None
 
-        await self.state.follower.commit_planned(plan)
+        await self.state.commit(plan, self.state.broker_keys)
         controller = self.state.controller
         self._vacancy = controller if controller is not None and controller.broker_id == NOBODY else None
         self._be_patient()

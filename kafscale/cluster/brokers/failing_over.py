@@ -15,7 +15,7 @@ anything, and then replays it: so all that was acknowledged before is found, and
 (`kafscale.log.wal.streams`). Only a broker that has a stream itself can do that.
 
 With `--durability wal` nobody else has what was acknowledged last. So only an operator can have others lead
-(`give_up`), and then they wait until the broker has had the time to notice.
+(`kafscale.cluster.brokers.membership`), and then they wait until the broker has had the time to notice.
 """
 
 from __future__ import annotations
@@ -35,17 +35,14 @@ from kafscale.cluster.brokers.records import (
     BrokerRecord,
     BrokerState,
     ControllerRecord,
-    Placement,
+    changed_rows,
     record_key,
-    rows_of,
 )
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.errors import KafkaError
 from kafscale.formats.manifest import PartitionId
 from kafscale.metrics import CounterFamily, Metrics
-from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST
 
 # Until others lead what a broker led that may acknowledge without a look at the metadata; or the session timeout, where
 # that is longer (`kafscale.cluster.brokers.lease`).
@@ -88,13 +85,13 @@ class FailOver:
             return
         plan = _Plan(self.state, lost, back, self._ripe(), self.loads())
 
-        async def make(revision: int) -> Transaction | None:
+        def make() -> Transaction | None:
             if self.state.controller == by:
-                return plan.make(revision)
+                return plan.make()
             plan.forget()
             return None
 
-        await self.state.follower.commit_planned(make)
+        await self.state.commit(make, self.state.broker_keys)
         self._seen_revision = self.state.revision
         plan.report()
         self._moved_count += sum(plan.moved.values())
@@ -144,7 +141,7 @@ class _Plan:
     def __attrs_post_init__(self) -> None:
         self._incarnations = {broker_id: record.incarnation for broker_id, record in self.state.brokers.items()}
 
-    def make(self, revision: int) -> Transaction | None:
+    def make(self) -> Transaction | None:
         """Plan it; None if there is nothing to do."""
         brokers = self._brokers()
         changed = {each: record for each, record in brokers.items() if record != self.state.brokers[each]}
@@ -156,8 +153,7 @@ class _Plan:
             return None
         if rows:
             puts[NEXT_NUMBER_KEY] = encode(number + 1)
-        keys = {*puts, NEXT_NUMBER_KEY, *map(record_key, brokers)}
-        return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=list(keys)), essential=True)
+        return Transaction(puts=puts)
 
     def forget(self) -> None:
         """Tell of nothing, as nothing is planned."""
@@ -203,19 +199,14 @@ class _Plan:
         }
         if not heirs_with_stream:
             orphans = {partition_id: streams for partition_id, streams in orphans.items() if not streams}
-        changed = self._without_targets(gone)
+        changed = self.state.without_targets(gone)
         for partition_id, leader in self._heirs(orphans, heirs, heirs_with_stream).items():
             current = self.state.placements[partition_id[0]][partition_id[1]]
             self.moved[current.leader, leader] += 1
             changed[partition_id] = attrs.evolve(
                 current, leader=leader, epoch=number, target=None, recover=orphans[partition_id]
             )
-        return self._encoded(changed)
-
-    def _without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
-        """Return what was to be led by who does not serve, without that: balance names somebody anew."""
-        moving = {each: self.state.placements[each[0]][each[1]] for each in sorted(self.state.moving)}
-        return {each: attrs.evolve(found, target=None) for each, found in moving.items() if found.target in gone}
+        return changed_rows(self.state.placements, changed)
 
     def _heirs(
         self,
@@ -240,16 +231,6 @@ class _Plan:
             chosen[partition_id] = leader
         return chosen
 
-    def _encoded(self, changed: Mapping[PartitionId, Placement]) -> Mapping[str, bytes]:
-        rows: dict[bytes, dict[int, Placement]] = {}
-        for (topic_id, index), placement in changed.items():
-            rows.setdefault(topic_id, {})[index] = placement
-        puts: dict[str, bytes] = {}
-        for topic_id, placements in rows.items():
-            row = [placements.get(index, each) for index, each in enumerate(self.state.placements[topic_id])]
-            puts |= rows_of(topic_id, row, list(placements))
-        return puts
-
     def report(self) -> None:
         """Log what was committed."""
         for broker_id, record in self.declared.items():
@@ -262,28 +243,3 @@ class _Plan:
                 f"{count} to broker {heir}" for (left, heir), count in sorted(self.moved.items()) if left == broker_id
             )
             logger.warning("what broker %d led goes to others: %s", broker_id, heirs)
-
-
-async def give_up(state: ClusterState, broker_id: int) -> None:
-    """Fence a broker and have others lead what it leads, whether or not all it has acknowledged is in the bucket.
-
-    What is only on its machine is lost. When this returns it is fenced; the controller assigns its partitions as soon
-    as the broker has had the time to notice, so that `state.led_by` says nothing of it any more. Raises KafkaError
-    INVALID_REQUEST if it serves, or does again, BROKER_ID_NOT_REGISTERED if there is none with this id, StoreError.
-    """
-    key = record_key(broker_id)
-
-    async def plan(revision: int) -> Transaction | None:
-        record = state.brokers.get(broker_id)
-        if record is None:
-            raise KafkaError(BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not registered.")
-        if record.state is BrokerState.LIVE:
-            raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: drain it, and nothing is lost.")
-        if record.is_given_up:
-            return None
-        fenced = attrs.evolve(record, state=BrokerState.FENCED, is_given_up=True)
-        return Transaction(
-            puts={key: encode(fenced)}, planned_from=PlannedFrom(revision=revision, keys=[key]), essential=True
-        )
-
-    await state.follower.commit_planned(plan)

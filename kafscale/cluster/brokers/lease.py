@@ -1,7 +1,7 @@
 """Whether a broker with a log of its own may acknowledge: whoever is to lead in its place waits until it does no more.
 
 With `--durability wal` an acknowledgement touches no store, so a broker would not notice that an operator has given it
-up (`kafscale.cluster.brokers.failing_over.give_up`), as while it is suspended, or cut off. So it acknowledges only
+up (`kafscale.cluster.brokers.membership`), as while it is suspended, or cut off. So it acknowledges only
 
     within LEASE_SECONDS of a look at the head that found it to be the one it was
     or while at least half of those that it watches answer it, as when the bucket is away: nobody is fenced then

@@ -23,7 +23,7 @@ from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.placing import moves_for_balance
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError, StoreError
 
@@ -87,16 +87,14 @@ class Leaving:
 
     async def _change_record(self, change: Callable[[BrokerRecord], BrokerRecord]) -> None:
         """Change this broker's record, unless another incarnation has its own there."""
-        key = record_key(self.broker_id)
 
-        async def plan(revision: int) -> Transaction | None:
+        def plan() -> Transaction | None:
             record = self.state.brokers.get(self.broker_id)
             if record is None or record.incarnation != self.incarnation:
                 return None
-            planned_from = PlannedFrom(revision=revision, keys=[key])
-            return Transaction(puts={key: encode(change(record))}, planned_from=planned_from, essential=True)
+            return Transaction(puts={record_key(self.broker_id): encode(change(record))})
 
-        await self.state.follower.commit_planned(plan)
+        await self.state.commit(plan)
 
     async def _name_targets(self) -> None:
         """Name one for all that is led here and for which nobody is named who stays."""

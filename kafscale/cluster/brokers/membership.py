@@ -7,17 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import trio
 
-from kafscale.cluster.brokers.failing_over import give_up
-from kafscale.cluster.brokers.records import (
-    NEXT_NUMBER_KEY,
-    BrokerRecord,
-    BrokerState,
-    broker_prefix,
-    record_key,
-    rows_of,
-)
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, broker_prefix, changed_rows, record_key
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError, StoreError
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST, REQUEST_TIMED_OUT
@@ -65,14 +57,21 @@ class Membership:
     async def give_up(self, broker_id: int) -> None:
         """Have others lead what a broker led that does not serve, and lose what only its machine has.
 
-        When this returns, that is decided; it takes some seconds to come about. Raises KafkaError INVALID_REQUEST if it
-        serves, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
+        When this returns, it is fenced; the controller assigns its partitions as soon as it has had the time to notice,
+        so that `state.led_by` says nothing of it any more. Raises KafkaError INVALID_REQUEST if it serves, or does
+        again, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
         """
-        await self.catch_up()
-        try:
-            await give_up(self.state, broker_id)
-        except StoreError as exc:
-            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now: {exc}") from exc
+
+        def change() -> Transaction | None:
+            record = self._record(broker_id)
+            if record.state is BrokerState.LIVE:
+                raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: drain it, and nothing is lost.")
+            if record.is_given_up:
+                return None
+            given_up = attrs.evolve(record, state=BrokerState.FENCED, is_given_up=True)
+            return Transaction(puts={record_key(broker_id): encode(given_up)})
+
+        await self._commit(change)
 
     async def unregister(self, broker_id: int) -> None:
         """Forget a broker that does not serve and leads nothing. Started again with the same id, it joins anew.
@@ -92,11 +91,7 @@ class Membership:
                     f"Broker {broker_id} can't be removed: {led_count} partitions wait for it. Start it and drain it, "
                     "or have others lead them, where what it has not uploaded is lost (kafscale brokers replace).",
                 )
-            puts: dict[str, bytes] = {}
-            for topic_id, row in self.state.placements.items():
-                going = [index for index, each in enumerate(row) if each.target == broker_id]
-                stay = [attrs.evolve(each, target=None) if each.target == broker_id else each for each in row]
-                puts |= rows_of(topic_id, stay, going)
+            puts = changed_rows(self.state.placements, self.state.without_targets([broker_id]))
             return Transaction(puts=puts, delete_prefixes=(broker_prefix(broker_id),))
 
         await self._commit(change)
@@ -109,16 +104,8 @@ class Membership:
 
     async def _commit(self, change: Callable[[], Transaction | None]) -> None:
         """Make a change that is planned from all brokers, and from who leads what."""
-
-        async def plan(revision: int) -> Transaction | None:
-            transaction = change()
-            if transaction is None:
-                return None
-            keys = [*transaction.puts, NEXT_NUMBER_KEY, *map(record_key, self.state.brokers)]
-            return attrs.evolve(transaction, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
-
         await self.catch_up()
         try:
-            await self.state.follower.commit_planned(plan)
+            await self.state.commit(change, self.state.broker_keys)
         except StoreError as exc:
             raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now: {exc}") from exc

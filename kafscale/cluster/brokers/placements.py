@@ -13,10 +13,11 @@ import attrs
 import trio
 
 from kafscale.cluster.brokers.placing import Move
-from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, record_key, rows_of
+from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, Placement, changed_rows, record_key
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.formats.manifest import PartitionId
 
 Change = Callable[[Placement, int], Placement]  # is given a number that no leader epoch has had yet
 
@@ -78,33 +79,28 @@ class PlacementWriter:
 
     async def _commit(self, batch: Iterable[WantedChange]) -> None:
         made: set[WantedChange] = set()
+        leaders: set[int] = set()  # whose records tell whether they are there, and stay
 
-        async def plan(revision: int) -> Transaction | None:
+        def plan() -> Transaction | None:
             number = self.state.next_number
             made.clear()
+            leaders.clear()
             is_number_used = False
-            leaders: set[int] = set()
-            changed: dict[bytes, dict[int, Placement]] = {}
+            changed: dict[PartitionId, Placement] = {}
             for each in batch:
-                placement = self.state.placement(each.topic_id, each.index)
-                placement = changed.get(each.topic_id, {}).get(each.index, placement)
+                partition_id = each.topic_id, each.index
+                placement = changed.get(partition_id) or self.state.placement(*partition_id)
                 if placement is not None and placement.epoch == each.epoch:
-                    new = changed.setdefault(each.topic_id, {})[each.index] = each.change(placement, number)
+                    new = changed[partition_id] = each.change(placement, number)
                     is_number_used = is_number_used or new.epoch != placement.epoch
                     leaders.add(new.leader)
                     made.add(each)
-            puts: dict[str, bytes] = {}
-            for topic_id, placements in changed.items():
-                row = [placements.get(index, each) for index, each in enumerate(self.state.placements[topic_id])]
-                puts |= rows_of(topic_id, row, list(placements))
-            if not puts:
-                return None
+            puts = changed_rows(self.state.placements, changed)
             if is_number_used:
                 puts[NEXT_NUMBER_KEY] = encode(number + 1)
-            keys = [*puts, *map(record_key, sorted(leaders))]  # which tell whether they are there, and stay
-            return Transaction(puts=puts, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
+            return Transaction(puts=puts) if puts else None
 
-        await self.state.follower.commit_planned(plan)
+        await self.state.commit(plan, lambda: map(record_key, sorted(leaders)))
         for each in batch:
             each.is_made = each in made
 

@@ -19,6 +19,7 @@ import attrs
 from kafscale.cluster.metadata.converter import NO_OTHERS, decode, encode, keeping_others, others_field
 from kafscale.cluster.node import Endpoint
 from kafscale.errors import DamagedObject
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.placements import ROW_COUNT, row_key
 
 BROKERS = "brokers/"
@@ -249,3 +250,17 @@ def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[
     """The entries that have the placements of these indexes, of all placements of a topic."""
     firsts = {index // ROW_COUNT * ROW_COUNT for index in changed}
     return {row_key(topic_id, first): encode_row(placements[first : first + ROW_COUNT]) for first in sorted(firsts)}
+
+
+def changed_rows(
+    placements: Mapping[bytes, Sequence[Placement]], changed: Mapping[PartitionId, Placement]
+) -> dict[str, bytes]:
+    """The entries that have changed placements, of all placements by topic id."""
+    by_topic: dict[bytes, dict[int, Placement]] = {}
+    for (topic_id, index), placement in changed.items():
+        by_topic.setdefault(topic_id, {})[index] = placement
+    puts: dict[str, bytes] = {}
+    for topic_id, new in by_topic.items():
+        row = [new.get(index, each) for index, each in enumerate(placements[topic_id])]
+        puts |= rows_of(topic_id, row, list(new))
+    return puts

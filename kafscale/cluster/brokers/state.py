@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 import attrs
@@ -20,7 +20,7 @@ from kafscale.cluster.brokers.records import (
     parse_record_key,
     record_key,
 )
-from kafscale.cluster.metadata.base import Change, MetadataStore
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.concurrency.signals import Signal
@@ -106,6 +106,31 @@ class ClusterState:
             for index, placement in enumerate(placements):
                 if placement.leader == broker_id:
                     yield topic_id, index, placement
+
+    def without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
+        """Return what is on its way to one of these brokers as it is when it stays: balance names somebody anew."""
+        moving = {each: self.placements[each[0]][each[1]] for each in sorted(self.moving)}
+        return {each: attrs.evolve(found, target=None) for each, found in moving.items() if found.target in gone}
+
+    async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
+        """Commit what is planned from this state, essential as it is; it is planned anew where others change that.
+
+        That is what it puts, and the keys that `seen` tells once it is planned. None is nothing to do. Raises as
+        `Follower.commit_planned`.
+        """
+
+        async def planned(revision: int) -> Transaction | None:
+            transaction = plan()
+            if transaction is None:
+                return None
+            planned_from = PlannedFrom(revision=revision, keys=[*transaction.puts, *seen()])
+            return attrs.evolve(transaction, planned_from=planned_from, essential=True)
+
+        await self.follower.commit_planned(planned)
+
+    def broker_keys(self) -> Sequence[str]:
+        """Return the keys that change where a broker comes or goes, or a number is taken."""
+        return [NEXT_NUMBER_KEY, *map(record_key, self.brokers)]
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Return when a function says so that looks at this state; it is called again whenever that changes."""

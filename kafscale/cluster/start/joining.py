@@ -39,6 +39,7 @@ from kafscale.cluster.brokers.records import (
     BrokerRecord,
     BrokerState,
     Placement,
+    changed_rows,
     record_key,
     rows_of,
 )
@@ -77,6 +78,7 @@ from kafscale.errors import (
     StartupError,
     StoreUnavailable,
 )
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
@@ -321,13 +323,11 @@ class _Newcomer:
             unsettled=() if previous is None else previous.unsettled_for(directory_id),
         )
         puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
-        for topic_id, row in state.placements.items():
-            mine = [index for index, each in enumerate(row) if each.leader == broker_id]
-            led = list(row)
-            for index in mine:
-                recover = row[index].recover if previous is None else row[index].recover_from(previous)
-                led[index] = attrs.evolve(row[index], epoch=incarnation, recover=recover)
-            puts |= rows_of(topic_id, led, mine)
+        led: dict[PartitionId, Placement] = {}
+        for topic_id, index, each in state.led_by(broker_id):
+            recover = each.recover if previous is None else each.recover_from(previous)
+            led[topic_id, index] = attrs.evolve(each, epoch=incarnation, recover=recover)
+        puts |= changed_rows(state.placements, led)
         plan = PlannedFrom(revision=state.follower.revision, keys=tuple(puts))
         return Transaction(puts=puts, planned_from=plan, essential=True)
 

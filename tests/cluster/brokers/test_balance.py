@@ -206,10 +206,10 @@ def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
             state.placements[topic_id] = [Placement(leader, 1, 1, 0)]
             busiest[topic_id] = {0: load}
     plan = _Plan(state, {3: "it is killed"}, (), (1, 2, 3), Loads(busiest, {}))
-    assert plan.make(0) is not None
+    assert plan.make() is not None
     assert plan.moved == {(3, 2): 3, (3, 1): 1}  # to broker 2 with 1 MiB/s those of 5, 4 and 3, to the other one 3
     plan = _Plan(state, {3: "it is killed"}, (), (1, 2, 3), UNKNOWN)
-    assert plan.make(0) is not None
+    assert plan.make() is not None
     assert plan.moved == {(3, 1): 3, (3, 2): 1}
 
 

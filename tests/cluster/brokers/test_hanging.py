@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.failing_over import give_up
+from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.coordination.searching import ROUND_SECONDS
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
@@ -48,7 +48,7 @@ async def test_what_was_enrolled_on_a_lost_disk_only_is_aborted(autojump_clock: 
         assert partition is not None
         await trio.sleep(5 * ROUND_SECONDS)
         assert partition.transactions.open  # its coordinator may come back, and know
-        await give_up(running.state(left[0]), lost)
+        await Membership(running.state(left[0])).give_up(lost)
         await until(lambda: sum(len(led_by_all(brokers[each], TRANSACTION_STATE_NAME)) for each in left) == 4)
         await trio.sleep(3 * ROUND_SECONDS)
         assert not partition.transactions.open

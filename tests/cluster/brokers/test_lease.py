@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.failing_over import give_up
 from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS, Lease
 from kafscale.cluster.brokers.liveness import Liveness
+from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
@@ -162,7 +162,7 @@ async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(
         running.network.cut(3, 1)
         await running.start(1, WAL)
         await until(lambda: running.state(1).brokers[3].state is BrokerState.AWAY)
-        await give_up(running.state(1), 3)
+        await Membership(running.state(1)).give_up(3)
         await until(lambda: led_by(running.brokers[1].broker) == [0])
         late = Producing(running, 0, b"late")
         await trio.sleep(30.0)
@@ -252,7 +252,7 @@ async def test_who_was_given_up_while_it_was_suspended_acknowledges_nothing_when
         await trio.sleep(10.0)
         process.suspend()
         await until(lambda: running.state(1).brokers[3].state is BrokerState.AWAY)
-        await give_up(running.state(1), 3)
+        await Membership(running.state(1)).give_up(3)
         await until(lambda: running.all_led(3, [1, 2]))
         is_acknowledged = False
 
