@@ -29,6 +29,7 @@ from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
+from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.hanging import Knowledge
 from kafscale.cluster.coordination.searching import CoordinatedBy, HangingSearch
 from kafscale.cluster.group_configs import GroupConfigs
@@ -39,6 +40,7 @@ from kafscale.cluster.groups.hosted.settings import consumer_group_settings
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.internal import InternalLog, Leadership
 from kafscale.cluster.node import Endpoint, register_node
+from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.start.lead import Lead
@@ -204,9 +206,28 @@ def _open_transactions(
         exists=exists,
         allocate_producer_id=producer_ids.allocate,
         check_lead=lead.check.confirm,
-        elsewhere=None if lead.several is None else lead.several.calls.about_transactions(assignment, topics),
+        elsewhere=_elsewhere(lead, topics, assignment),
         check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
     )
+
+
+def _elsewhere(lead: Lead, topics: TopicRegistry, assignment: Assignment) -> Elsewhere | None:
+    """Make what asks the other brokers of transactions; None for a broker alone."""
+    if lead.several is None:
+        return None
+
+    def leader_of(at: TopicPartition) -> int | None:
+        topic = topics.get(at.topic)
+        if topic is None or at.partition >= topic.partition_count:
+            return None
+        leader = assignment.leader(topic, at.partition)
+        return None if leader is None or leader.node_id == assignment.node.node_id else leader.node_id
+
+    def coordinated_at(transactional_id: str) -> TopicPartition:
+        count = partition_count(topics, TRANSACTION_STATE_NAME) or 1
+        return TopicPartition(TRANSACTION_STATE_NAME, coordinator_partition(transactional_id, count))
+
+    return Elsewhere(ask=lead.several.calls.ask, leader=leader_of, coordinated_at=coordinated_at)
 
 
 def open_retention(services: Services) -> Retention:

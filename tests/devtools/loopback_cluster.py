@@ -20,7 +20,7 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.cli import waiting
 from kafscale.client.connection import Connection, connect_to
-from kafscale.cluster.brokers import controller, failing_over, heartbeats, leaving
+from kafscale.cluster.brokers import controller, heartbeats, lease, leaving
 from kafscale.cluster.start import joining
 from kafscale.config import Address, Durability, Listener
 from kafscale.log import load
@@ -39,7 +39,7 @@ _WAITS = (
     (heartbeats, "SAMPLE_SECONDS"),
     (load, "SAMPLE_SECONDS"),
     (load, "MATURE_SECONDS"),
-    (failing_over, "GIVEN_UP_WAIT_SECONDS"),
+    (lease, "GIVEN_UP_WAIT_SECONDS"),
     (joining, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),
     (waiting, "LOOK_SECONDS"),

@@ -13,15 +13,9 @@ from typing import TypeVar
 import attrs
 import trio
 
-from kafscale.cluster.assignment import Assignment
 from kafscale.cluster.brokers.heartbeats import Connect, Line
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.coordination.elsewhere import Elsewhere
-from kafscale.cluster.partitioning import coordinator_partition
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
-from kafscale.cluster.topics.topics import TopicRegistry
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, ProtocolError
 
@@ -88,23 +82,6 @@ class BrokerCalls:
             if isinstance(exc, trio.TooSlowError):
                 raise BrokerUnavailable(f"no answer from broker {broker_id} in {timeout_seconds:g} s") from exc
             raise
-
-    def about_transactions(self, assignment: Assignment, topics: TopicRegistry) -> Elsewhere:
-        """Return what asks the other brokers of transactions."""
-
-        def leader_of(at: TopicPartition) -> int | None:
-            topic = topics.get(at.topic)
-            if topic is None or at.partition >= topic.partition_count:
-                return None
-            leader = assignment.leader(topic, at.partition)
-            return None if leader is None or leader.node_id == assignment.node.node_id else leader.node_id
-
-        def coordinated_at(transactional_id: str) -> TopicPartition:
-            topic = topics.get(TRANSACTION_STATE_NAME)
-            count = 1 if topic is None else topic.partition_count
-            return TopicPartition(TRANSACTION_STATE_NAME, coordinator_partition(transactional_id, count))
-
-        return Elsewhere(ask=self.ask, leader=leader_of, coordinated_at=coordinated_at)
 
     async def _line_to(self, place: _Place) -> _Kept:
         """Return the connection, which may be new. Raises BrokerUnavailable, ProtocolError, KafkaError."""

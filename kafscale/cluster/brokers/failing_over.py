@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import attrs
 import trio
 
+from kafscale.cluster.brokers.lease import wait_seconds
 from kafscale.cluster.brokers.loads import UNKNOWN, Loads
 from kafscale.cluster.brokers.placing import Weights, leaders_of_new
 from kafscale.cluster.brokers.records import (
@@ -44,9 +45,6 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.formats.manifest import PartitionId
 from kafscale.metrics import CounterFamily, Metrics
 
-# Until others lead what a broker led that may acknowledge without a look at the metadata; or the session timeout, where
-# that is longer (`kafscale.cluster.brokers.lease`).
-GIVEN_UP_WAIT_SECONDS = 3.0
 STOPPED_WAIT_SECONDS = 10.0  # for one to come back that has not handed over, as all were stopped
 
 logger = logging.getLogger(__name__)
@@ -121,7 +119,7 @@ class FailOver:
         if not record.acknowledges_locally:
             return 0.0
         is_fenced = record.state is BrokerState.FENCED
-        return max(GIVEN_UP_WAIT_SECONDS, self.session_timeout_seconds) if is_fenced else math.inf
+        return wait_seconds(self.session_timeout_seconds) if is_fenced else math.inf
 
 
 @attrs.define(eq=False, repr=False)

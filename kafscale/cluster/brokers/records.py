@@ -16,6 +16,7 @@ from enum import Enum
 
 import attrs
 
+from kafscale.cluster.brokers.lease import to_wait_for
 from kafscale.cluster.metadata.converter import NO_OTHERS, decode, encode, keeping_others, others_field
 from kafscale.cluster.node import Endpoint
 from kafscale.errors import DamagedObject
@@ -29,7 +30,6 @@ CONTROLLER_KEY = f"{CLUSTER}controller"
 
 NOBODY = -1
 UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
-UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 _RECORD = "/record"
 
@@ -84,9 +84,7 @@ class BrokerRecord:
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
         """Return whom a broker with that data directory must wait for if it takes the place of this one."""
         may_go_on = self.acknowledges_locally and self.state is not BrokerState.STOPPED
-        mine = (self.directory_id,) if may_go_on else ()
-        found = tuple(each for each in dict.fromkeys((*self.unsettled, *mine)) if each != directory_id)
-        return found[-UNSETTLED_MAX_COUNT:]
+        return to_wait_for(self.unsettled, self.directory_id if may_go_on else None, directory_id)
 
     @property
     def stays(self) -> bool:

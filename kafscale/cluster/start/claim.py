@@ -30,6 +30,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
+from kafscale.cluster.brokers.lease import to_wait_for
 from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.concurrency.clocks import elapsed
@@ -44,7 +45,6 @@ LATELY_SECONDS = 3.0  # the same: with the watch going on, the last look is neve
 # Above every epoch: added to that of a broker alone which became one of several. Versions that know nothing of those
 # stop when they find it, and none can start behind it.
 SEVERAL = EPOCH_MAX + 1
-UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +73,7 @@ class Claim:
 
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
         """Whom a broker with that directory must wait for if it takes over from this one."""
-        mine = (self.directory_id,) if self.acknowledges_locally else ()
-        others = [each for each in dict.fromkeys((*self.unsettled, *mine)) if each != directory_id]
-        return tuple(others) if len(others) <= UNSETTLED_MAX_COUNT else ("",)
+        return to_wait_for(self.unsettled, self.directory_id if self.acknowledges_locally else None, directory_id)
 
 
 class SharedBucket(StartupError):
@@ -224,19 +222,15 @@ class _Look:
 class LeadCheck:
     """Asks the bucket whether a broker still leads. At most one look is under way, however many ask.
 
-    `sooner` has the watch look at once. `asked_at` is when somebody asked last whether a look was lately.
+    `sooner` has the watch look at once. `asked_at` is when somebody asked last whether a look was lately, `led_at` when
+    the last look began that found that it leads.
     """
 
     sooner: Signal = attrs.field(factory=Signal, init=False)
     asked_at: float = attrs.field(default=-math.inf, init=False)
-    _led_at: float = attrs.field(factory=elapsed, init=False)  # when the last look began that found it so
+    led_at: float = attrs.field(factory=elapsed, init=False)
     _next: _Look | None = attrs.field(default=None, init=False)
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
-
-    @property
-    def led_at(self) -> float:
-        """Return when the last look began that found it so."""
-        return self._led_at
 
     async def confirm(self) -> None:
         """Return if it led at a moment after this was called. Raises Fenced, StoreError, DamagedObject."""
@@ -266,14 +260,16 @@ class LeadCheck:
     def has_led_within(self, seconds: float) -> bool:
         """Tell whether a look has found lately that it leads."""
         self.asked_at = now = elapsed()
-        return now - self._led_at <= seconds
+        return now - self.led_at <= seconds
 
     async def _perform(self, look: _Look) -> None:
         look.was_cancelled = True
         try:
             async with self._looking:
                 self._next = None  # who asks from now on may have written after this look
-                await self._look()
+                began = elapsed()
+                await self.look_once()
+                self.led_at = began
             look.was_cancelled = False
         except (StoreError, DamagedObject, Fenced) as exc:
             look.failure = exc
@@ -281,11 +277,6 @@ class LeadCheck:
             if self._next is look:
                 self._next = None
             look.done.set()
-
-    async def _look(self) -> None:
-        began = elapsed()
-        await self.look_once()
-        self._led_at = began
 
     @abstractmethod
     async def look_once(self) -> None:

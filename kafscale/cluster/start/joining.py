@@ -30,7 +30,7 @@ from kafscale.cluster.brokers.beginnings import Beginnings
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.controller import Controller
 from kafscale.cluster.brokers.heartbeats import Connect, Heartbeats
-from kafscale.cluster.brokers.lease import Lease
+from kafscale.cluster.brokers.lease import Lease, wait_seconds
 from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import (
@@ -54,7 +54,6 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.node import Endpoint
 from kafscale.cluster.start.claim import (
     SEVERAL,
-    TAKEOVER_WAIT_SECONDS,
     Claim,
     Claimed,
     LeadCheck,
@@ -280,14 +279,13 @@ class _Newcomer:
             else:
                 break
         if state.brokers[self.settings.broker_id].unsettled:
-            # In that time it looks, or hears from others that it was replaced (`kafscale.cluster.brokers.lease`).
-            wait_seconds = max(TAKEOVER_WAIT_SECONDS, self.settings.broker_session_timeout_seconds)
+            seconds = wait_seconds(self.settings.broker_session_timeout_seconds)
             logger.warning(
                 "broker %d may be running with another data directory and --durability wal: waiting %g s for it",
                 self.settings.broker_id,
-                wait_seconds,
+                seconds,
             )
-            await trio.sleep(wait_seconds)
+            await trio.sleep(seconds)
             await self._settle(metadata, state, incarnation)
         return incarnation
 

@@ -11,14 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.lease import LEASE_SECONDS, RETRY_SECONDS, Lease
+from kafscale.cluster.brokers.lease import GIVEN_UP_WAIT_SECONDS, LEASE_SECONDS, RETRY_SECONDS, Lease
 from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.records import BrokerState, record_key
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.start.claim import TAKEOVER_WAIT_SECONDS
 from kafscale.config import Durability
 from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -284,7 +283,7 @@ async def test_a_replacement_that_ends_while_it_waits_leaves_that_to_the_next_on
         with trio.move_on_after(1.0) as first:
             await running.start(3, WAL)
         assert first.cancelled_caught
-        for least_seconds, most_seconds in ((TAKEOVER_WAIT_SECONDS, math.inf), (0.0, TAKEOVER_WAIT_SECONDS)):
+        for least_seconds, most_seconds in ((GIVEN_UP_WAIT_SECONDS, math.inf), (0.0, GIVEN_UP_WAIT_SECONDS)):
             began = trio.current_time()
             replacing = await running.start(3, WAL)
             assert least_seconds <= round(trio.current_time() - began, 3) < most_seconds

@@ -9,9 +9,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kafscale.cluster.brokers.lease import UNSETTLED_MAX_COUNT
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.producer_ids import IDS_PER_EPOCH, ProducerIds
-from kafscale.cluster.start.claim import TAKEOVER_WAIT_SECONDS, UNSETTLED_MAX_COUNT, WATCH_SECONDS, claim_key
+from kafscale.cluster.start.claim import TAKEOVER_WAIT_SECONDS, WATCH_SECONDS, claim_key
 from kafscale.cluster.start.takeover import Lead, take_lead
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, Fenced
