@@ -192,7 +192,10 @@ async def _show_balance(client: Client, places: Collection[Place], topics: Colle
 
     balance = await find_balance(client, topics or None)
     if balance is None:
-        raise click.ClickException("no broker tells what would move: none decides for all just now, or it is older")
+        raise click.ClickException(
+            "no broker tells what would move: none decides for all just now, so try again in some seconds; or it is of "
+            "an earlier version, so upgrade it (`kafscale brokers list` shows the controller, and all versions)"
+        )
     leaders = {each.at: each.broker_id for each in (await list_places(client) if topics else places)}
     moves = [
         MoveRow(

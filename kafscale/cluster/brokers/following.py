@@ -216,7 +216,8 @@ class Following:
         for partition_id in followed.batches:
             known = self._known.get(partition_id)
             if known is not None and known.stream is stream and not follow_object(known.partition, followed):
-                logger.error("%s: the stream goes on behind %d", known.partition, known.partition.next_offset)
+                end_offset = known.partition.next_offset
+                logger.error("%s: its stream goes on behind offset %d: it is read anew", known.partition, end_offset)
                 self._drop(partition_id)
 
     def _lose(self, stream: FollowedStream) -> None:

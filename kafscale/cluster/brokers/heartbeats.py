@@ -194,8 +194,8 @@ class Heartbeats:
                 await self._pause(told)
         except (BrokerUnavailable, ProtocolError, KafkaError, trio.TooSlowError) as exc:
             logger.debug("no heartbeat to broker %d: %s", broker_id, exc)
-            if was_refused(exc):
-                self.liveness.refused(broker_id, record.incarnation)
+            why = "it does not answer" if isinstance(exc, trio.TooSlowError) else str(exc)
+            self.liveness.failed(broker_id, record.incarnation, why, is_refusing=was_refused(exc))
             return is_answered
         finally:
             if line is not None:
@@ -221,7 +221,11 @@ class Heartbeats:
             self.look_soon(request.current_metadata_offset + 1)
         is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         if is_refused and broker_id not in self._refusing:
-            logger.warning("broker %d refuses heartbeats: this one needs ClusterAction on the cluster there", broker_id)
+            logger.warning(
+                "broker %d refuses heartbeats: there the user of this one needs a right, by kafscale acls add "
+                "User:NAME --operation cluster-action --cluster",
+                broker_id,
+            )
         (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
 
 

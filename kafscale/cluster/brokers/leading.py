@@ -182,7 +182,7 @@ class Leading:
         except Superseded:
             logger.info("%s is to be looked for anew, if it is still led here", name)
         except (StoreError, DamagedObject, StartupError, KafkaError) as exc:
-            logger.warning("%s can't come or go just now: %s", name, exc)
+            logger.warning("%s can't be handed over, or taken over, just now, and is tried again: %s", name, exc)
             await trio.sleep(RETRY_SECONDS)
         finally:
             self._busy.discard((topic.topic_id, index))

@@ -93,7 +93,7 @@ def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect
 
         endpoint = record.endpoints.get(listener)
         if endpoint is None:
-            raise BrokerUnavailable(f"broker {broker_id} has no listener {listener}")
+            raise BrokerUnavailable(f"broker {broker_id} has no listener {listener}: give all brokers one of that name")
         address = Address(endpoint.host, endpoint.port)
         return await connect_to(
             address, CLIENT_ID, timeout_seconds, security=PLAINTEXT if login is None else login.security

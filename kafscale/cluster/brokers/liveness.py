@@ -29,6 +29,7 @@ class _Heard:
     incarnation: int
     at: float
     is_refusing: bool = False
+    failure: str = ""  # why no heartbeat reaches it
     is_new: bool = True
     asked_at: float = -math.inf  # when that of our heartbeats was sent that it has answered last
 
@@ -73,6 +74,7 @@ class Liveness:
         if known is not None:
             known.at = self.clock()
             known.is_refusing = known.is_new = False
+            known.failure = ""
 
     def answered(self, broker_id: int, incarnation: int, asked_at: float) -> None:
         """It has answered a heartbeat that was sent at this time."""
@@ -81,11 +83,12 @@ class Liveness:
         if known is not None:
             known.asked_at = max(known.asked_at, asked_at)
 
-    def refused(self, broker_id: int, incarnation: int) -> None:
-        """Its address refuses connections."""
+    def failed(self, broker_id: int, incarnation: int, why: str, *, is_refusing: bool = False) -> None:
+        """A heartbeat to it failed; `is_refusing` is whether its address refuses connections."""
         known = self._find(broker_id, incarnation)
         if known is not None:
-            known.is_refusing = True
+            known.failure = why
+            known.is_refusing |= is_refusing
 
     def lost(self) -> Mapping[int, str]:
         """Return which of the watched brokers are lost, and why; none before it was looked whether this process ran."""
@@ -99,7 +102,8 @@ class Liveness:
         if silent_seconds < interval_seconds or now - self._looked_at > LATE_INTERVALS * interval_seconds:
             return ""  # mostly, and soon: either of what follows takes longer
         if silent_seconds >= self.session_timeout_seconds:
-            return f"nothing was heard of it for {silent_seconds:.1f} s"
+            why = f" ({known.failure})" if known.failure else ""
+            return f"nothing was heard of it for {silent_seconds:.1f} s{why}"
         refused_seconds = (REFUSED_INTERVALS + NEW_INTERVALS * known.is_new) * interval_seconds
         return "its address refuses connections" if known.is_refusing and silent_seconds >= refused_seconds else ""
 

@@ -48,7 +48,7 @@ class Membership:
                 raise KafkaError(
                     INVALID_REQUEST,
                     f"Broker {broker_id} can't be drained: no other broker runs that may lead what it leads. Start "
-                    "one, or take back that it is drained.",
+                    "one, or have one that is drained lead again (kafscale brokers undrain).",
                 )
             return Transaction(puts={record_key(broker_id): encode(attrs.evolve(record, is_draining=is_draining))})
 
@@ -108,4 +108,4 @@ class Membership:
         try:
             await self.state.commit(change, self.state.broker_keys)
         except StoreError as exc:
-            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now: {exc}") from exc
+            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now, try again: {exc}") from exc

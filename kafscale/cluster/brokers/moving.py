@@ -54,7 +54,7 @@ class ClusterMover:
         try:
             is_made = await self.writer.change(topic.topic_id, index, placement.epoch, change)
         except StoreError as exc:
-            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now: {exc}") from exc
+            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now, try again: {exc}") from exc
         if not is_made:
             raise KafkaError(REQUEST_TIMED_OUT, f"{topic.name}-{index} has got another leader meanwhile: try again.")
 

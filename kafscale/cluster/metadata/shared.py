@@ -184,7 +184,10 @@ class SharedMetadataStore(LogFirst):
         entries = [HeadEntry(nonce, encode_transaction(each)) for nonce, each in transactions]
         head = self._head.with_entries(entries, self.kept_until())
         if head.size_bytes > HEAD_MAX_BYTES:
-            raise StoreUnavailable(f"{self._key} would become too large: no broker writes checkpoints of the metadata")
+            raise StoreUnavailable(
+                f"{self._key} would become too large, as no broker writes checkpoints of the metadata: the log of the "
+                "controller, which `kafscale brokers list` names, says why"
+            )
         await self.check_writer()
         try:
             try:
@@ -241,7 +244,10 @@ class SharedMetadataStore(LogFirst):
     async def _take_head(self, head: Head, etag: str) -> _Seen:
         """Apply what is not applied yet."""
         if head.epoch != self.applied.epoch or head.revision < self.applied.number:
-            raise Fenced(f"{self._key} is that of another cluster, or an older one: this broker's metadata is newer")
+            raise Fenced(
+                f"{self._key} is that of another cluster, or an older one, and this broker's metadata is newer: if the "
+                "bucket is right, as where an earlier state of it was restored, start it with an empty --data-dir"
+            )
         entries = head.behind(self.applied.number)
         is_complete = entries is not None
         if entries is None:

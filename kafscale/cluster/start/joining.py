@@ -232,7 +232,10 @@ class MembershipCheck(LeadCheck):
         except DamagedObject as exc:
             raise StoreUnavailable(f"what others say of this broker can't be read here, upgrade it: {exc}") from exc
         if record is None or record.incarnation != self.incarnation:
-            raise Fenced(f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded")
+            raise Fenced(
+                f"broker {self.broker_id} was started elsewhere, or was removed: this one has been superseded; brokers "
+                "that are all to run need ids of their own (--broker-id)"
+            )
         if record.state is BrokerState.FENCED:
             raise DeclaredDead(f"broker {self.broker_id} was declared dead by the others, which lead what it led")
 
@@ -352,7 +355,8 @@ class _Newcomer:
         if other is not None:
             raise StartupError(
                 f"broker {other.broker_id} ran with --durability wal and another data directory, which may have what "
-                "the bucket has not: start that one first with --several-brokers"
+                "the bucket has not: start that one first with --several-brokers; if its directory is lost, start this "
+                "one once without that option, and it goes on from the bucket"
             )
         await self._make_head()
 

@@ -110,4 +110,4 @@ async def test_what_a_newer_version_has_written_does_not_end_who_is_to_lead_it(
     leading = leading_of(Older, ClusterState(MemoryMetadataStore()))
     topic = cast(Any, SimpleNamespace(topic_id=FIRST, name="t"))
     await leading._work(topic, 0, Placement(1, 2, 1, 0))
-    assert "t-0 can't come or go just now: a newer KafScale" in caplog.text
+    assert "t-0 can't be handed over, or taken over, just now, and is tried again: a newer KafScale" in caplog.text

@@ -50,22 +50,32 @@ def test_one_that_refuses_connections_is_lost_when_it_sends_no_heartbeats_either
     watcher = Watcher()
     watcher.run_for(5.0, hears=True)
     for _ in range(10):  # it is being stopped
-        watcher.liveness.refused(2, 20)
+        watcher.liveness.failed(2, 20, "no", is_refusing=True)
         watcher.run_for(0.5)
         assert not watcher.is_lost()
         watcher.liveness.heard(2, 20)
-    watcher.liveness.refused(2, 20)
+    watcher.liveness.failed(2, 20, "no", is_refusing=True)
     watcher.run_for(1.0)
     assert watcher.is_lost()
 
 
 def test_one_that_was_never_heard_of_has_longer_to_begin_with_heartbeats() -> None:
     watcher = Watcher()
-    watcher.liveness.refused(2, 20)
+    watcher.liveness.failed(2, 20, "no", is_refusing=True)
     watcher.run_for(1.5)
     assert not watcher.is_lost()
     watcher.run_for(0.5)
     assert watcher.is_lost()
+
+
+def test_why_no_heartbeat_reaches_it_is_told() -> None:
+    watcher = Watcher()
+    watcher.liveness.failed(2, 20, "its certificate has expired")
+    watcher.run_for(3.0)
+    assert watcher.liveness.lost()[2] == "nothing was heard of it for 3.0 s (its certificate has expired)"
+    watcher.run_for(1.0, hears=True)
+    watcher.run_for(3.0)
+    assert watcher.liveness.lost()[2] == "nothing was heard of it for 3.0 s"
 
 
 def test_time_in_which_the_watcher_did_not_run_does_not_count() -> None:

@@ -257,6 +257,16 @@ async def test_only_the_directory_that_was_in_use_makes_several_of_one(autojump_
         assert (await topic_at(a.broker)).name == TOPIC
 
 
+async def test_where_that_directory_is_lost_another_one_is_started_alone_before(autojump_clock: MockClock) -> None:
+    one, two = machines(2)
+    async with one.run(several_brokers=False) as a:
+        await create(a.broker, 1)
+    async with two.run(several_brokers=False):
+        pass
+    async with two.run() as b:
+        assert (await topic_at(b.broker)).name == TOPIC
+
+
 async def test_who_is_started_again_elsewhere_is_superseded(autojump_clock: MockClock) -> None:
     bucket = MemoryStore()
     ended: list[KafScaleError] = []
