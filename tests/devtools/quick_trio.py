@@ -131,7 +131,9 @@ def _advance(runner: _trio_run.Runner, clock: trio.testing.MockClock) -> None:
     if not runner.runq:
         jump_seconds = deadlines.next_deadline() - clock._virtual_base
         if jump_seconds > 0 and not runner.waiting_for_idle:
-            clock._virtual_base += 0 if jump_seconds == math.inf else jump_seconds
+            if jump_seconds == math.inf:
+                raise RuntimeError("everybody waits for ever")
+            clock._virtual_base += jump_seconds
             deadlines.expire(clock._virtual_base)
             return
     heap = deadlines._heap

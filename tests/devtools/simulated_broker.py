@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -260,7 +261,8 @@ class SimulatedBroker:
 
     async def _die(self) -> None:
         self.crash()
-        await trio.sleep_forever()
+        if trio.current_effective_deadline() == -math.inf:
+            await trio.sleep_forever()  # until it is cancelled; what is shielded goes on, on a disk that nobody has
 
     def _die_soon(self) -> None:
         async def die() -> None:

@@ -139,3 +139,10 @@ def test_what_a_task_raises_comes_out_of_the_run() -> None:
 
     with pytest.raises(ValueError, match="at last"):
         run_seeded(1, fail)
+
+
+def test_a_run_in_which_everybody_waits_for_ever_ends() -> None:
+    """A seed took all of its minute of CPU for that."""
+    with pytest.raises(trio.TrioInternalError) as caught:
+        run_seeded(1, trio.sleep_forever)
+    assert str(caught.value.__cause__) == "everybody waits for ever"
