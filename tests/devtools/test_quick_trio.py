@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -141,8 +142,11 @@ def test_what_a_task_raises_comes_out_of_the_run() -> None:
         run_seeded(1, fail)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody ends what is left then
 def test_a_run_in_which_everybody_waits_for_ever_ends() -> None:
     """A seed took all of its minute of CPU for that."""
     with pytest.raises(trio.TrioInternalError) as caught:
         run_seeded(1, trio.sleep_forever)
     assert str(caught.value.__cause__) == "everybody waits for ever"
+    del caught
+    gc.collect()
