@@ -332,6 +332,7 @@ class Group:
         if not self.members.pending_sync:
             self._context.timers.cancel(self._sync_timer)
         if self.state is GroupState.STABLE:
+            self._restart_session(member)
             reply.set(self.generation.synced(member))
             return reply
         self.members.answer_sync(member, SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))

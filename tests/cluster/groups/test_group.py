@@ -319,6 +319,17 @@ def test_a_sync_during_a_rebalance_is_sent_back_to_join(harness: GroupHarness) -
     assert error(harness.sync(follower)) == e.REBALANCE_IN_PROGRESS
 
 
+def test_a_late_sync_is_a_sign_of_life(harness: GroupHarness) -> None:
+    first, second = harness.join(), harness.join()
+    harness.advance(0)
+    leader, late = result(first).member_id, result(second).member_id
+    harness.sync(leader, {})
+    harness.advance(9)
+    assert harness.heartbeat(leader) == error(harness.sync(late)) == e.NONE
+    harness.advance(9)
+    assert harness.heartbeat(late) == e.NONE, "it had a second left of the time since its join was answered"
+
+
 def test_members_that_never_sync_are_dropped_after_the_rebalance_timeout(harness: GroupHarness) -> None:
     first, second = harness.join(), harness.join()
     harness.advance(0)
