@@ -89,11 +89,15 @@ class Machine:
         self.newest.spare()
 
     async def keep_up(self) -> None:
-        """Have a broker that ends by itself start again, as one that the others have declared dead does."""
+        """Have a broker that ends by itself start again, as one that the others have declared dead does.
+
+        Nothing fails any more, so its line is as good as that of the one before it.
+        """
         while True:
             await self.newest.ended.wait()
             self._take_disk(self.newest)
             await self.start(calm=True)
+            self._heal(self.newest)
 
     async def stop(self) -> None:
         """Stop the broker in order."""
