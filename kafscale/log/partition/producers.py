@@ -200,6 +200,8 @@ class ProducerStates:
     def refuse(self, header: BatchHeader, now_ms: int) -> None:
         """A batch is refused before it is checked, and its producer will send it again: what comes behind it waits."""
         producer_id = header.producer_id
+        if header.base_sequence and self._is_opening():
+            return  # those before it may have been refused, too, before the partition was opened
         if header.has_producer_id and producer_id not in self.producers and self.budget.was_allocated(producer_id):
             self._make_room(now_ms)
             self._add(Producer(producer_id, header.producer_epoch, [], now_ms, due_sequence=header.base_sequence))

@@ -16,6 +16,8 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.client.isolation import IsolationLevel
+from kafscale.errors import BrokerUnavailable
+from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -171,14 +173,19 @@ class OffsetsAsker:
 async def fetch_offsets(
     connection: Connection, group: str, topic: Topic, *, require_stable: bool = True
 ) -> dict[int, int] | None:
-    """Where the group goes on in each partition, by transactions that have ended; None if it has to be asked again."""
+    """Where the group goes on in each partition, by transactions that have ended; None if some have not.
+
+    Raises BrokerUnavailable if another broker has to be asked, or this one again.
+    """
     indexes = list(range(topic.partition_count))
     wanted = OffsetFetchRequestTopic(name=topic.name, partition_indexes=indexes)
     groups = [OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
     request = OffsetFetchRequest(groups=groups, require_stable=require_stable)
     found = (await connection.request(request, OffsetFetchResponse)).groups[0]
+    if found.error_code:
+        raise BrokerUnavailable(f"the offsets of {group} can't be told: {error_codes.name(found.error_code)}")
     answers = [each for of_topic in found.topics for each in of_topic.partitions]
-    if found.error_code or any(each.error_code for each in answers):
+    if any(each.error_code for each in answers):
         return None
     return {each.partition_index: max(0, each.committed_offset) for each in answers}
 

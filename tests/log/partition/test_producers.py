@@ -66,6 +66,17 @@ async def test_a_batch_whose_predecessors_were_refused_before_the_partition_was_
     assert partition.append(5, producer_id=9) == 8  # its earlier batches are forgotten
 
 
+async def test_a_batch_that_is_refused_while_its_predecessor_may_have_been_before_the_opening_is_not_the_first(
+    autojump_clock,
+):
+    """The first was refused as the partition was not open yet, and would never be taken after the one behind it."""
+    partition = Partition()
+    partition.states.opening_until = trio.current_time() + 1.0
+    partition.states.refuse(header(2, 6), 0)
+    assert partition.append(0, 2) == 0
+    assert partition.append(2, 6) == 2
+
+
 def test_what_comes_behind_a_first_batch_that_was_refused_waits_for_it():
     partition = Partition()
     partition.states.refuse(header(0, 3), 0)
