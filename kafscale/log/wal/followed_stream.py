@@ -2,8 +2,8 @@
 
     list        what there is: a run of numbers without a gap, behind what was deleted (`kafscale.formats.wal_runs`)
     get next    the object at the next number, again and again while somebody waits; there is none, as a rule
-    look back   now and then: is the last one that was read still there? Objects are deleted oldest first, so none
-                behind it was deleted either; otherwise all begins anew
+    look back   now and then: is the oldest of then still there? That goes before any other, so nothing was deleted;
+                otherwise it is listed again, and all begins anew if the next one was deleted
 
 An object counts when all before it were there: whoever ends this stream puts the fence behind it, and leads with all
 that it has. So what is read here stays in the log, whether its broker has heard of its own PUT yet or not. Nothing is
@@ -114,6 +114,7 @@ class FollowedStream:
     has_ended: bool = attrs.field(default=False, init=False)  # by a fence
     looked_at: float = attrs.field(default=-math.inf, init=False)
     _next_number: int = attrs.field(default=0, init=False)  # 0 before it is listed
+    _oldest_number: int = attrs.field(default=0, init=False)  # when it was listed last, or the first to come
     _looked_back_at: float = attrs.field(default=-math.inf, init=False)
     _batch_count: int = attrs.field(default=0, init=False)
     _looking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -169,6 +170,7 @@ class FollowedStream:
             for key, data in await earlier.read_all(group):
                 await self._take(key.number, data)
         self._next_number, self.has_ended = run.end, run.has_fence
+        self._oldest_number = _oldest_of(run)
         self._looked_back_at = self.looked_at
 
     async def _find_run(self) -> LogRun:
@@ -213,16 +215,31 @@ class FollowedStream:
         self.on_object(followed)
 
     async def _look_back(self) -> None:
-        """List the stream anew if the last object has gone, or there was none."""
-        last = self._next_number - 1
-        try:
-            if last:
-                await self.store.head(wal_key(self.namespace, self.incarnation, last).key)
-            elif await list_epoch(self.store, self.namespace, self.incarnation):
-                raise NotFound(f"the first object of incarnation {self.incarnation}")
-        except NotFound:
+        """Begin anew if the next object has been there, and was deleted."""
+        if await self._has_all():
+            return
+        run = await undisturbed(self._find_run)
+        while not self.has_ended and await self._get_next():
+            pass
+        if self._next_number <= run.kept_number:
             self.begin_anew()
             await self._list()
+        else:
+            self._oldest_number = _oldest_of(run)
+
+    async def _has_all(self) -> bool:
+        """Tell whether nothing was deleted since the stream was listed."""
+        if self._oldest_number == self._next_number:
+            return False  # nothing has come
+        try:
+            await self.store.head(wal_key(self.namespace, self.incarnation, self._oldest_number).key)
+        except NotFound:
+            return False
+        return True
+
+
+def _oldest_of(run: LogRun) -> int:
+    return run.numbers[0] if run.numbers else run.end
 
 
 @attrs.frozen(eq=False, repr=False)

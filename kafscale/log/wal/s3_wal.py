@@ -21,9 +21,10 @@ request. A crash leaves any of these, which a start finds up to where the checkp
 deleted, and not needed. The newest stays, so that the numbers are not forgotten.
 
 Where several brokers share the bucket this is a *stream* (`kafscale.log.wal.streams`): it has no metadata, so an object
-is deleted when the newest says that it had been acknowledged; one at a time and oldest first, as whoever follows it
-takes from the last object read, if that is still there, that none behind it was deleted. What earlier incarnations have
-left is not its to delete, as others may have to recover from it, too.
+is deleted when the newest says that it had been acknowledged. The oldest that there is goes before others that are
+deleted with it, and all of those before any behind them: whoever follows the stream takes from the oldest one, if that
+is still there, that nothing was deleted since. What earlier incarnations have left is not its to delete, as others may
+have to recover from it, too.
 """
 
 from __future__ import annotations
@@ -486,13 +487,16 @@ class S3Wal(LogJournal):
             await self._released.wait()
 
     async def _delete(self, unneeded: Sequence[WalObject]) -> None:
+        """Delete all of these, however often it takes: a deletion that fails may have left any of them."""
         keys = [written.name for written in unneeded]
-        try:
-            await guarded(self.store).delete_in_turn([[key] for key in keys] if self.is_stream else [keys])
-        except StoreError as exc:
-            logger.warning("%s could not be deleted yet: %s", unneeded[0].name, exc)
-            await trio.sleep(DELETE_RETRY_SECONDS)
-            return
+        batches = [keys[:1], keys[1:]] if self.is_stream and keys[1:] else [keys]
+        while True:
+            try:
+                await guarded(self.store).delete_in_turn(batches)
+                break
+            except StoreError as exc:
+                logger.warning("%s could not be deleted yet: %s", unneeded[0].name, exc)
+                await trio.sleep(DELETE_RETRY_SECONDS)
         for written in unneeded:
             self._objects.remove(written)  # a replay may have put others before it
             self._objects_bytes -= written.size_bytes

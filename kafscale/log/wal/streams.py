@@ -36,6 +36,8 @@ from kafscale.log.wal.s3_replay import FENCES_KEPT_COUNT, EarlierLog, end_stream
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
 
+DELETED_AT_ONCE_COUNT = 1000  # S3's, of one request
+
 logger = logging.getLogger(__name__)
 
 Recover = Mapping[PartitionId, Sequence[int]]  # the streams that each partition is to be recovered from, in order
@@ -124,7 +126,9 @@ async def delete_unneeded(
     """Delete the streams that are not `needed`, of incarnations below `before`. Raises StoreError, Fenced.
 
     Which those are follows from one state of the metadata, whose next number is `before`; a stream that is not needed
-    once never is again. Fences stay, those of the last FENCES_KEPT_COUNT.
+    once never is again. Fences stay, those of the last FENCES_KEPT_COUNT; others go when all that they end has gone, as
+    they tell that what is missing was deleted. What has been deleted when this fails stays so, and it can be called
+    again.
     """
     is_alone_needed = any(number <= alone_until for number in needed)
     unneeded = {
@@ -134,10 +138,18 @@ async def delete_unneeded(
     }
     without_fences = sorted(unneeded)[:-FENCES_KEPT_COUNT]
     keys: list[str] = []
+    old_fences: list[str] = []
     for epoch, listed in sorted(unneeded.items()):
-        fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
-        kept = max(fences, default=0) if epoch not in without_fences else 0
-        keys += [wal_key(namespace, epoch, number).key for number in sorted(listed) if number != kept]
-    if keys:
-        await guarded(store).delete_in_turn([key] for key in keys)
-        logger.info("%d objects of write-ahead logs that have been recovered are deleted", len(keys))
+        fence = max((number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES), default=0)
+        keys += [wal_key(namespace, epoch, number).key for number in sorted(listed) if number != fence]
+        if fence and epoch in without_fences:
+            old_fences.append(wal_key(namespace, epoch, fence).key)
+    if keys or old_fences:
+        await guarded(store).delete_in_turn([*_batches(keys), *_batches(old_fences)])
+        count = len(keys) + len(old_fences)
+        logger.info("%d objects of write-ahead logs that have been recovered are deleted", count)
+
+
+def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(keys), DELETED_AT_ONCE_COUNT):
+        yield keys[at : at + DELETED_AT_ONCE_COUNT]

@@ -12,7 +12,7 @@ from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.wal import s3_replay, s3_wal
 from kafscale.log.wal.journal import Round
 from kafscale.log.wal.s3_replay import take_over
-from kafscale.log.wal.s3_wal import DELETION_PAUSE_SECONDS, S3Wal
+from kafscale.log.wal.s3_wal import DELETE_RETRY_SECONDS, DELETION_PAUSE_SECONDS, S3Wal
 from kafscale.store.guarded import DeletionGuard, GuardedStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
@@ -396,7 +396,7 @@ async def test_deletions_keep_up_with_puts_however_fast_these_are(autojump_clock
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_only_of_a_stream_objects_go_one_at_a_time_and_in_order(autojump_clock, nursery, is_stream):
+async def test_many_objects_go_at_once_and_of_a_stream_the_oldest_before(autojump_clock, nursery, is_stream):
     store = FaultyStore(MemoryStore())
     log = await objects(store, 10, nursery, is_stream=is_stream)
     log.wal.trim(WalPosition(0, 10))
@@ -405,7 +405,25 @@ async def test_only_of_a_stream_objects_go_one_at_a_time_and_in_order(autojump_c
     await wait_all_tasks_blocked()
     deleted = [call.keys for call in store.calls if call.operation == "delete"]
     names = [key(number) for number in range(1, 10)]
-    assert deleted == ([(name,) for name in names] if is_stream else [tuple(names)])
+    assert deleted == ([(names[0],), tuple(names[1:])] if is_stream else [tuple(names)])
+
+
+async def test_a_deletion_that_has_failed_ends_before_another_one_begins(autojump_clock, nursery):
+    """As any of its objects may be left, nobody can tell by the oldest one what of later ones has gone."""
+    store = FaultyStore(MemoryStore())
+    log = await objects(store, 10, nursery, is_stream=True)
+    store.fail(On("delete", times=3))
+    for entry in log.entries[:5]:
+        log.wal.release(entry.file)
+    await wait_all_tasks_blocked()
+    for entry in log.entries[5:]:
+        log.wal.release(entry.file)
+    await trio.sleep(5 * DELETE_RETRY_SECONDS)
+    assert await keys(store) == [key(10)]
+    deleted = [call.keys for call in store.calls if call.operation == "delete"]
+    first = [key(number) for number in range(1, 6)]
+    rest = [key(number) for number in range(6, 10)]
+    assert deleted == [*[(first[0],)] * 4, tuple(first[1:]), (rest[0],), tuple(rest[1:])]
 
 
 async def test_what_a_crash_has_left_of_a_deletion_is_no_damage(autojump_clock, nursery):

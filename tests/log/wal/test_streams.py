@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.errors import Fenced, StorageFailed
+from kafscale.errors import Fenced, StorageFailed, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.formats.wal_objects import HEADER_BYTES
 from kafscale.formats.wal_runs import list_log, wal_key
+from kafscale.log.wal import streams
 from kafscale.log.wal.s3_replay import end_stream
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Streams, delete_unneeded, passes
 from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import DeletionGuard, GuardedStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 
@@ -154,6 +156,22 @@ async def test_what_arrived_behind_a_gap_does_not_count_and_a_late_fence_ends_no
         nursery.cancel_scope.cancel()
 
 
+async def test_what_a_crash_has_left_of_a_deletion_is_no_damage(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    await written(store, range(12))
+    await store.delete([wal_key("default", STREAM, number).key for number in (1, 3, 4, 6)])
+    offsets: list[int] = []
+
+    def handle(entry: WalEntry) -> bool:
+        offsets.append(entry.base_offset)
+        return entry.base_offset >= 7  # what is below is in segments
+
+    for _ in range(2):
+        offsets.clear()
+        await (await end_stream(store, "default", STREAM, taken_by=9)).replay(handle)
+        assert offsets == [1, 4, *range(6, 12)]
+
+
 async def test_an_end_is_looked_for_again_when_something_was_deleted_meanwhile(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
     await written(store, range(3))
@@ -236,3 +254,31 @@ async def test_only_what_is_known_not_to_be_needed_is_deleted() -> None:
     await delete_unneeded(store, "default", {6}, before=7, alone_until=2)
     assert await sizes() == {1: 0, 2: 0, 4: 0, 6: 2, 8: 2}
     assert [await left(store, stream) for stream in (1, 2, 4)] == [[3], [3], [3]]
+
+
+async def test_many_objects_go_by_one_request_and_old_fences_behind_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "DELETED_AT_ONCE_COUNT", 5)
+    monkeypatch.setattr(streams, "FENCES_KEPT_COUNT", 1)
+    bucket = MemoryStore()
+    for stream in (3, 4, 5):
+        await written(bucket, range(4), stream=stream)
+        await end_stream(bucket, "default", stream, taken_by=9)
+    looks: list[int] = []
+
+    async def confirm_lead() -> None:
+        looks.append(1)
+        await trio.lowlevel.checkpoint()
+
+    store = FaultyStore(bucket)
+    store.fail(On("delete", times=1))
+    view = GuardedStore(store, DeletionGuard(confirm_lead=confirm_lead))
+    with pytest.raises(StoreError):
+        await delete_unneeded(view, "default", (), before=9, alone_until=0)
+    await delete_unneeded(view, "default", (), before=9, alone_until=0)
+    requests = [call.keys for call in store.calls if call.operation == "delete"][1:]
+    assert [len(each) for each in requests] == [5, 5, 2, 2]
+    assert requests[-1] == tuple(wal_key("default", stream, 5).key for stream in (3, 4))
+    assert [await left(bucket, stream) for stream in (3, 4, 5)] == [[], [], [5]]
+    assert looks == [1, 1]
