@@ -12,6 +12,8 @@ time: that took a look and a write for each of them, 5 s with a hundred.
 The controller commits what the teller would have committed: only for the incarnation that leads with this epoch, and
 only while nobody has decided where that begins. Who has told goes on when that is in its own metadata, and as it was
 told: a word that comes late, of an earlier attempt which has found less, has it begin anew.
+
+When all is flushed that earlier streams had of a partition, its leader says the same once more, without these streams.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ class Beginnings:
         False if it is to be looked for anew: another broker leads by now, or it was committed that it begins elsewhere.
         Raises StoreError, KafkaError.
         """
-        controller = self.state.controller
-        if controller is not None and controller.broker_id != self.broker_id:
-            await self._tell(partition)
+        placement = self._placement(partition)
+        if placement is not None:
+            await self._tell(partition, partition.next_offset, _streams_of(partition, placement.recover))
         placement = self._placement(partition)
         if placement is not None and not placement.is_decided:
             await self.writer.change(*partition.partition_id, partition.leader_epoch, _at_end_of(partition))
@@ -73,22 +75,35 @@ class Beginnings:
         begins_at_end = placement is not None and placement.is_decided_at(partition.next_offset)
         return begins_at_end and self.state.is_current(self.broker_id, self.incarnation)
 
+    async def forget_streams(self, partition: Partition) -> None:
+        """Commit that nothing is to be recovered of a partition any more. Raises StoreError, KafkaError."""
+
+        def recovered(current: Placement, _number: int) -> Placement:
+            return attrs.evolve(current, recover=())
+
+        placement = self._placement(partition)
+        if placement is not None:
+            await self._tell(partition, placement.decided_offset, ())
+        placement = self._placement(partition)
+        if placement is not None and placement.recover:
+            await self.writer.change(*partition.partition_id, partition.leader_epoch, recovered)
+
     def _placement(self, partition: Partition) -> Placement | None:
         """Return it, while this broker leads with this epoch."""
         placement = self.state.placement(*partition.partition_id)
         return placement if placement is not None and placement.epoch == partition.leader_epoch else None
 
-    async def _tell(self, partition: Partition) -> None:
-        """Return when the controller has been told, and it was looked what has become of that."""
-        placement = self._placement(partition)
-        if placement is None:
+    async def _tell(self, partition: Partition, offset: int, recover: Sequence[int]) -> None:
+        """Return when the controller, if that is another one, has been told, and it was looked what became of that."""
+        controller = self.state.controller
+        if controller is None or controller.broker_id == self.broker_id:
             return
         begun = BegunPartition(
             topic_id=partition.topic_id,
             partition_index=partition.index,
             leader_epoch=partition.leader_epoch,
-            offset=partition.next_offset,
-            recover=list(_streams_of(partition, placement.recover)),
+            offset=offset,
+            recover=list(recover),
         )
         with suppress(BrokerUnavailable):
             await self._telling.request(begun, BrokerUnavailable("who told the controller was cancelled"))
@@ -121,7 +136,9 @@ class Beginnings:
     def _change(self, request: OwnHeartbeatRequest, begun: BegunPartition) -> Change:
         def decided(current: Placement, _number: int) -> Placement:
             is_its_own = current.leader == request.broker_id
-            if current.is_decided or not is_its_own or not self.state.is_current(current.leader, request.broker_epoch):
+            if not is_its_own or not self.state.is_current(current.leader, request.broker_epoch):
+                return current
+            if current.is_decided and not current.is_decided_at(begun.offset):
                 return current
             recover = tuple(number for number in current.recover if number in begun.recover)
             return _decided(current, begun.offset, recover)

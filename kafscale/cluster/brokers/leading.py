@@ -314,11 +314,8 @@ class Leading:
         )
 
     async def _forget_streams(self, partition: Partition) -> None:
-        def recovered(current: Placement, _number: int) -> Placement:
-            return attrs.evolve(current, recover=())
-
         try:
-            await self.writer.change(*partition.partition_id, partition.leader_epoch, recovered)
+            await self.beginnings.forget_streams(partition)
         except (StoreError, KafkaError) as exc:
             logger.warning("%s is recovered, and that can't be noted just now: %s", partition, exc)
 

@@ -182,6 +182,35 @@ async def test_those_of_one_broker_are_told_together(autojump_clock: MockClock) 
         assert all(placement(members[2], index).is_decided_at(105) for index in (2, 3, 4))
 
 
+async def test_what_many_brokers_have_flushed_takes_a_few_commits(autojump_clock: MockClock) -> None:
+    """Each heir of a dead broker wrote the head, one behind the other, to say that it needs its stream no more."""
+    bucket = FaultyStore(MemoryStore())
+    async with members_of(30, bucket) as members:
+        for broker_id in members:
+            await members[CONTROLLER_ID].take(told(broker_id))
+        for member in members.values():
+            await member.metadata.refresh()
+        assert {placement(members[2], broker_id).recover for broker_id in members} == {STREAMS[1:]}
+        before = bucket.count("put*")
+        async with trio.open_nursery() as nursery:
+            for broker_id, member in members.items():
+                nursery.start_soon(member.forget_streams, found(broker_id))
+        assert bucket.count("put*") - before <= 3
+        for broker_id, member in members.items():
+            assert placement(member, broker_id) == Placement(broker_id, EPOCH, EPOCH, 105)
+        await members[CONTROLLER_ID].take(told(2))  # late, from before
+        assert placement(members[CONTROLLER_ID], 2).recover == ()
+
+
+async def test_who_has_flushed_and_does_not_reach_the_controller_commits_by_itself(autojump_clock: MockClock) -> None:
+    async with members_of(3) as members:
+        await members[CONTROLLER_ID].take(told(2))
+        await members[2].metadata.refresh()
+        members[2].calls = Calls(members[2].state, None)
+        await members[2].forget_streams(found(2))
+        assert placement(members[2], 2) == Placement(2, EPOCH, EPOCH, 105)
+
+
 @pytest.mark.parametrize("is_slow", [False, True])
 async def test_who_does_not_reach_the_controller_commits_by_itself(autojump_clock: MockClock, *, is_slow: bool) -> None:
     async with members_of(3) as members:
@@ -231,11 +260,15 @@ async def test_one_that_comes_while_it_commits_by_itself_does_so_too(autojump_cl
         told(2, leader_epoch=EPOCH - 1),
     ],
 )
+@pytest.mark.parametrize("is_decided", [False, True])
 async def test_nothing_is_committed_for_who_must_not(
-    autojump_clock: MockClock, request_of_another: OwnHeartbeatRequest
+    autojump_clock: MockClock, request_of_another: OwnHeartbeatRequest, is_decided: bool
 ) -> None:
     async with members_of(3) as members:
+        if is_decided:
+            await members[CONTROLLER_ID].take(told(2, recover=STREAMS))
         before = placement(members[CONTROLLER_ID], 2)
+        assert before.is_decided == is_decided
         await members[CONTROLLER_ID].take(request_of_another)
         assert placement(members[CONTROLLER_ID], 2) == before
 
@@ -254,8 +287,8 @@ async def test_nothing_is_committed_for_who_is_fenced_meanwhile(autojump_clock: 
 
 async def test_what_is_decided_is_decided_once_and_streams_are_needed_as_told(autojump_clock: MockClock) -> None:
     async with members_of(2) as members:
-        for offset in (105, 90):
-            await members[CONTROLLER_ID].take(told(2, offset=offset))
+        for offset, recover in ((105, STREAMS[1:]), (90, ()), (105, STREAMS)):
+            await members[CONTROLLER_ID].take(told(2, offset=offset, recover=recover))
             assert placement(members[CONTROLLER_ID], 2) == Placement(2, EPOCH, EPOCH, 105, recover=STREAMS[1:])
 
 

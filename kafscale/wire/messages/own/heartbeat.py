@@ -27,8 +27,8 @@ class ReleasedPartition:
 class BegunPartition:
     """A partition that the sender leads with this epoch, which begins at `offset`.
 
-    `recover` are the incarnations whose streams have what is in no segment yet. The receiver answers when it has
-    committed that, or can't.
+    `recover` are the incarnations whose streams have what is in no segment yet; none, when all of that is flushed. The
+    receiver answers when it has committed that, or can't.
     """
 
     topic_id: bytes = wire("uuid")
