@@ -23,6 +23,10 @@ class MemoryStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
+        self.send_nowait(data)
+
+    def send_nowait(self, data: bytes | bytearray | memoryview) -> None:
+        """Send without a checkpoint."""
         if self._is_closed:
             raise trio.ClosedResourceError
         if self.peer._is_closed:

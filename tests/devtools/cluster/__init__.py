@@ -13,6 +13,7 @@ topics       one that is deleted and created anew, with clients that have not he
 visitor      a member of a group that reads it, whichever it is at the moment
 line         a machine's way to the bucket: PUTs that arrive after their sender gave up, or died
 links        the network between brokers
+held         what a broker holds for ever, of what all share
 head_log     what the head of the metadata says, one version after the other, and what it must never say
 mutations    what a broker must not do, done on purpose: each has to be found
 """

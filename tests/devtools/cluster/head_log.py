@@ -138,6 +138,8 @@ class HeadLog:
             self.faults.append(f"{where}: epoch {after.epoch} follows {before.epoch}")
         if after.decided_epoch > after.epoch or after.decided_epoch < before.decided_epoch:
             self.faults.append(f"{where}: {after} was decided after {before}")
+        if after.decided_epoch == before.decided_epoch and after.decided_offset != before.decided_offset:
+            self.faults.append(f"{where}: {after} has an epoch begin elsewhere than {before}")
 
     def _check_grant(self, grant: Grant) -> None:
         self.grant_count += 1

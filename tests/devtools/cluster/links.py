@@ -3,6 +3,7 @@
     links = Links(running=…)
     links.connect_from(life)                what a broker connects to others with
     links.cuts.add((1, 2))                  nothing that 1 sends arrives at 2 any more, whoever has connected
+    links.late.is_kept = True               but when the link is whole again, and its sender may have given up
 
 Nobody listens where no broker runs; one that starts takes connections and does not answer yet, and one that is
 suspended neither.
@@ -21,7 +22,7 @@ from kafscale.cluster.brokers.heartbeats import Connect, Line
 from kafscale.cluster.brokers.records import BrokerRecord
 from kafscale.errors import BrokerUnavailable
 from tests.devtools.cluster.weather import Weather
-from tests.devtools.cut_stream import CutStream
+from tests.devtools.cut_stream import CutStream, Late
 from tests.devtools.simulated_broker import ADDRESS, SimulatedBroker
 
 STARTING_POLL_SECONDS = 0.05
@@ -29,10 +30,15 @@ STARTING_POLL_SECONDS = 0.05
 
 @attrs.define(eq=False)
 class Links:
-    """`running` tells the newest life of a broker that has not ended, None if there is none."""
+    """`running` tells the newest life of a broker that has not ended, None if there is none.
+
+    What is sent is on its way for `seconds`.
+    """
 
     running: Callable[[int], SimulatedBroker | None]
+    seconds: float = 0.0
     cuts: set[tuple[int, int]] = attrs.field(factory=set)
+    late: Late = attrs.field(factory=Late)
 
     def connect_from(self, ours: int) -> Connect:
         """Return what broker `ours` connects to others with."""
@@ -48,12 +54,16 @@ class Links:
                 if life.is_ready:
                     break
                 await trio.sleep(STARTING_POLL_SECONDS)
-            return await Connection.over(CutStream(life.open_stream(), self.cuts, ours, theirs), ADDRESS)
+            stream = CutStream(life.open_stream(), self.cuts, ours, theirs, self.late, self.seconds)
+            return await Connection.over(stream, ADDRESS)
 
         return connect
 
     async def trouble(self, broker_ids: Sequence[int], random: Random, weather: Weather) -> None:
-        """Cut a broker off from another one, or from all, in one direction or both, again and again."""
+        """Cut a broker off from another one, or from all, in one direction or both, again and again.
+
+        What is sent meanwhile is lost, or late.
+        """
         while True:
             await trio.sleep(random.expovariate(1 / weather.links_mean_seconds))
             one = random.choice(broker_ids)
@@ -63,7 +73,9 @@ class Links:
             ways = random.choice([(1, 0), (0, 1), (1, 1)])
             for other in others:
                 self.cuts.update([(one, other)] * ways[0] + [(other, one)] * ways[1])
+            self.late.is_kept = weather.links_late_probability > 0 and random.random() < weather.links_late_probability
             try:
                 await trio.sleep(random.uniform(0, weather.links_cut_max_seconds))
             finally:
                 self.cuts.clear()
+                self.late.arrive()

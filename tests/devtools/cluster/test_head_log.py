@@ -99,3 +99,9 @@ def test_an_incarnation_that_moves_back_is_found(writer: Writer) -> None:
     for incarnation in (5, 4):
         writer.add(records={record_key(1): encode(attrs.evolve(record, incarnation=incarnation))})
     assert "incarnation 4 follows 5" in writer.log.faults[0]
+
+
+def test_an_epoch_that_begins_twice_is_found(writer: Writer) -> None:
+    writer.add(placed(1, 3, 3))
+    writer.add(attrs.evolve(placed(1, 3, 3), decided_offset=7))
+    assert "has an epoch begin elsewhere" in writer.log.faults[0]

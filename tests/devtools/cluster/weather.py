@@ -33,6 +33,8 @@ class Weather:
     cut_off_max_seconds: float = 8.0
     links_mean_seconds: float = 4.0  # between two troubles of the links between brokers
     links_cut_max_seconds: float = 8.0  # longer than the longest session
+    links_late_probability: float = 0.5  # that what is sent over links that are cut is late, and not lost
+    links_seconds: Sequence[float] = (0.0, 0.02, 0.1)  # from one broker to another
     sessions_seconds: Sequence[float] = (1.0, 3.0)
     uploads_max_seconds: Sequence[float] = (0.0,)
     reads_max_seconds: Sequence[float] = (0.0,)
@@ -62,6 +64,8 @@ STORM = Weather(
     uploads_max_seconds=(0.0, 1.0, 4.0),
     reads_max_seconds=(0.0, 0.1, 0.5),
     late_max_seconds=(1.0, 4.0),
+    links_late_probability=0.0,
+    links_seconds=(0.0,),
 )
 SHORT_FAIR = attrs.evolve(
     FAIR,

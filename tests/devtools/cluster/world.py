@@ -7,9 +7,9 @@ partition is followed by a reader, and a group commits offsets (`plain`). The me
 protocol, share the partitions, and have read all in the end. Other topics are written in transactions, whose
 coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head
 of the metadata is looked at as it is written (`head_log`). In the end all is healed and every send must be answered,
-every transaction and what was superseded has ended, all brokers agree on who leads what, and everything is read back,
-from the brokers and from the bucket, before and after a restart of all. A further topic is deleted and created anew
-(`topics`).
+every transaction and what was superseded has ended, all brokers agree on who leads what and hold nothing for ever
+(`held`), and everything is read back, from the brokers and from the bucket, before and after a restart of all. A
+further topic is deleted and created anew (`topics`).
 
 A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
 In some, brokers succeed each other while each of them is suspended in the middle of an upload (`weather`).
@@ -38,6 +38,7 @@ from tests.devtools.bucket import read_bucket
 from tests.devtools.cluster.clients import ClusterClients, Part
 from tests.devtools.cluster.extent import Clients, Extent
 from tests.devtools.cluster.head_log import Grant, HeadLog
+from tests.devtools.cluster.held import held_too_much
 from tests.devtools.cluster.links import Links
 from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
 from tests.devtools.cluster.routes import Routes
@@ -67,6 +68,7 @@ NOTICED_SESSIONS = 2
 BALANCED_SECONDS = 10.0  # of quiet, by which partitions are balanced, or soon will be
 TIDY_SECONDS = 60.0  # of quiet, by which nothing of deleted topics is left
 TIDY_MAX_COUNT = 10  # of these
+LOOKS_COUNT, LOOK_SECONDS = 30, 1.0  # at what a broker holds, as a request has it for 20 s, and between two
 
 
 def durability_of(seed: int) -> Durability:
@@ -139,7 +141,9 @@ class ClusterSimulation:
             ),
         )
         self.head = HeadLog(key=head_key(self.settings.namespace), has_released=self._has_released, note=self.log.note)
-        self._links = Links(running=self._running)
+        self._links = Links(
+            running=self._running, seconds=Random(f"{self.seed} latency").choice(self.weather.links_seconds)
+        )
         for broker_id in range(1, rng.choice(self.extent.machine_counts) + 1):
             self.machines.append(
                 Machine(
@@ -257,8 +261,19 @@ class ClusterSimulation:
         if quiet_seconds >= TIDY_SECONDS:
             await self._tidied_up()
         await self._agree(is_balanced=quiet_seconds >= BALANCED_SECONDS)
+        await self._nothing_is_left()
         if self.extent.reads_often:
             await self._read_back("after everything was tidied up")
+
+    async def _nothing_is_left(self) -> None:
+        """See that no broker holds for ever what it has no use for."""
+        for machine in self.machines:
+            for _ in range(LOOKS_COUNT):
+                found = list(held_too_much(machine.newest.broker.services)) if machine.newest.is_ready else []
+                if not found:
+                    break
+                await trio.sleep(LOOK_SECONDS)
+            self.faults += (f"{machine.name}: {each}" for each in found)
 
     async def _tidied_up(self) -> None:
         for _ in range(TIDY_MAX_COUNT):

@@ -1,0 +1,41 @@
+"""What a broker holds of what all share, when it should hold no more than its partitions do: nothing is left for ever.
+
+    log         entries that are pending in it: each keeps a file, or an object, from being deleted
+    pool        chunks that are handed out
+    partitions  on their way, which nobody leads
+    changes     of placements, which nobody waits for
+
+What requests hold for a moment counts too, so who asks asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafscale.api.handling.services import Services
+from kafscale.cluster.start.lead import Several
+from kafscale.log.partition.partition import Partition
+
+
+def held_too_much(services: Services) -> Iterator[str]:
+    """Say what it holds that it should not."""
+    log = services.log
+    partitions = [*log.partitions.values(), *log.moving.values()]
+    if log.moving:
+        yield f"{', '.join(map(str, log.moving.values()))} is on its way"
+    batches = [batch for each in partitions for batch in each.tail.batches]
+    pending_count = sum(batch.file is not None for batch in batches)
+    if log.journal.pending_count != pending_count:
+        yield f"{log.journal.pending_count} entries are pending in the log, and tails have {pending_count}"
+    held_bytes = _held_bytes(partitions)
+    if log.pool.used_bytes != held_bytes:
+        yield f"{log.pool.used_bytes} bytes of the pool are used, and tails have {held_bytes}"
+    several = getattr(services.heard_of, "__self__", None)
+    if isinstance(several, Several) and several.writer._waiting:
+        yield f"{len(several.writer._waiting)} changes of placements wait"
+
+
+def _held_bytes(partitions: list[Partition]) -> int:
+    leases = {id(batch.lease): batch.lease for each in partitions for batch in each.tail.batches if batch.lease}
+    leases |= {id(each._chunk): each._chunk for each in partitions if each._chunk is not None}
+    return sum(lease.held_bytes for lease in leases.values())
