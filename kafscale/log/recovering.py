@@ -120,6 +120,7 @@ class Recovering:
         except KafScaleError as exc:
             failure = exc
         finally:
+            replay.give_up()  # nothing, unless it has failed
             for each in batch.values():
                 each.is_done = True
                 each.failure = each.failure or failure

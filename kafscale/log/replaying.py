@@ -95,3 +95,7 @@ class Replay:
     async def finish(self) -> None:
         """Take what had to be put off. Raises DamagedObject, StorageFailed, StoreError."""
         await self._postponed.replay(self.journal, self.restore_before, self.handle)
+
+    def give_up(self) -> None:
+        """Let go of what had to be put off, as the replay has failed and the journal is used on."""
+        self._postponed.give_up(self.journal)

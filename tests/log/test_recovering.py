@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import attrs
 import pytest
 import trio
@@ -10,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.errors import DamagedObject, StoreUnavailable
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
+from kafscale.formats.wal_objects import ObjectHeader, wal_object
 from kafscale.log.recovering import Recovering
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -88,3 +91,52 @@ async def test_a_damaged_stream_is_in_the_way_of_nobody_who_does_not_need_it(aut
                 await wait_all_tasks_blocked()
                 await recovering.replay(second, (2,), restore_before)
         assert (first.next_offset, second.next_offset, recovering.pass_count) == (0, 1, 2)
+
+
+@attrs.define(eq=False)
+class LateJournal:
+    """A stream with two records where a segment came late, which may not be read to its end; it counts what is kept."""
+
+    ends_in: str
+    is_local = True
+    kept_count: int = 0
+    read_count: int = 0
+
+    async def recover(self, earlier, handle) -> None:
+        header = ObjectHeader(salt=0, epoch=2, entry_count=2, number=1, durable_number=0, sequence=1, body_bytes=0)
+        file = wal_object("key", 2, header)
+        for offset in range(2):
+            entry = WalEntry(TOPIC_ID, 0, 2, offset, bytes(batch_of(b"record")))
+            entry.file = file
+            assert handle(entry)
+            self.kept_count += 1
+        if self.ends_in == "stream":
+            raise StoreUnavailable("it ends here")
+
+    async def read(self, file, places) -> bytes:
+        self.read_count += 1
+        if self.ends_in == "second" and self.read_count == 2:
+            raise StoreUnavailable("the second record can't be read")
+        return bytes(batch_of(b"record"))
+
+    def release(self, file, count: int = 1) -> None:
+        self.kept_count -= count
+
+
+@pytest.mark.parametrize("ends_in", ["stream", "segments", "second", "nothing"])
+async def test_what_was_put_off_is_let_go_of_when_a_replay_fails(autojump_clock, ends_in: str) -> None:
+    """It was counted for ever, each time that the replay was tried again: a log with so much to keep flushes always."""
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        journal = LateJournal(ends_in)
+        recovering = Recovering(log=log.log, journal=journal, streams=Streams())
+        partition = log.log.new_partition(topic_spec(), 0)
+        partition.epochs, partition.next_offset = [EpochStart(1, 0)], 2
+
+        async def restore(_partition_id, _begun: EpochStart) -> None:
+            if ends_in == "segments":
+                raise StoreUnavailable("the bucket is away")
+            partition.restore((), None)
+
+        with nullcontext() if ends_in == "nothing" else pytest.raises(StoreUnavailable):
+            await recovering.replay(partition, (1,), restore)
+        assert journal.kept_count == len(partition.tail.batches) == {"second": 1, "nothing": 2}.get(ends_in, 0)

@@ -10,13 +10,14 @@ Their data is not kept meanwhile, but read again from the log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import attrs
 
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_entries import WalEntry
+from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.wal.journal import Handle, Journal
 
 
@@ -31,6 +32,7 @@ class PostponedEntries:
     """Entries that are replayed later, by partition and in order. Each is pending in its file until then."""
 
     _places: dict[PartitionId, list[_Place]] = attrs.field(factory=dict, init=False)
+    _pending: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # those that are not replayed yet
 
     def __contains__(self, partition_id: PartitionId) -> bool:
         return partition_id in self._places
@@ -39,6 +41,8 @@ class PostponedEntries:
         """Put this one off; all that follow of its partition are to be put off, too."""
         place = _Place(_with_data(entry, b""), len(entry.data))
         self._places.setdefault((entry.topic_id, entry.partition), []).append(place)
+        assert entry.file is not None
+        self._pending[entry.file] += 1
 
     async def replay(
         self,
@@ -58,8 +62,17 @@ class PostponedEntries:
                 file = each.entry.file
                 assert file is not None
                 data = await journal.read(file, [(each.entry.position, each.size_bytes)])
-                if not handle(_with_data(each.entry, data)):
+                is_needed = handle(_with_data(each.entry, data))
+                self._pending[file] -= 1
+                if not is_needed:
                     journal.release(file)
+
+    def give_up(self, journal: Journal) -> None:
+        """Let go of those that are not replayed, as the replay has failed."""
+        self._places.clear()
+        for file, count in self._pending.items():
+            journal.release(file, count)
+        self._pending.clear()
 
 
 def _with_data(entry: WalEntry, data: bytes) -> WalEntry:
