@@ -91,9 +91,9 @@ class Controller:
 
     @property
     def is_mine(self) -> bool:
-        """Tell whether this broker is the controller, as far as it knows."""
+        """Tell whether this broker is the controller, as far as it knows; not if it can't read who is."""
         controller = self.state.controller
-        return controller is not None and self._is_self(controller)
+        return controller is not None and self._is_self(controller) and CONTROLLER_KEY not in self.state.unreadable
 
     def _is_self(self, controller: ControllerRecord) -> bool:
         return (controller.broker_id, controller.incarnation) == (self.broker_id, self.incarnation)

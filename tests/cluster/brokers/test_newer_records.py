@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.brokers import controller
-from kafscale.cluster.brokers.records import NEXT_NUMBER_KEY, BrokerState, record_key
+from kafscale.cluster.brokers.records import CONTROLLER_KEY, NEXT_NUMBER_KEY, BrokerState, record_key
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.topics.records import topic_key
@@ -19,6 +19,7 @@ from kafscale.config import Durability
 from kafscale.errors import KafkaError, NotFound, StoreUnavailable
 from kafscale.formats.placements import row_key
 from kafscale.formats.wal_runs import wal_key
+from kafscale.store.versions import list_versions
 from kafscale.wire import error_codes
 from tests.cluster.brokers.test_fail_over import Cluster, check_goes_on, cluster, topic_of
 from tests.cluster.brokers.test_several import TOPIC, create, led_by, move, until
@@ -74,6 +75,30 @@ async def test_what_a_later_version_writes_ends_nobody_and_who_can_not_read_it_d
         dead = running.others(running.controller())[0]
         running.brokers[dead].kill()
         await until(lambda: running.all_led(6, running.others(dead)))
+
+
+async def test_who_can_not_read_who_the_controller_is_is_none(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last that it could read was itself: it wrote checkpoints and balanced, and stepped down again and again."""
+    async with cluster(3, Durability.S3_WAL) as running:
+        await topic_of(running, 6)
+        value = encode(running.state(1).controller)
+        await commit(running, Transaction(puts={CONTROLLER_KEY: LATER_VALUE, NEXT_NUMBER_KEY: encode(1_000)}))
+        count = await checkpoints_count(running)
+        await running.brokers[1].broker.services.topics.store.commit(Transaction(puts={"some/key": b"{}"}))
+        await trio.sleep(60.0)
+        assert "tries again later" not in caplog.text
+        assert await checkpoints_count(running) == count
+        await check_goes_on(running, 6, [1, 2, 3])
+        await commit(running, Transaction(puts={CONTROLLER_KEY: value}))
+        await trio.sleep(60.0)
+        assert await checkpoints_count(running) > count
+
+
+async def checkpoints_count(running: Cluster) -> int:
+    """Return the number of the last one."""
+    return max(key.number for key in await list_versions(running.bucket, "default", "checkpoint"))
 
 
 async def test_who_can_not_read_its_own_record_goes_on_and_changes_nothing(autojump_clock: MockClock) -> None:
