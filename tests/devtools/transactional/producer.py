@@ -240,14 +240,16 @@ class TransactionalProducer:
     async def _send(self, calls: Calls, identity: Identity, *, late_count: int = 0) -> None:
         """Send what has no answer but for the last batches, some requests ahead, and wait for all answers."""
         may_intrude = not self.protocol.is_new and not self.has_lost and bool(self._unanswered)
-        if may_intrude and self.random.random() < INTRUSION_PROBABILITY:
-            await self._intrude(calls, identity)
+        intrudes = may_intrude and self.random.random() < INTRUSION_PROBABILITY
         to_send = deque(islice(self._unanswered, max(0, len(self._unanswered) - late_count)))
         in_flight: deque[tuple[int, Mapping[Place, Batch], Reply[ProduceResponse]]] = deque()
         while to_send or in_flight:
             while to_send and len(in_flight) < IN_FLIGHT_MAX_COUNT:
                 together = self._next_request(to_send)
                 await self._enrol(calls, identity, together)
+                if intrudes:  # not sooner: what comes before the marker of the transaction before belongs to that
+                    await self._intrude(calls, identity)
+                    intrudes = False
                 began = self.seen.history.now()
                 reply = await calls.produce({place: batch.data for place, batch in together.items()})
                 in_flight.append((began, together, reply))
