@@ -51,6 +51,9 @@ class TemporaryTopic:
                 await self.recreator.read_to_end(name)
                 return
             except BrokerUnavailable:
+                for topic in self.all_topics:
+                    for index in range(topic.partition_count):
+                        self.recreator.history.sought(name, topic.partition_name(index))
                 await trio.sleep(RETRY_SECONDS)
 
     def problems(self) -> Sequence[str]:
