@@ -61,6 +61,7 @@ class PlacementWriter:
         except BaseException:
             for each in wanted:
                 each.is_given_up = True  # or the next commit would make it, whenever that is
+            self._waiting = [each for each in self._waiting if not each.is_given_up]
             raise
 
     async def name_targets(self, moves: Iterable[Move]) -> None:
@@ -70,11 +71,11 @@ class PlacementWriter:
         )
 
     async def _commit_waiting(self) -> None:
-        batch, self._waiting = [each for each in self._waiting if not each.is_given_up], []
+        batch, self._waiting = self._waiting, []
         try:
             await self._commit(batch)
         except BaseException:
-            self._waiting[:0] = batch  # each of the others tries by itself, in its turn
+            self._waiting[:0] = [each for each in batch if not each.is_given_up]  # each tries by itself, in its turn
             raise
 
     async def _commit(self, batch: Iterable[WantedChange]) -> None:

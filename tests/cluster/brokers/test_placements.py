@@ -104,5 +104,6 @@ async def test_what_nobody_waits_for_any_more_is_not_made_by_a_later_commit(auto
             with trio.move_on_after(0.001) as client:
                 await writer.change(topic_id(1), 0, 5, partial(led_by, 2))
         assert client.cancelled_caught
+        assert not writer._waiting, "nor is it kept until somebody does"
         assert await writer.change(topic_id(2), 0, 5, decided)
         assert [writer.state.placements[topic_id(topic)][0].leader for topic in range(3)] == [1, 1, 1]
