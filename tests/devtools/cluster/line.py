@@ -50,11 +50,12 @@ class _Put:
 
 @attrs.define(eq=False, kw_only=True)
 class BucketLine(ForwardingStore):
-    """`on_put` is told of each PUT at the moment of its effect."""
+    """`on_put` is told of each PUT at the moment of its effect, and `on_delete` of each deletion before."""
 
     spawn: Spawn
     random: Random
     on_put: Callable[[str, bytes], None] = lambda key, data: None
+    on_delete: Callable[[Sequence[str]], None] = lambda keys: None
     network_seconds: float = 0.0
     upload_max_seconds: float = 0.0
     read_max_seconds: float = 0.0
@@ -91,6 +92,10 @@ class BucketLine(ForwardingStore):
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
         data = b"".join(parts)
         return await self._send(key, data, partial(self.store.put_if_match, key, [data], etag))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.on_delete(keys)
+        await self.store.delete(keys)
 
     def abandon(self) -> None:
         """Have everything that is under way arrive by itself, each at a moment of its own."""

@@ -15,7 +15,7 @@ Meanwhile its store, network, disk and clock fail as `tests.devtools.troubles` h
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -51,6 +51,7 @@ class Machine:
     random: Random
     spawn: Spawn
     on_put: Callable[[str, bytes], None]
+    on_delete: Callable[[str, Sequence[str]], None]  # with the name of the life
     connect: Connect
     may_act: Callable[[SimulatedBroker], bool]
     weather: Weather = FAIR
@@ -126,7 +127,8 @@ class Machine:
         life = self.newest
         with trio.move_on_after(self.random.uniform(0, self.weather.life_max_seconds)):
             async with trio.open_nursery() as troubles:
-                troubles.start_soon(trouble_store, life.store, self.random)
+                if self.weather.is_store_troubled:
+                    troubles.start_soon(trouble_store, life.store, self.random)
                 troubles.start_soon(trouble_network, life.network, self.random)
                 troubles.start_soon(trouble_metadata, life.metadata, self.random)
                 troubles.start_soon(self._trouble_clock, life.process)
@@ -263,18 +265,20 @@ class Machine:
         rng = self.random
         for each in self.lives:
             each.is_superseded = True
+        name = f"{self.name}.{len(self.lives)}"
         line = BucketLine(
             store=self.bucket,
             spawn=self.spawn,
             random=Random(rng.random()),
             on_put=self.on_put,
+            on_delete=partial(self.on_delete, name),
             network_seconds=rng.choice([0.0, 0.0, 0.05]),
             upload_max_seconds=rng.choice(self.weather.uploads_max_seconds),
             read_max_seconds=rng.choice(self.weather.reads_max_seconds),
             late_max_seconds=rng.choice(self.weather.late_max_seconds),
         )
         life = SimulatedBroker(
-            name=f"{self.name}.{len(self.lives)}",
+            name=name,
             settings=self.settings,
             random=Random(rng.random()),
             log=self.log,
@@ -285,7 +289,7 @@ class Machine:
             connect=self.connect,
             may_be_fenced=lambda life: life.is_superseded or not self.may_act(life),
             client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
-            process=Process(f"{self.name}.{len(self.lives)}"),
+            process=Process(name),
         )
         life.metadata.full = False
         life.metadata.reserved_count = 1_000_000
@@ -296,7 +300,7 @@ class Machine:
                 life.wait_behind(self._passes())
         elif not calm and rng.random() < 0.3:
             life.will_die_at(rng.choice(POINTS), self._passes())
-        if not calm and rng.random() < 0.3:
+        if not calm and self.weather.is_store_troubled and rng.random() < 0.3:
             life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
         self.lives.append(life)
         return life

@@ -32,6 +32,7 @@ async def test_a_broker_that_was_to_die_at_a_point_stops_in_order_in_the_end() -
         random=Random(1),
         spawn=_spawn_nothing,
         on_put=lambda key, data: None,
+        on_delete=lambda name, keys: None,
         connect=_connect_to_nobody,
         may_act=lambda life: True,
     )

@@ -7,7 +7,8 @@ What is read arrives late, so that much happens between two steps of whoever rec
 In a short seed less happens, and sooner. Some short seeds are successions: whoever leads is suspended when it is about
 to put a segment, often for longer than it takes others to take over, of whom the next one is suspended when it is about
 to put its first; or, in half of them, when it is about to put a merged one. So several have segments of the same
-offsets that come late, before or after another one has looked.
+offsets that come late, before or after another one has looked. Who puts a merged one is as quick to delete what that is
+made of as it is slow to read that it has been superseded.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Weather:
     late_max_seconds: Sequence[float] = (0.0, 0.3, 10.0)
     point_passes_max_count: int = 20  # of a crash point, without a crash
     suspended_at: str = ""  # a point (`tests.devtools.crash_points`), if it is a succession
+    is_store_troubled: bool = True  # for a broker, which then puts off merges for seconds
 
     @classmethod
     def of(cls, seed: int, *, is_short: bool = False) -> Weather:
@@ -98,7 +100,9 @@ SUCCESSION = attrs.evolve(
     reads_max_seconds=(0.0, 0.3),
     point_passes_max_count=2,
 )
-SUCCESSION_OF_MERGES = attrs.evolve(SUCCESSION, suspended_at="merge-kfs-put-before")
+SUCCESSION_OF_MERGES = attrs.evolve(
+    SUCCESSION, suspended_at="merge-kfs-put-before", reads_max_seconds=(0.3,), is_store_troubled=False
+)
 
 
 def is_storm(seed: int) -> bool:

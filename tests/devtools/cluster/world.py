@@ -6,10 +6,10 @@ rest. Idempotent and plain producers write to each partition by its leader, whic
 partition is followed by a reader, and a group commits offsets (`plain`). The members of two other groups, one of each
 protocol, share the partitions, and have read all in the end. Other topics are written in transactions, whose
 coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head
-of the metadata is looked at as it is written (`head_log`). In the end all is healed and every send must be answered,
-every transaction and what was superseded has ended, all brokers agree on who leads what and hold nothing for ever
-(`held`), and everything is read back, from the brokers and from the bucket, before and after a restart of all. A
-further topic is deleted and created anew (`topics`).
+of the metadata is looked at as it is written (`head_log`), and so is what is deleted. In the end all is healed and
+every send must be answered, every transaction and what was superseded has ended, all brokers agree on who leads what
+and hold nothing for ever (`held`), and everything is read back, from the brokers and from the bucket, before and after
+a restart of all. A further topic is deleted and created anew (`topics`).
 
 A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
 In some, brokers succeed each other while each of them is suspended in the middle of an upload (`weather`).
@@ -34,6 +34,7 @@ from kafscale.config import CoordinatorSettings, Durability, Settings
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
+from kafscale.store.paths import parse_segment_key
 from tests.devtools.bucket import read_bucket
 from tests.devtools.cluster.clients import ClusterClients, Part
 from tests.devtools.cluster.extent import Clients, Extent
@@ -153,6 +154,7 @@ class ClusterSimulation:
                     random=Random(f"{self.seed} machine {broker_id}"),
                     spawn=self._spawn,
                     on_put=self.head.put,
+                    on_delete=self._check_deleted,
                     connect=self._links.connect_from(broker_id),
                     may_act=self._may_act,
                     weather=self.weather,
@@ -381,6 +383,20 @@ class ClusterSimulation:
         if life is None or not life.broker.is_ready or life.has_crashed or not self._may_act(life):
             return True
         return life.broker.services.log.partitions.get((grant.topic_id, grant.index)) is None
+
+    def _check_deleted(self, by: str, keys: Sequence[str]) -> None:
+        """See to it that nobody deletes a segment that another one reads who leads the partition."""
+        for key in filter(None, map(parse_segment_key, keys)):
+            partition_id = key.topic_id, key.partition
+            placement = self.head.placements.get(partition_id)
+            life = None if placement is None else self._running(placement.leader)
+            if life is None or life.name == by or not self._is_leader(life, partition_id):
+                continue
+            led = life.broker.services.log.partitions.get(partition_id)
+            if led and any(
+                each.key == key and each.last_offset >= led.log_start_offset for each in led.manifest.segments
+            ):
+                self.faults.append(f"{by} deletes {key.key}, which {life.name} reads, who leads")
 
     # ---- tasks ------------------------------------------------------------------------------------------------
 
