@@ -30,6 +30,7 @@ from tests.devtools.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sampl
 from tests.devtools.process import broker_process
 
 POLL_SECONDS = 0.05
+UNDER_WAY_MAX_COUNT = 2_000  # of records, while a broker that is away comes back
 QUICK_RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}
 
 
@@ -303,8 +304,9 @@ def test_idempotent_records_are_there_once_and_in_order_after_the_broker_went_aw
     def send():
         nonlocal sent
         while not stopped.is_set():
-            producer.produce(name, b"%d" % sent, partition=sent % 3, on_delivery=delivered)
-            sent += 1
+            if len(producer) < UNDER_WAY_MAX_COUNT:
+                producer.produce(name, b"%d" % sent, partition=sent % 3, on_delivery=delivered)
+                sent += 1
             producer.poll(0 if sent % 50 else 0.01)
 
     sender = threading.Thread(target=send)
