@@ -70,7 +70,8 @@ class SecuredBroker(BackgroundBroker):
         return self.settings.protocol_of(self.settings.listeners[0])
 
     def client_settings(self, user: str, *, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
-        """Return settings for confluent-kafka, `bootstrap.servers` included; also for `kafscale.client_security`.
+        """Return settings for confluent-kafka, `bootstrap.servers` included; also for
+        `kafscale.login.security.client_security`.
 
         On a listener that is SSL the user is known by a certificate, which is made here, and named `User:CN=…`.
 

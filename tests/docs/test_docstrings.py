@@ -1,7 +1,8 @@
-"""No docstring begins in the middle of a sentence."""
+"""No docstring begins in the middle of a sentence, and what they name is there."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -13,6 +14,23 @@ from tests.docs.fragments import REPOSITORY, fragments
 def test_docstrings_are_sentences() -> None:
     found = [str(each) for path in sorted((REPOSITORY / "kafscale").rglob("*.py")) for each in fragments(path)]
     assert not found, "\n".join(found)
+
+
+def test_modules_that_are_named_exist() -> None:
+    """By a module's path, or that of something in it; a config and a logger begin likewise."""
+    unknown = [
+        f"{path.relative_to(REPOSITORY)}: {name}"
+        for path in sorted((REPOSITORY / "kafscale").rglob("*.py"))
+        for name in re.findall(r"`(kafscale(?:\.[a-z_0-9]+)+)", path.read_text())
+        if name not in ("kafscale.draining", "kafscale.audit") and not _is_module(name)
+        if not _is_module(name.rpartition(".")[0])
+    ]
+    assert not unknown
+
+
+def _is_module(name: str) -> bool:
+    path = REPOSITORY.joinpath(*name.split("."))
+    return "." in name and (path.is_dir() or path.with_suffix(".py").is_file())
 
 
 @pytest.mark.parametrize(

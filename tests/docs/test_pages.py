@@ -21,6 +21,7 @@ WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "reference"]  # t
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FILE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|json|txt))`")
+_MODULE = re.compile(r"`(?:[a-z_0-9]+/)*([a-z_0-9]+\.py)`")
 _FLAG = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
 _COMMANDS_OF_OTHERS = re.compile(
     r"^.*(?:docker|curl|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
@@ -55,6 +56,17 @@ def test_files_that_are_named_exist(page: Path) -> None:
     roots = (REPOSITORY, REPOSITORY / "kafscale")
     named = set(_FILE.findall(page.read_text()))
     assert {name for name in named if not any((root / name).exists() for root in roots)} == set()
+
+
+@pytest.mark.parametrize("page", WRITTEN_PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_modules_that_are_named_exist(page: Path) -> None:
+    """Also those that a page names without the folder, which it has told before."""
+    assert set(_MODULE.findall(page.read_text())) - _modules() <= {"read.py"}, "which the tutorial has its reader write"
+
+
+@cache
+def _modules() -> set[str]:
+    return {path.name for room in ("kafscale", "tests", "bench") for path in (REPOSITORY / room).rglob("*.py")}
 
 
 def test_every_page_can_be_found_from_the_index() -> None:

@@ -1,7 +1,7 @@
 """What a broker's start does before it serves: it may lead from then on, and has the metadata. Entered by `starting`.
 
 takeover    alone: claims the bucket (`claim`), and recovers the metadata (`recovery`)
-joining     beside others: registers with them, or makes a broker alone the first of several
+joining     beside others: `sharing` makes a broker alone the first of several, `registering` tells them of it
 lead        what either comes to
 ending      has the last of several brokers have the bucket to itself again
 adoption    topics that only the bucket knows

@@ -8,7 +8,7 @@
 
 What counts is the head: once that has ended, whoever starts next finishes, on any data directory, as all that it takes
 is in the bucket. Where two finish at once both come to the same. The head stays as it is, for those who wake up late,
-until several brokers share the bucket again, which replace it (`kafscale.cluster.start.joining`). Its claim has a
+until several brokers share the bucket again, which replace it (`kafscale.cluster.start.sharing`). Its claim has a
 number above all of theirs, as if a broker alone had claimed the bucket: so epochs go on growing.
 """
 
