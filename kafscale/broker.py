@@ -363,6 +363,8 @@ class Broker:
             if lead.several is not None:
                 flusher.start_soon(lead.several.balance.meter.run)
                 lead.several.controller.serving.set()
+                room = lead.several.disk_room(lambda: log.journal.lacks_room, lambda: lead.check.led_at)
+                flusher.start_soon(room.run)
             stop_by = await self._run_connections(lead, log, task_status)
             with trio.CancelScope(deadline=stop_by) as last_flush:
                 await log.journal.settle()

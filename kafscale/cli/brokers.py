@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kafscale.client.balancing import Balance
 
 LIVE, FENCED = "live", "fenced"
+SERVING = (LIVE, "full")  # the last: its disk takes no more
 STARTED_AGAIN = {"wal": "on its data directory", "s3-wal": "on any machine, with the same --broker-id"}
 
 
@@ -261,7 +262,7 @@ async def _drain(client: Client, broker_id: int, timeout_seconds: float) -> None
     from kafscale.client.brokers import set_draining
 
     row = _row_of(await _rows(client), broker_id)
-    if row.state != LIVE and row.leads:
+    if row.state not in SERVING and row.leads:
         raise click.ClickException(
             f"broker {broker_id} does not serve ({row.state}), and {row.leads} partitions wait for it: start it, and "
             f"drain it then; or `kafscale brokers replace {broker_id}`, if it does not come back"
@@ -289,7 +290,7 @@ async def _replace(client: Client, broker_id: int, accept_loss: bool, timeout_se
     from kafscale.client.elections import elect_any_leader
 
     row = _row_of(await _rows(client), broker_id)
-    if row.state == LIVE:
+    if row.state in SERVING:
         raise click.ClickException(
             f"broker {broker_id} serves: `kafscale brokers drain {broker_id}` has others lead what it leads, and loses "
             "nothing; one that has died is known to be away after --broker-session-timeout"

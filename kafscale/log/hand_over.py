@@ -59,6 +59,8 @@ async def release_partition(log: Log, partition: Partition) -> None:
         is_little = partition.tail.size_bytes <= LAST_FLUSH_BYTES
         if not (is_little and log.flusher.has_succeeded_within(LATELY_SECONDS)):
             await log.flusher.flush(partition)  # so that little is left for the time in which nobody leads it
+        if log.journal.lacks_room and partition.flushable_offset < partition.next_offset:
+            raise StoreUnavailable(f"what was appended to {partition} waits for room on the disk")
         if not partition.closed:
             log.withdraw_partition(partition)
             with trio.fail_after(LAST_FLUSH_MAX_SECONDS):

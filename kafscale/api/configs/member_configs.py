@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafscale.cluster.brokers.records import BrokerRecord
+from kafscale.cluster.brokers.records import BrokerRecord, BrokerState
 from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.configs.entries import ConfigEntry
 from kafscale.config import Durability
@@ -21,11 +21,12 @@ _DURABILITY = ConfigDefinition(
     default=None,
     documentation="The broker's --durability, which says whether others can lead what it led when it is lost.",
 )
+FULL: Final = "full"
 _STATE = ConfigDefinition(
     name="kafscale.state",
     type=ConfigType.STRING,
     default=None,
-    documentation="Whether the broker serves, as the others know.",
+    documentation="Whether the broker serves, as the others know; full if it does, and its disk takes no more.",
 )
 _VERSION = ConfigDefinition(
     name="kafscale.version",
@@ -41,7 +42,7 @@ def member_entries(record: BrokerRecord) -> list[ConfigEntry]:
     return [
         ConfigEntry(definition=DRAINING, value=str(record.is_draining).lower(), source=source),
         _read_only(_DURABILITY, _durability(record).value),
-        _read_only(_STATE, record.state.value),
+        _read_only(_STATE, FULL if record.state is BrokerState.LIVE and record.has_no_room else record.state.value),
         _read_only(_VERSION, record.version),
     ]
 

@@ -13,6 +13,7 @@
     following   what others lead, read from the bucket for consumers nearby
     leaving     others lead what a broker leads that is being stopped
     membership  what an operator decides about a broker: that it is drained, or does not come back
+    disk_room   a broker whose disk is full has others lead what it leads
     liveness    pure: which of the others were heard of lately
     heartbeats  from broker to broker, over `lines`
     lease       whether a broker with a log of its own may acknowledge

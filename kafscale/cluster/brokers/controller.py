@@ -141,8 +141,8 @@ class Controller:
         await self._every(self.liveness.interval_seconds / LOOKS_COUNT, self._look_once)
 
     async def _look_once(self) -> None:
-        if self.state.unreadable:
-            await self._leave_to_others()
+        if why := self._why_others():
+            await self._leave_to_others(why)
             return
         if not self.is_mine and self._should_claim():
             await self._claim()
@@ -213,11 +213,21 @@ class Controller:
         away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
         await self.fail_over.run_once(controller, lost, [each for each in away if self.liveness.is_heard(each)])
 
-    async def _leave_to_others(self) -> None:
+    def _why_others(self) -> str:
+        """Return why another broker has to be the controller; nothing if this one may be."""
+        if self.state.unreadable:
+            unreadable = ", ".join(self.state.unreadable)
+            return f"{unreadable} can't be read here: a broker of a later version is to be the controller"
+        own = self.state.brokers.get(self.broker_id)
+        others = (each for each, record in self.state.live().items() if record.may_lead and each != self.broker_id)
+        if own is not None and own.has_no_room and any(map(self.liveness.is_heard, others)):
+            return "its disk is full: another one is to be the controller"
+        return ""
+
+    async def _leave_to_others(self, why: str) -> None:
         if self.is_mine:
             assert self.state.controller is not None
-            why = f"{', '.join(self.state.unreadable)} can't be read here"
-            await self._step_down(self.state.controller, f"{why}: a broker of a later version is to be the controller")
+            await self._step_down(self.state.controller, why)
 
     async def _step_down(self, mine: ControllerRecord, why: str) -> None:
         def plan() -> Transaction | None:

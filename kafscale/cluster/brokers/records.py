@@ -58,7 +58,8 @@ class BrokerRecord:
     lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
     what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
     all of it is in segments. `unsettled` are the data directories of earlier incarnations that may still acknowledge,
-    as it has not waited for them yet. `others` is what a later version has added.
+    as it has not waited for them yet. `has_no_room`: its disk takes no more (`kafscale.cluster.brokers.disk_room`).
+    `others` is what a later version has added.
     """
 
     incarnation: int
@@ -74,6 +75,7 @@ class BrokerRecord:
     is_given_up: bool = False
     has_flushed: bool = False
     unsettled: tuple[str, ...] = ()
+    has_no_room: bool = False
     others: Mapping[str, object] = others_field()
 
     @property
@@ -93,8 +95,8 @@ class BrokerRecord:
 
     @property
     def may_lead(self) -> bool:
-        """Tell whether partitions should go to this broker: it stays, and is not to lead nothing."""
-        return self.stays and not self.is_draining
+        """Tell whether partitions should go to this broker: it stays, is not to lead nothing, and has room on disk."""
+        return self.stays and not self.is_draining and not self.has_no_room
 
 
 @attrs.frozen(kw_only=True)

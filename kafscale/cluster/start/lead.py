@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import attrs
@@ -12,6 +12,7 @@ from kafscale.cluster.brokers.balance import Balance
 from kafscale.cluster.brokers.beginnings import Beginnings, decide_begin
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.controller import Controller
+from kafscale.cluster.brokers.disk_room import DiskRoom
 from kafscale.cluster.brokers.heartbeats import Heartbeats
 from kafscale.cluster.brokers.leading import begun
 from kafscale.cluster.brokers.lease import Lease
@@ -137,6 +138,17 @@ class Several:
     async def _decide(self, partition: Partition) -> None:
         if not await decide_begin(self.writer, partition) and self.state.placement(*partition.partition_id) is not None:
             raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
+
+    def disk_room(self, log_lacks_room: Callable[[], bool], looked_at: Callable[[], float]) -> DiskRoom:
+        """Return what watches the disk. `looked_at` tells when the bucket was looked at last."""
+        return DiskRoom(
+            broker_id=self.broker_id,
+            incarnation=self.controller.incarnation,
+            state=self.state,
+            check_metadata=self.controller.metadata.check_room,
+            log_lacks_room=log_lacks_room,
+            looked_at=looked_at,
+        )
 
     @property
     def leaving(self) -> Leaving:

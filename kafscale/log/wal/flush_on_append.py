@@ -33,6 +33,7 @@ class FlushOnAppend:
     is_local: ClassVar[bool] = False
     is_last_word: ClassVar[bool] = False
     is_full: ClassVar[bool] = False
+    lacks_room: ClassVar[bool] = False
     is_crowded: ClassVar[bool] = False
     pending_count: ClassVar[int] = 0
     small_count: ClassVar[int] = 0

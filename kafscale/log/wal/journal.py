@@ -146,6 +146,10 @@ class Journal(EntryJournal, Protocol):
     def is_full(self) -> bool:
         """Tell whether what is appended now has to wait for room on the disk, so that nothing should be."""
 
+    @property
+    def lacks_room(self) -> bool:
+        """Tell whether it is full as the local disk is."""
+
     async def wait_for_room(self) -> None:
         """Wait while it is full."""
 

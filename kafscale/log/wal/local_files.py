@@ -41,10 +41,12 @@ logger = logging.getLogger(__name__)
 class Room:
     """Whether there is room: `out_of_space` once it was looked for in vain, for a file or to overwrite bytes of one.
 
-    `stalled_since` is set while the writer is held up by that, or by a file that is not ready.
+    `disk_is_full` if that was the disk, and not the limit of the log. `stalled_since` is set while the writer is held
+    up by that, or by a file that is not ready.
     """
 
     out_of_space: bool = attrs.field(default=False, init=False)
+    disk_is_full: bool = attrs.field(default=False, init=False)
     stalled_since: float | None = attrs.field(default=None, init=False)
     resumed: Signal = attrs.field(factory=Signal, init=False)
 
@@ -56,7 +58,7 @@ class Room:
         """The writer goes on: tell who waits for room that there is some."""
         if self.stalled_since is not None:
             self.stalled_since = None
-            self.out_of_space = False
+            self.out_of_space = self.disk_is_full = False
             self.resumed.wake()
 
 
@@ -175,15 +177,18 @@ class LocalFiles:
                     await self._discard(self._next)  # or a start does: it holds nothing
                     self._next = None
                 if self._over_limit(size_bytes):
+                    self.room.disk_is_full = False
                     await self._wait_for_space(size_bytes)
                     continue
+                may_reuse = not self._spares and size_bytes == self.segment_bytes
                 try:
                     self._next = await self._create(size_bytes)
                 except OSError as exc:
                     if exc.errno not in NO_SPACE_ERRORS:
                         raise self.failure("make a file", exc) from exc
-                    await self._wait_for_space(size_bytes)
-            self.room.out_of_space = False
+                    self.room.disk_is_full = True
+                    await self._wait_for_space(size_bytes, may_reuse=may_reuse)
+            self.room.out_of_space = self.room.disk_is_full = False
 
     def _over_limit(self, size_bytes: int) -> bool:
         """Tell whether one more file is too much; not at a start, nor beside one in use, as nothing would get free."""
@@ -197,7 +202,8 @@ class LocalFiles:
     def _has_too_many(self) -> bool:
         return self.pending_count > self.waiting_max_count * 3 // 4  # this file and the next one come on top
 
-    async def _wait_for_space(self, size_bytes: int) -> None:
+    async def _wait_for_space(self, size_bytes: int, *, may_reuse: bool = False) -> None:
+        """Wait until some got free. What was in use is kept if it will do: others may take what is given up."""
         if not self.room.out_of_space:
             logger.warning(
                 "%s: produces wait until flushes have freed some",
@@ -210,7 +216,10 @@ class LocalFiles:
         if not self.can_delete() and not self._spares:
             with trio.move_on_after(NO_SPACE_RETRY_SECONDS):
                 await self._work.wait()
-        if not (await self._delete_released() and await self._delete_spares()):
+        released = await self._delete_released()
+        if may_reuse and self._spares:
+            return
+        if not (released and await self._delete_spares()):
             await trio.sleep(NO_SPACE_RETRY_SECONDS)
 
     async def _create(self, size_bytes: int) -> WalFile:
@@ -248,7 +257,10 @@ class LocalFiles:
 
     async def _discard(self, file: WalFile) -> bool:
         """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
-        if file.size_bytes != self.segment_bytes or len(self._spares) >= SPARES_MAX_COUNT or self.room.out_of_space:
+        spares_max_count = SPARES_MAX_COUNT
+        if self.room.out_of_space:
+            spares_max_count = 1 if self.room.disk_is_full else 0
+        if file.size_bytes != self.segment_bytes or len(self._spares) >= spares_max_count:
             return await self._delete(file.name)
         spare = f"{SPARE_PREFIX}{file.name}"
         try:

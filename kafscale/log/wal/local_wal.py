@@ -161,6 +161,11 @@ class Wal(LogJournal):
         return self._room.out_of_space and self._room.stalled_since is not None
 
     @property
+    def lacks_room(self) -> bool:
+        """Tell whether what is appended has to wait for others to free some of the disk, and not for flushes alone."""
+        return self._room.disk_is_full and self._room.stalled_since is not None
+
+    @property
     def is_crowded(self) -> bool:
         """Tell whether more should be flushed than is: the log nears its limit, or has very many entries."""
         return (
@@ -411,7 +416,7 @@ class Wal(LogJournal):
         if self._room.stalled_since is None:
             self._room.stall()
             logger.warning("no space to write to %s in %s: produces wait for some", file.name, self.disk.location)
-        self._room.out_of_space = True
+        self._room.out_of_space = self._room.disk_is_full = True
         self._put_off_rounds()
         self._tell_crowded()
         await trio.sleep(NO_SPACE_RETRY_SECONDS)

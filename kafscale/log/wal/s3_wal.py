@@ -135,6 +135,7 @@ class S3Wal(LogJournal):
     is_local: ClassVar[bool] = False
     is_last_word: ClassVar[bool] = False
     is_full: ClassVar[bool] = False
+    lacks_room: ClassVar[bool] = False
     tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
     on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     put_seconds: Histogram = attrs.field(factory=Histogram, init=False)

@@ -580,8 +580,10 @@ async def test_who_takes_over_a_part_reads_that_part_only(
     bucket = MemoryStore()
     seen = {broker_id: FaultyStore(bucket) for broker_id in (1, 3)}
     record = b"v" * 400_000
+    slow = FaultyStore(bucket)
+    slow.delay(On("put_if_absent", "*.wal"), 0.05)  # so that what comes during the first PUT shares an object
     async with crashing(Machine(seen[1], 1)) as a, crashing(Machine(seen[3], 3)) as c:
-        async with crashing(Machine(bucket, 2)) as b:
+        async with crashing(Machine(slow, 2)) as b:
             await create(a.broker, 12)
             await until(lambda: len(led_by(b.broker)) == 4)
             mine = led_by(b.broker)

@@ -30,7 +30,7 @@ import trio
 
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
-from kafscale.config import CoordinatorSettings, Durability, Settings
+from kafscale.config import CoordinatorSettings, Durability, Listener, Settings
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
@@ -148,7 +148,9 @@ class ClusterSimulation:
         for broker_id in range(1, rng.choice(self.extent.machine_counts) + 1):
             self.machines.append(
                 Machine(
-                    settings=attrs.evolve(self.settings, broker_id=broker_id),
+                    settings=attrs.evolve(
+                        self.settings, broker_id=broker_id, advertised_listeners=(_address(broker_id),)
+                    ),
                     bucket=self._bucket,
                     log=self.log,
                     random=Random(f"{self.seed} machine {broker_id}"),
@@ -418,3 +420,8 @@ def simulate_cluster(seed: int, *, is_short: bool = False) -> ClusterSimulation:
     simulation = ClusterSimulation(seed, is_short)
     run_seeded(seed, simulation.run)
     return simulation
+
+
+def _address(broker_id: int) -> Listener:
+    """Return where clients reach a broker: each has a machine of its own."""
+    return Listener("PLAINTEXT", f"10.0.0.{broker_id}", 9092)

@@ -102,6 +102,54 @@ async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(aut
     assert [entry.base_offset for entry in log.durable] == list(range(60))
 
 
+async def test_a_log_keeps_what_it_has_of_a_full_disk_of_which_others_take_all_that_gets_free(autojump_clock, nursery):
+    """Each file that a flush had freed was deleted to make room for the next one, and then there was none."""
+    log = Log(MemoryDisk())
+    await log.start(nursery)
+    for offset in range(20):
+        await log.append(offset).wait()
+    log.disk.free_bytes = -1 << 40
+    for offset in range(20, 120):
+        round = log.append(offset)
+        while not round.done:
+            await trio.sleep(0.5)
+            if log.wal.is_full:
+                oldest = log.wal.files.in_use[0]
+                log.wal.release(oldest, oldest.pending_count)
+    assert len(log.wal.files.in_use) >= 2
+    assert [entry.base_offset for entry in log.durable] == list(range(120))
+    assert (await replayed(log.disk.crash()))[-1] == 119
+
+
+async def test_a_file_that_can_not_be_used_again_on_a_full_disk_makes_room(autojump_clock, nursery, monkeypatch):
+    """As where a file system copies on write."""
+
+    async def refuse(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    log = Log(MemoryDisk(free_bytes=2 * SEGMENT_BYTES))
+    await log.start(nursery)
+    rounds = [log.append(offset) for offset in range(25)]
+    await trio.sleep(1)
+    assert log.wal.is_full
+    assert log.wal.lacks_room
+    monkeypatch.setattr(MemoryDisk, "_reuse", refuse)
+    log.wal.release(log.wal.files.in_use[0], log.wal.files.in_use[0].pending_count)
+    with trio.fail_after(5):
+        await rounds[-1].wait()
+    assert not log.wal.lacks_room
+
+
+async def test_a_log_at_its_limit_lacks_no_room_on_the_disk(autojump_clock, nursery):
+    log = Log(MemoryDisk(), max_bytes=2 * SEGMENT_BYTES)
+    await log.start(nursery)
+    for offset in range(25):
+        log.append(offset)
+    await trio.sleep(5)
+    assert log.wal.is_full
+    assert not log.wal.lacks_room
+
+
 async def test_a_file_that_there_is_no_room_to_delete_goes_later(autojump_clock, nursery):
     """It ended the log, and the broker: file systems that copy on write need room to delete something."""
     log = Log(MemoryDisk())
