@@ -25,12 +25,17 @@ R = TypeVar("R")
 _Place = tuple[int, type]  # a broker, and a kind of request
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Kept:
-    """A connection, and the incarnation that it leads to."""
+    """A connection, and the incarnation that it leads to.
+
+    `silent_since` is when the first was asked of what has not been answered since: also where nobody waits for it any
+    more, as whoever asked has been cancelled. Each of them may be, sooner than the connection is given up.
+    """
 
     incarnation: int
     line: Line
+    silent_since: float | None = None
 
 
 @attrs.define(eq=False, repr=False)
@@ -73,9 +78,14 @@ class BrokerCalls:
         kept, place = None, (broker_id, type(message))
         timeout_seconds = self.timeout_seconds if within_seconds is None else within_seconds
         try:
-            with trio.fail_after(timeout_seconds):
+            with trio.fail_after(timeout_seconds) as limit:
                 kept = await self._line_to(place)
-                return await kept.line.request(message, response_class)
+                if kept.silent_since is None:
+                    kept.silent_since = trio.current_time()
+                limit.deadline = min(limit.deadline, kept.silent_since + self.timeout_seconds)
+                reply = await kept.line.request(message, response_class)
+                kept.silent_since = None
+                return reply
         except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
             if kept is not None:
                 await self._drop(place, kept)

@@ -113,6 +113,21 @@ async def test_what_is_not_answered_in_time_ends_the_connection(autojump_clock: 
         assert len(here.lines) == 2
 
 
+async def test_a_connection_that_answers_nobody_ends_though_nobody_waits_so_long(autojump_clock: MockClock) -> None:
+    """Each produce gave up before the time was up, and the next one asked by the same connection, for ever."""
+    async with world() as here:
+        here.stuck = True
+        began = trio.current_time()
+        with trio.move_on_after(0.6 * TIMEOUT_SECONDS):
+            await here.ask()
+        with trio.move_on_after(0.6 * TIMEOUT_SECONDS), pytest.raises(BrokerUnavailable):
+            await here.ask()
+        assert trio.current_time() - began == pytest.approx(TIMEOUT_SECONDS)
+        assert here.lines[0].is_closed
+        here.stuck = False
+        assert await here.ask() == "asked"
+
+
 @pytest.mark.parametrize(
     ("incarnation", "state"), [(2, BrokerState.LIVE), (1, BrokerState.STOPPED), (1, BrokerState.AWAY)]
 )
