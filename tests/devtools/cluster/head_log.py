@@ -56,6 +56,11 @@ class HeadLog:
     brokers: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     _head: Head | None = attrs.field(default=None, init=False)
 
+    @property
+    def revision(self) -> int:
+        """Return that of the last version."""
+        return 0 if self._head is None else self._head.revision
+
     def put(self, key: str, data: bytes) -> None:
         """See an object that has just been put."""
         if key != self.key:

@@ -7,9 +7,9 @@ partition is followed by a reader, and a group commits offsets (`plain`). The me
 protocol, share the partitions, and have read all in the end. Other topics are written in transactions, whose
 coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head
 of the metadata is looked at as it is written (`head_log`), and so is what is deleted. In the end all is healed and
-every send must be answered, every transaction and what was superseded has ended, all brokers agree on who leads what
-and hold nothing for ever (`held`), and everything is read back, from the brokers and from the bucket, before and after
-a restart of all. A further topic is deleted and created anew (`topics`).
+every send must be answered, every transaction and what was superseded has ended, all brokers agree on who leads what,
+hold nothing for ever (`held`) and commit nothing any more, and everything is read back, from the brokers and from the
+bucket, before and after a restart of all. A further topic is deleted and created anew (`topics`).
 
 A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
 In some, brokers succeed each other while each of them is suspended in the middle of an upload (`weather`).
@@ -69,6 +69,7 @@ NOTICED_SESSIONS = 2
 BALANCED_SECONDS = 10.0  # of quiet, by which partitions are balanced, or soon will be
 TIDY_SECONDS = 60.0  # of quiet, by which nothing of deleted topics is left
 TIDY_MAX_COUNT = 10  # of these
+IDLE_SECONDS, IDLE_COMMITS_MAX_COUNT = 8.0, 5  # of quiet: one a second is a loop without an end
 LOOKS_COUNT, LOOK_SECONDS = 30, 1.0  # at what a broker holds, as a request has it for 20 s, and between two
 
 
@@ -266,6 +267,8 @@ class ClusterSimulation:
             await self._tidied_up()
         await self._agree(is_balanced=quiet_seconds >= BALANCED_SECONDS)
         await self._nothing_is_left()
+        if quiet_seconds >= BALANCED_SECONDS:
+            await self._nothing_goes_on()
         if self.extent.reads_often:
             await self._read_back("after everything was tidied up")
 
@@ -278,6 +281,13 @@ class ClusterSimulation:
                     break
                 await trio.sleep(LOOK_SECONDS)
             self.faults += (f"{machine.name}: {each}" for each in found)
+
+    async def _nothing_goes_on(self) -> None:
+        """See that brokers that have nothing to do commit nothing."""
+        before = self.head.revision
+        await trio.sleep(IDLE_SECONDS)
+        if self.head.revision > before + IDLE_COMMITS_MAX_COUNT:
+            self.faults.append(f"{self.head.revision - before} commits in {IDLE_SECONDS:g} s in which all was quiet")
 
     async def _tidied_up(self) -> None:
         for _ in range(TIDY_MAX_COUNT):
