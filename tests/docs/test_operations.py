@@ -55,6 +55,16 @@ async def test_every_metric_of_the_store_is_there_with_its_labels(monkeypatch: p
     assert set(re.findall(r"kafscale_store_[a-z_]+", PAGE)) <= named
 
 
+def test_what_a_broker_is_said_to_say_it_says() -> None:
+    heading = "| a broker says | it means | what to do |"
+    rows = PAGE.split(heading)[1].split("\n\n")[0].splitlines()[2:]
+    said = [row.split("`")[1] for row in rows]
+    paths = (Path(__file__).parents[2] / "kafscale").rglob("*.py")
+    source = "".join(re.sub(r'"\s+f?"', "", path.read_text()) for path in paths)  # strings that are one
+    assert len(said) > 10
+    assert not [each for each in said if each not in source]
+
+
 def test_every_class_of_work_has_a_row_and_the_numbers_are_those_of_the_code() -> None:
     for work_class in WorkClass:
         assert f"\n| `{work_class.value}` |" in PAGE
