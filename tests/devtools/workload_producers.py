@@ -69,7 +69,7 @@ class Maker:
     """Makes records that differ in all that a record has, and writes down that they are about to be sent.
 
     `keys_count` is how many keys a partition has, of which some are deleted; None for one of its own for each value.
-    `may_go`: they may be aborted, and then be removed by compaction.
+    `may_go`: they may be aborted, and then be removed by compaction. What is made with another `order` may come before.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Maker:
     padding_max_bytes: int = PADDING_MAX_BYTES
     keys_count: int | None = None
     may_go: bool = False
+    order: int = attrs.field(default=0, init=False)
     _number: int = attrs.field(default=0, init=False)
 
     def make(self, partition: int) -> tuple[list[Record], list[str]]:
@@ -93,7 +94,8 @@ class Maker:
         where = self.topic.partition_name(partition)
         for (value, shared), record in zip(keys.items(), records, strict=True):
             key = value if shared is None and self.may_go else shared
-            self.history.sent(self.name, where, value, key=key, content=content_of(record), may_go=self.may_go)
+            who = f"{self.name}/{self.order}" if self.order else self.name
+            self.history.sent(who, where, value, key=key, content=content_of(record), may_go=self.may_go)
         return records, list(keys)
 
     def _record(self, value: str, shared_key: str | None, padding_bytes: int) -> Record:
@@ -257,6 +259,7 @@ class PlainProducer:
         await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
 
     async def _use(self, connection: Connection) -> None:
+        self._maker.order += 1  # what was given up may be written yet, behind what is sent by this connection
         while not self.stopping.is_set():
             partitions = range(self.topic.partition_count) if self.partitions is None else self.partitions
             partition = partitions[self.random.randrange(len(partitions))]
