@@ -11,6 +11,7 @@ from kafscale.errors import KafkaError
 from kafscale.log.hand_over import release_partition
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, TRANSACTION_COORDINATOR_FENCED
 from kafscale.wire.records import ProducerStamp, Record
 from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
@@ -181,12 +182,12 @@ async def test_a_partition_that_has_left_is_refused(autojump_clock):
 
 
 async def test_what_the_disk_has_put_off_is_waited_for(autojump_clock):
-    disk = MemoryDisk()
-    async with memory_log(MemoryStore(), disk, topics=TOPICS, wal_segment_bytes=256 << 10) as log:
+    disk, store = MemoryDisk(), FaultyStore(MemoryStore())
+    async with memory_log(store, disk, topics=TOPICS, wal_segment_bytes=256 << 10) as log:
         internal = InternalLog(log.log)
+        store.hold(On("put*"))  # or the file of what is flushed would be used again
         disk.free_bytes = 0
         while not log.log.is_full:
-            await log.log.flusher.flush_all()
             appended = internal.append_group([state(log, bytes(100_000))], NOW_MS)
             await trio.sleep(1.0)
         assert appended is not None
