@@ -7,6 +7,7 @@ whoever waits then knows only that it may have had its effect.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, ProtocolError
 
 TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms of a broker, 30,000
+LEAST_SECONDS = 10.0  # for each request, however long those before it have had no answer
 
 R = TypeVar("R")
 _Place = tuple[int, type]  # a broker, and a kind of request
@@ -35,7 +37,7 @@ class _Kept:
 
     incarnation: int
     line: Line
-    silent_since: float | None = None
+    silent_since: float = math.inf
 
 
 @attrs.define(eq=False, repr=False)
@@ -80,11 +82,12 @@ class BrokerCalls:
         try:
             with trio.fail_after(timeout_seconds) as limit:
                 kept = await self._line_to(place)
-                if kept.silent_since is None:
-                    kept.silent_since = trio.current_time()
-                limit.deadline = min(limit.deadline, kept.silent_since + self.timeout_seconds)
+                now = trio.current_time()
+                kept.silent_since = min(kept.silent_since, now)
+                silent_until = max(kept.silent_since + self.timeout_seconds, now + LEAST_SECONDS)
+                limit.deadline = min(limit.deadline, silent_until)
                 reply = await kept.line.request(message, response_class)
-                kept.silent_since = None
+                kept.silent_since = math.inf
                 return reply
         except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
             if kept is not None:
@@ -101,7 +104,8 @@ class BrokerCalls:
             kept = self._kept.get(place)
             if record is None or self.connect is None:
                 raise BrokerUnavailable(f"broker {broker_id} can't be reached")
-            if kept is None or kept.incarnation != record.incarnation:
+            since = trio.current_time() - self.timeout_seconds
+            if kept is None or kept.incarnation != record.incarnation or kept.silent_since < since:
                 if kept is not None:
                     await self._drop(place, kept)
                 kept = self._kept[place] = _Kept(record.incarnation, await self.connect(broker_id, record))

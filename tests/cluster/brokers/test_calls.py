@@ -128,6 +128,24 @@ async def test_a_connection_that_answers_nobody_ends_though_nobody_waits_so_long
         assert await here.ask() == "asked"
 
 
+async def test_an_answer_that_nobody_has_waited_for_is_no_failure_of_what_is_asked_much_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        here.stuck = True
+        with trio.move_on_after(1.0):
+            await here.ask()
+        here.stuck = here.lines[0].stuck = False
+        await trio.sleep(TIMEOUT_SECONDS - 2.0)
+        assert await here.ask() == "asked"
+        here.lines[0].stuck = True
+        with trio.move_on_after(1.0):
+            await here.ask()
+        await trio.sleep(2 * TIMEOUT_SECONDS)
+        assert await here.ask() == "asked", "by a new connection"
+        assert [each.is_closed for each in here.lines] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("incarnation", "state"), [(2, BrokerState.LIVE), (1, BrokerState.STOPPED), (1, BrokerState.AWAY)]
 )
