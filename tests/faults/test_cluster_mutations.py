@@ -1,9 +1,9 @@
 """What a broker of several must not do, done on purpose: some seed of the simulation has to find it.
 
-As of the simulation in which words between brokers come late, one of the first four seeds finds each of those that any
-seed may find. Of those that storms find, seed 23 finds late segments; of those that short successions find, seed 668,
-the 11th, finds deletions without a look, and seed 1481 that nobody knows where epochs began, since the controller
-commits that for others.
+As of the simulation in which a broker with a full disk has others lead, seed 1 finds each of those that any seed may
+find. Of those that storms find, seed 98, the 13th, finds late segments; of those that short successions find, seed 875,
+the 13th, finds deletions without a look, and seed 410, the 8th, that nobody knows where epochs began, since the
+controller commits that for others.
 """
 
 from __future__ import annotations
