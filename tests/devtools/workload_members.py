@@ -172,6 +172,8 @@ class GroupMember:
         elif was_done(code, f"heartbeat of {self._member_id}"):
             self._is_full, self._told = False, has
             await self._take(connection, member, answer, began)
+        else:
+            self._is_full = True  # as Java's client: an answer that is lost may have told it what it is to have
 
     def _heartbeat(self, member: Membership, has: Assigned) -> ConsumerGroupHeartbeatRequest:
         is_full = self._is_full or not member.epoch
