@@ -219,9 +219,10 @@ class Controller:
             unreadable = ", ".join(self.state.unreadable)
             return f"{unreadable} can't be read here: a broker of a later version is to be the controller"
         own = self.state.brokers.get(self.broker_id)
-        others = (each for each, record in self.state.live().items() if record.may_lead and each != self.broker_id)
-        if own is not None and own.has_no_room and any(map(self.liveness.is_heard, others)):
-            return "its disk is full: another one is to be the controller"
+        if own is not None and own.has_no_room:
+            others = (each for each, record in self.state.live().items() if record.may_lead and each != self.broker_id)
+            if any(map(self.liveness.is_heard, others)):
+                return "its disk is full: another one is to be the controller"
         return ""
 
     async def _leave_to_others(self, why: str) -> None:

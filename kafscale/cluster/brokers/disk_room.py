@@ -23,7 +23,7 @@ import trio
 
 from kafscale.cluster.brokers.records import BrokerRecord, record_key
 from kafscale.cluster.brokers.state import ClusterState
-from kafscale.cluster.metadata.base import PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.concurrency.clocks import elapsed
 from kafscale.errors import KafkaError, StorageFull, StoreError
@@ -67,9 +67,9 @@ class DiskRoom:
         if has_room != self._has_room or elapsed() - self.looked_at() > AWAY_SECONDS:
             self._has_room, self._since = has_room, now
         if now - self._since >= (ROOM_SECONDS if has_room else FULL_SECONDS) and self._untold() is not None:
-            await self.state.follower.commit_planned(self._plan)
+            await self.state.commit(self._plan, lambda: map(record_key, self.state.brokers))
 
-    async def _plan(self, revision: int) -> Transaction | None:
+    def _plan(self) -> Transaction | None:
         """Have the record say whether there is room; it depends on what the others have whether it may."""
         record = self._untold()
         if record is None:
@@ -81,11 +81,7 @@ class DiskRoom:
         else:
             return None
         changed = attrs.evolve(record, has_no_room=not self._has_room)
-        return Transaction(
-            puts={record_key(self.broker_id): encode(changed)},
-            planned_from=PlannedFrom(revision=revision, keys=[*map(record_key, self.state.brokers)]),
-            essential=True,
-        )
+        return Transaction(puts={record_key(self.broker_id): encode(changed)})
 
     def _untold(self) -> BrokerRecord | None:
         """Return this broker's record if it says otherwise."""
