@@ -16,6 +16,8 @@ A member is one join: who joins again under the same id is another one. What a m
 told until it says that it has given it up, even if it dies: the broker may give that to others when the session is over
 that began with the last heartbeat that was answered, or when the time is up to give partitions up. A new broker gives
 everybody a whole session, from its start on, as it does not know of later heartbeats that the older one has answered.
+Of a member that joined again, as its first join was not answered, nothing is its own: the first one may arrive after
+the second, and then tells the broker, as it would Kafka, that the member has nothing.
 
 Times are seconds of the simulation. Lost and wrong offsets are found by `History`.
 """
@@ -51,10 +53,18 @@ class Membership:
     untold_until: float = attrs.field(default=math.inf, init=False)  # if one of these answers told it to give up
     fenced_at: float = attrs.field(default=math.inf, init=False)  # when it was told that it is none any more
     is_forgiven: bool = attrs.field(default=False, init=False)  # its epoch may be one that nobody knows of
+    joins_unanswered_count: int = attrs.field(default=0, init=False)
+
+    @property
+    def may_join_late(self) -> bool:
+        """Tell whether a join may arrive that it sent on an earlier connection: which says that it has nothing."""
+        return self.epoch > 0 and self.joins_unanswered_count > 0
 
     @property
     def safe_until(self) -> float:
         """Before this the broker must not give what the member has to others."""
+        if self.may_join_late:
+            return -math.inf
         return min(self.on_time_until, self.gives_up_until, self.untold_until) - CLOCK_SECONDS
 
 
@@ -80,6 +90,7 @@ class MembersSeen:
         """A heartbeat is about to be sent; returns when."""
         began = self.now()
         member.unanswered.append(began)
+        member.joins_unanswered_count += member.epoch == 0
         member.untold_until = member.unanswered[0] + self.rebalance_seconds
         return began
 
@@ -96,6 +107,7 @@ class MembersSeen:
         if member.lost and is_known:
             self._found("taken away unasked", member, f"{sorted(member.lost)}, and it is a member still")
             member.lost.clear()
+        member.joins_unanswered_count -= member.epoch == 0
         member.epoch, member.is_forgiven = epoch, False
         if member not in self._members:
             self._members.append(member)
@@ -128,8 +140,11 @@ class MembersSeen:
                 detail = f"{sorted(both)}, which {other.member_id} has until {other.safe_until:.3f} ({now:.3f} now)"
                 self._found("two owners", member, detail)
             other.has -= both
-            other.lost.update(dict.fromkeys(both, now))
-        self._members = [each for each in self._members if each.has or each.lost or now < each.safe_until]
+            if not other.may_join_late:
+                other.lost.update(dict.fromkeys(both, now))
+        self._members = [
+            each for each in self._members if each is member or each.has or each.lost or now < each.safe_until
+        ]
 
     def gave_up(self, member: Membership, partitions: Assigned) -> None:
         """A member does not use these any more, and is about to say so."""

@@ -221,3 +221,17 @@ def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_giv
     scene.beat(scene.one, 2, set())
     scene.refuse(scene.one, lost_count=1, may_be_late=True)
     assert scene.seen.problems == []
+
+
+def test_a_join_that_arrives_late_frees_what_the_same_member_was_given() -> None:
+    """Of seed 35880: the member had joined again, by another connection, and was told before what it is to have."""
+    scene = Scene()
+    scene.seen.left(scene.one)
+    third = scene.seen.joining("third")
+    scene.seen.sending(third)
+    scene.beat(third, 3, {0})
+    scene.beat(scene.other, 4, {0, 1})
+    scene.beat(third, 4)
+    assert scene.seen.problems == []
+    scene.beat(third, 4, {0})
+    assert list(kinds(scene.seen.problems)) == ["two owners"]  # of others nothing is forgiven
