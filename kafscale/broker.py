@@ -59,7 +59,7 @@ from kafscale.cluster.start.starting import start_leading
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener
 from kafscale.config import Settings
-from kafscale.errors import KafkaError, StartupError, StoreError
+from kafscale.errors import DamagedObject, KafkaError, NotFound, StartupError, StoreError
 from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log
@@ -228,6 +228,21 @@ class Broker:
         opened = services.topics.all()
         for topic in opened:
             log.open_topic(topic_spec(services, topic))
+        try:
+            await self._find(lead, log, disk)
+        except (NotFound, DamagedObject):
+            if lead.several is not None:
+                await lead.several.check_leads(list(log.partitions.values()))
+            raise
+        await self._decide(lead, log)
+        await services.producer_ids.begin(log.producer_ids())
+        return opened
+
+    async def _find(self, lead: Lead, log: Log, disk: Disk) -> None:
+        """Bring back what the bucket and the write-ahead log hold of what is open.
+
+        Others that lead it by now, as this start takes long, may delete what this one is about to read.
+        """
         await lead.end_earlier(log.partitions.keys())
         await log.restore(*([] if lead.several is None else [lead.several.begun]))
         if lead.several is None:
@@ -235,9 +250,6 @@ class Broker:
         else:
             await log.replay(lead.several.is_lost, lead.several.is_deleted)
         await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
-        await self._decide(lead, log)
-        await services.producer_ids.begin(log.producer_ids())
-        return opened
 
     async def _decide(self, lead: Lead, log: Log) -> None:
         """Tell all later brokers what this one has found. From then on any of it may be served.

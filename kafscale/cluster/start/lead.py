@@ -136,7 +136,21 @@ class Several:
                     nursery.start_soon(self._decide, partition)
 
     async def _decide(self, partition: Partition) -> None:
-        if not await decide_begin(self.writer, partition) and self.state.placement(*partition.partition_id) is not None:
+        if not await decide_begin(self.writer, partition):
+            self._check_leads(partition)
+
+    async def check_leads(self, partitions: Sequence[Partition]) -> None:
+        """Look whether this broker still leads those of these partitions that are not deleted.
+
+        Raises Fenced if another one leads any of them by now, StoreError, DamagedObject.
+        """
+        await self.controller.metadata.refresh()
+        for partition in partitions:
+            self._check_leads(partition)
+
+    def _check_leads(self, partition: Partition) -> None:
+        placement = self.state.placement(*partition.partition_id)
+        if placement is not None and placement.epoch != partition.leader_epoch:
             raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
 
     def disk_room(self, log_lacks_room: Callable[[], bool], looked_at: Callable[[], float]) -> DiskRoom:

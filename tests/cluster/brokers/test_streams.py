@@ -405,6 +405,40 @@ async def test_others_lead_what_a_broker_led_that_has_failed_with_all_that_it_ac
                 assert await values(running, index) == [*expected[index], b"more"]
 
 
+async def test_a_start_that_takes_so_long_that_others_have_done_its_work_says_so(autojump_clock: MockClock) -> None:
+    """Of seed 35647: it failed for an object of its stream that an heir had recovered, and deleted."""
+    one, two = machines(2)
+    async with crashing(one, flush_seconds=0.5) as a:
+        async with crashing(two) as b:
+            await create(a.broker, 2)
+            await until(lambda: len(led_by(b.broker)) == 1)
+            (index,) = led_by(b.broker)
+            await produce_all(b, index, [b"x"])
+        slow = FaultyStore(one.bucket)
+        gate = slow.hold(On("get", "*.wal"))
+        failures: list[BaseException] = []
+
+        async def start() -> None:
+            settings = memory_settings(several_brokers=True, broker_id=2, durability=Durability.S3_WAL)
+            try:
+                await Broker(settings).run_on(Machine(slow, 2).parts())
+            except* KafScaleError as failed:
+                failures.extend(failed.exceptions)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start)
+            await gate.wait_arrived()
+            await until(lambda: len(placements(a)[index].recover) == 1)
+            (stream,) = placements(a)[index].recover
+            await fail_over(a, 2, 1)
+            while (await streams(one.bucket))[stream]:
+                await trio.sleep(0.1)
+            gate.open()
+        (failure,) = failures
+        assert isinstance(failure, Fenced)
+        assert "was replaced while it started" in str(failure)
+
+
 async def damage_of(bucket: ObjectStore) -> list[str]:
     """What `kafscale verify` finds."""
     own_objects = OwnObjects(store=bucket, namespace="default")
