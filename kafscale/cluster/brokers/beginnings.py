@@ -170,8 +170,11 @@ def _decided(current: Placement, offset: int, recover: tuple[int, ...]) -> Place
 
 
 def _streams_of(partition: Partition, recover: Sequence[int]) -> tuple[int, ...]:
-    """Return which of these streams have what is in the tail; that of a broker alone is all epochs up to its number."""
+    """Return which of these streams have what is in the tail; that of a broker alone is all epochs up to its number.
+
+    What is in another one, of which it was said that nobody needs it, nobody else recovers any more.
+    """
     epochs = {batch.file.position.epoch for batch in partition.tail.batches if isinstance(batch.file, WalObject)}
     ascending = sorted(recover)
-    needed = {ascending[bisect_left(ascending, epoch)] for epoch in epochs}
+    needed = {number for epoch in epochs for number in ascending[bisect_left(ascending, epoch) :][:1]}
     return tuple(number for number in recover if number in needed)

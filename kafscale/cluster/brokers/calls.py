@@ -78,9 +78,9 @@ class BrokerCalls:
         Raises BrokerUnavailable: it may have had its effect, or not. KafkaError UNSUPPORTED_VERSION, ProtocolError.
         """
         kept, place = None, (broker_id, type(message))
-        timeout_seconds = self.timeout_seconds if within_seconds is None else within_seconds
+        began = trio.current_time()
         try:
-            with trio.fail_after(timeout_seconds) as limit:
+            with trio.fail_after(self.timeout_seconds if within_seconds is None else within_seconds) as limit:
                 kept = await self._line_to(place)
                 now = trio.current_time()
                 kept.silent_since = min(kept.silent_since, now)
@@ -93,7 +93,8 @@ class BrokerCalls:
             if kept is not None:
                 await self._drop(place, kept)
             if isinstance(exc, trio.TooSlowError):
-                raise BrokerUnavailable(f"no answer from broker {broker_id} in {timeout_seconds:g} s") from exc
+                waited_seconds = trio.current_time() - began
+                raise BrokerUnavailable(f"no answer from broker {broker_id} in {waited_seconds:.3g} s") from exc
             raise
 
     async def _line_to(self, place: _Place) -> _Kept:

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.beginnings import TOLD_SECONDS, Beginnings
+from kafscale.cluster.brokers.beginnings import TOLD_SECONDS, Beginnings, decide_begin
 from kafscale.cluster.brokers.calls import BrokerCalls
 from kafscale.cluster.brokers.heartbeats import heartbeat
 from kafscale.cluster.brokers.placements import PlacementWriter, WantedChange
@@ -34,7 +34,7 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.errors import BrokerUnavailable
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, encode_head, head_key
-from kafscale.formats.wal_objects import WalPosition
+from kafscale.formats.wal_objects import ObjectHeader, WalPosition, wal_object
 from kafscale.log.partition.partition import Partition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
@@ -118,15 +118,17 @@ async def members_of(count: int, bucket: FaultyStore | None = None) -> AsyncIter
         nursery.cancel_scope.cancel()
 
 
-def found(index: int, next_offset: int = 105, epoch: int = EPOCH) -> Partition:
-    """Return a partition that ends there, with nothing in its tail."""
+def found(index: int, next_offset: int = 105, epoch: int = EPOCH, tail: Sequence[int] = ()) -> Partition:
+    """Return a partition that ends there, with a batch of each of these streams in its tail."""
+    header = ObjectHeader(salt=0, epoch=0, entry_count=1, number=1, durable_number=0, sequence=1, body_bytes=100)
+    batches = [SimpleNamespace(file=wal_object(f"{number}.wal", number, header)) for number in tail]
     partition = SimpleNamespace(
         topic_id=TOPIC_ID,
         index=index,
         partition_id=(TOPIC_ID, index),
         leader_epoch=epoch,
         next_offset=next_offset,
-        tail=SimpleNamespace(batches=()),
+        tail=SimpleNamespace(batches=batches),
     )
     return cast(Partition, partition)
 
@@ -180,6 +182,15 @@ async def test_those_of_one_broker_are_told_together(autojump_clock: MockClock) 
                 nursery.start_soon(members[2].commit, found(index))
         assert [len(each.begun) for each in requests] == [3]
         assert all(placement(members[2], index).is_decided_at(105) for index in (2, 3, 4))
+
+
+async def test_it_is_found_anew_what_of_a_tail_nobody_is_to_recover_any_more(autojump_clock: MockClock) -> None:
+    """A word that was given up came late, and a segment behind it was damaged by then: IndexError."""
+    async with members_of(2) as members:
+        await members[CONTROLLER_ID].take(told(2, recover=STREAMS[:1]))
+        await members[2].metadata.refresh()
+        assert await decide_begin(members[2].writer, found(2, tail=STREAMS))
+        assert placement(members[2], 2) == Placement(2, EPOCH, EPOCH, 105, recover=STREAMS[:1])
 
 
 async def test_what_many_brokers_have_flushed_takes_a_few_commits(autojump_clock: MockClock) -> None:
