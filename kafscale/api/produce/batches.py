@@ -128,17 +128,18 @@ def begin_batch(
     return batch
 
 
-def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False) -> bool:
+def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False, is_early: bool = False) -> bool:
     """Append a checked batch, or find that it repeats an earlier one: either way its offset is known then.
 
     False if it has no memory yet, and the pool has none: then nothing has happened. Raises KafkaError if it is refused.
-    `is_enrolled` says that the coordinator has made this partition part of the producer's transaction.
+    `is_enrolled` says that the coordinator has made this partition part of the producer's transaction, `is_early` that
+    the batch was so when its request came (`ProducerStates.is_early`).
     """
     partition, header = batch.partition, batch.header
     try:
         if partition.closed:
             raise KafkaError(partition.closed_error)
-        earlier = partition.producers.check(header) if header.producer_id >= 0 else None
+        earlier = partition.producers.check(header, is_early=is_early) if header.producer_id >= 0 else None
         if earlier is None and (header.attributes & TRANSACTIONAL or partition.transactions.open):
             partition.transactions.check_data(header, is_enrolled=is_enrolled)
     except KafkaError:

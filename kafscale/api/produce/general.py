@@ -51,10 +51,11 @@ FATAL_TO_PRODUCERS = frozenset(  # what ends a producer, or its transaction
 
 @attrs.frozen(eq=False, repr=False)
 class _Candidate:
-    """A batch, and where the answer to it goes."""
+    """A batch, and where the answer to it goes; `is_early` as it was when it came (`ProducerStates.is_early`)."""
 
     batch: Batch
     response: PartitionProduceResponse
+    is_early: bool
 
 
 @attrs.define(eq=False, repr=False)
@@ -114,7 +115,7 @@ class PendingProduce:
         if self.transaction is not None:
             self.transaction.check(batch)
         self.left_units = batch.left_units
-        candidate = _Candidate(batch, response)
+        candidate = _Candidate(batch, response, partition.producers.is_early(batch.header))
         self.candidates.append(candidate)
         if not batch.is_checked:
             self.unchecked.append(candidate)
@@ -189,7 +190,7 @@ class PendingProduce:
         now_ms = time.time_ns() // 1_000_000
         for candidate in self.candidates:
             refuse(candidate.response, exc)
-            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms)
+            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms, is_early=candidate.is_early)
         self.abandon()
 
     def abandon(self) -> None:
@@ -209,7 +210,7 @@ class PendingProduce:
             batch, response = candidate.batch, candidate.response
             response.log_start_offset = batch.partition.log_start_offset
             try:
-                appended = append_batch(batch, now_ms, is_enrolled=True)
+                appended = append_batch(batch, now_ms, is_enrolled=True, is_early=candidate.is_early)
             except KafkaError as exc:
                 self._refuse_placed(response, exc)
                 continue
@@ -233,7 +234,7 @@ class PendingProduce:
                 enrolled.append(candidate)
                 continue
             self._refuse_placed(candidate.response, refusal)
-            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms)
+            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms, is_early=candidate.is_early)
             candidate.batch.give_back()
         self.candidates = enrolled
 

@@ -71,7 +71,8 @@ class ProducerStates:
 
     A partition that has just been opened was refused to its clients a moment ago, and they have several batches under
     way: were the third the first to come, and taken for the beginning of a producer that is not known, then the two
-    before it would come behind it. So until `opening_until` such a producer begins with its sequence 0, or later.
+    before it would come behind it. So until `opening_until` such a producer begins with its sequence 0, or later. And
+    what comes until then stays `is_early`, however long its request waits for something.
     """
 
     budget: ProducerBudget = attrs.field(factory=ProducerBudget)
@@ -81,7 +82,11 @@ class ProducerStates:
     kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
     _former: dict[int, list[_Former]] = attrs.field(factory=dict, init=False)  # by id, oldest first
 
-    def check(self, header: BatchHeader) -> ProducedBatch | None:
+    def is_early(self, header: BatchHeader) -> bool:
+        """Tell whether this batch may have come before another one of its producer that was refused."""
+        return bool(header.base_sequence) and header.producer_id not in self.producers and self._is_opening()
+
+    def check(self, header: BatchHeader, *, is_early: bool = False) -> ProducedBatch | None:
         """Check whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap),
@@ -96,7 +101,7 @@ class ProducerStates:
                     INVALID_PRODUCER_ID_MAPPING,
                     f"producer id {header.producer_id} was never given out here: the client needs a new producer",
                 )
-            if header.base_sequence and self._is_opening():
+            if is_early or self.is_early(header):
                 raise KafkaError(NOT_LEADER_OR_FOLLOWER, "what was sent before this may have been refused: try again")
             return None
         sequence = header.base_sequence
@@ -197,10 +202,10 @@ class ProducerStates:
         while len(batches) > REMEMBERED_BATCH_COUNT and batches[1].last_offset < durable_before:
             del batches[0]
 
-    def refuse(self, header: BatchHeader, now_ms: int) -> None:
+    def refuse(self, header: BatchHeader, now_ms: int, *, is_early: bool = False) -> None:
         """A batch is refused before it is checked, and its producer will send it again: what comes behind it waits."""
         producer_id = header.producer_id
-        if header.base_sequence and self._is_opening():
+        if is_early or self.is_early(header):
             return  # those before it may have been refused, too, before the partition was opened
         if header.has_producer_id and producer_id not in self.producers and self.budget.was_allocated(producer_id):
             self._make_room(now_ms)

@@ -17,6 +17,7 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
 from kafscale.errors import KafkaError
+from kafscale.log.log import OPENING_SECONDS
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import coalesce
 from kafscale.testing.disk import MemoryDisk
@@ -492,6 +493,30 @@ async def test_a_batch_behind_one_that_found_no_room_in_time_does_not_take_its_p
         for sequence, value in enumerate((b"a", b"b")):
             again = build_batch(records(value), producer=ProducerStamp(7, 0, sequence))
             assert (await fixture.send(produce(again))).base_offset == sequence
+
+
+@pytest.mark.parametrize("finds_room", [True, False])
+async def test_a_second_batch_that_comes_as_a_partition_is_opened_is_not_the_first_however_long_it_waits(
+    autojump_clock: trio.testing.MockClock, finds_room: bool
+) -> None:
+    """Of seed 38937: the first was refused a moment before the partition was opened, and refused for ever behind it."""
+    async with broker() as fixture:
+        pool = fixture.running.broker.services.log.pool
+        held = await pool.acquire(pool.size_bytes)
+        first, second = [
+            produce(build_batch(records(value), producer=ProducerStamp(7, 0, sequence)))
+            for sequence, value in enumerate((b"a", b"b"))
+        ]
+        waiting = await fixture.client.send(second, ProduceResponse)
+        await trio.sleep(2 * OPENING_SECONDS)
+        if finds_room:
+            held.release()
+        refused = (await waiting.wait()).responses[0].partition_responses[0]
+        expected = error_codes.NOT_LEADER_OR_FOLLOWER if finds_room else error_codes.KAFKA_STORAGE_ERROR
+        assert refused.error_code == expected
+        if not finds_room:
+            held.release()
+        assert [(await fixture.send(each)).base_offset for each in (first, second)] == [0, 1]
 
 
 async def test_under_segment_durability_the_reply_comes_with_the_objects(
