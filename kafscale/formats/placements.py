@@ -18,6 +18,7 @@ listing, and believes the listing if the partition is decided: whoever leads it 
 from __future__ import annotations
 
 import json
+import re
 
 import attrs
 
@@ -26,6 +27,7 @@ from kafscale.formats.segment import EpochStart
 
 ASSIGNMENTS = "assignments/"
 ROW_COUNT = 100  # partitions in one entry: 100,000 partitions are 1,000 entries, and a move writes 2 KB
+_ROW_KEY = re.compile(f"{ASSIGNMENTS}([0-9a-f]{{32}})/([0-9]+)")
 
 
 @attrs.frozen
@@ -62,10 +64,10 @@ def row_key(topic_id: bytes, index: int) -> str:
     return f"{topic_rows_prefix(topic_id)}{index // ROW_COUNT:05d}"
 
 
-def parse_row_key(key: str) -> tuple[bytes, int]:
-    """Return the topic's id, and the index of the first partition of the row."""
-    _, topic_id, hundred = key.split("/")
-    return bytes.fromhex(topic_id), int(hundred) * ROW_COUNT
+def parse_row_key(key: str) -> tuple[bytes, int] | None:
+    """Return the topic's id, and the index of the first partition of the row; None for any other key."""
+    found = _ROW_KEY.fullmatch(key)
+    return None if found is None else (bytes.fromhex(found[1]), int(found[2]) * ROW_COUNT)
 
 
 def decode_beginnings(value: Buffer) -> list[Beginning]:

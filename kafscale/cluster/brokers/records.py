@@ -11,6 +11,7 @@ high half of the producer ids that it hands out, as the epoch of a claim is for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
@@ -32,6 +33,7 @@ NOBODY = -1
 UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
 
 _RECORD = "/record"
+_RECORD_KEY = re.compile(f"{BROKERS}([0-9]+){_RECORD}")
 
 
 class BrokerState(Enum):
@@ -187,8 +189,9 @@ def record_key(broker_id: int) -> str:
 
 
 def parse_record_key(key: str) -> int | None:
-    """Return the broker's id, or None for another entry about a broker."""
-    return int(key[len(BROKERS) : -len(_RECORD)]) if key.endswith(_RECORD) else None
+    """Return the broker's id, or None for any other key."""
+    found = _RECORD_KEY.fullmatch(key)
+    return None if found is None else int(found[1])
 
 
 def encode_row(placements: Sequence[Placement]) -> bytes:

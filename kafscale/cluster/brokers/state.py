@@ -151,16 +151,18 @@ class ClusterState:
     def _apply(self, change: Change) -> None:
         topics: dict[bytes, None] = {}  # as a set, in order
         for key in change.deletes:
-            if key.startswith(ASSIGNMENTS):
-                topics[self._remove_row(key)] = None
-            elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
+            if (row_id := parse_row_key(key)) is not None:
+                topics[row_id[0]] = None
+                self._remove_row(*row_id)
+            elif (broker_id := parse_record_key(key)) is not None:
                 self.brokers.pop(broker_id, None)
         read = self.follower.read
         for key, value in change.puts.items():
-            if key.startswith(ASSIGNMENTS):
+            if (row_id := parse_row_key(key)) is not None:
                 if (row := read(key, value, decode_row)) is not None:
-                    topics[self._put_row(key, row)] = None
-            elif key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
+                    topics[row_id[0]] = None
+                    self._put_row(*row_id, row)
+            elif (broker_id := parse_record_key(key)) is not None:
                 if (record := read(key, value, partial(decode, BrokerRecord))) is not None:
                     self.brokers[broker_id] = record
             elif key == CONTROLLER_KEY:
@@ -171,8 +173,7 @@ class ClusterState:
         for tell in tuple(self.listeners):
             tell(topics.keys())
 
-    def _put_row(self, key: str, row: Sequence[Placement]) -> bytes:
-        topic_id, first = parse_row_key(key)
+    def _put_row(self, topic_id: bytes, first: int, row: Sequence[Placement]) -> None:
         placements = self.placements.setdefault(topic_id, [])
         placements[first : first + ROW_COUNT] = row
         for index, placement in enumerate(row, start=first):
@@ -181,17 +182,14 @@ class ClusterState:
                     partitions.add((topic_id, index))
                 else:
                     partitions.discard((topic_id, index))
-        return topic_id
 
-    def _remove_row(self, key: str) -> bytes:
-        topic_id, first = parse_row_key(key)
+    def _remove_row(self, topic_id: bytes, first: int) -> None:
         placements = self.placements.get(topic_id, [])
         for partitions in (self.recovering, self.moving):
             partitions.difference_update((topic_id, index) for index in range(first, len(placements)))
         del placements[first:]  # rows go with their topic, all of them
         if not placements:
             self.placements.pop(topic_id, None)
-        return topic_id
 
     def _keys(self) -> Iterator[str]:
         yield from map(record_key, self.brokers)

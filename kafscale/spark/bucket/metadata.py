@@ -259,9 +259,8 @@ def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
             elif kind == "log-start-offsets":
                 hex_id, _, partition = rest.partition("/")
                 log_start_offsets[bytes.fromhex(hex_id)][int(partition)] = int(json.loads(value))
-            elif name.startswith(ASSIGNMENTS):
-                row_id, first = parse_row_key(name)
-                rows[row_id][first] = value
+            elif (row_id := parse_row_key(name)) is not None:
+                rows[row_id[0]][row_id[1]] = value
     except (ValueError, KeyError, TypeError) as exc:
         raise DamagedObject(f"{key}: the metadata holds a value that is none of a topic: {exc!r}") from exc
     return Metadata(topics=topics, deletions=deletions, rows=rows)

@@ -16,7 +16,6 @@ import attrs
 
 from kafscale.cluster.brokers.leading import begun
 from kafscale.cluster.brokers.records import (
-    BROKERS,
     BrokerRecord,
     BrokerState,
     Placement,
@@ -109,7 +108,7 @@ class HeadLog:
         for prefix in transaction.delete_prefixes:
             self._delete(lambda known, prefix=prefix: known.startswith(prefix))  # type: ignore[misc]
         for key, value in transaction.puts.items():
-            if key.startswith(BROKERS) and (broker_id := parse_record_key(key)) is not None:
+            if (broker_id := parse_record_key(key)) is not None:
                 record, known = decode(BrokerRecord, value), self.brokers.get(broker_id)
                 if known is not None and known.incarnation > record.incarnation:
                     self.faults.append(
@@ -117,8 +116,8 @@ class HeadLog:
                     )
                 self.brokers[broker_id] = record
         for key, value in transaction.puts.items():
-            if key.startswith(ASSIGNMENTS):
-                self._put_row(key, value)
+            if (row_id := parse_row_key(key)) is not None:
+                self._put_row(*row_id, value)
 
     def _delete(self, is_meant: Callable[[str], bool]) -> None:
         for partition_id in [each for each in self.placements if is_meant(_row_key(each))]:
@@ -126,8 +125,7 @@ class HeadLog:
         for broker_id in [each for each in self.brokers if is_meant(record_key(each))]:
             del self.brokers[broker_id]
 
-    def _put_row(self, key: str, value: bytes) -> None:
-        topic_id, first = parse_row_key(key)
+    def _put_row(self, topic_id: bytes, first: int, value: bytes) -> None:
         for index, after in enumerate(decode_row(value), start=first):
             before = self.placements.get((topic_id, index))
             self.placements[topic_id, index] = after
