@@ -23,7 +23,7 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.api.topics.replica_assignments import check_brokers
+from kafscale.api.topics.replica_assignments import check_brokers, know_brokers
 from kafscale.cluster.mover import Mover
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import distinct_partitions, in_turns
@@ -68,6 +68,7 @@ async def handle(
         ((topic.name, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition_index
     )
     await know_topics(services, asked)
+    await know_brokers(services, (each.replicas or () for wanted in asked.values() for each in wanted.values()))
     refusals: dict[tuple[str, int], KafkaError] = {}
     moved = {name: _Moved.of(services.mover, services.topics.get(name)) async for name in in_turns(asked)}
     wanted = [(name, each) for name, partitions in asked.items() for each in partitions.values()]

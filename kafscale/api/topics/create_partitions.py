@@ -17,7 +17,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment, lead_as_assigned
+from kafscale.api.topics.replica_assignments import check_assignment, know_brokers, lead_as_assigned
 from kafscale.cluster.topics.topics import MorePartitions, Outcome, Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
@@ -34,6 +34,7 @@ async def handle(services: Services, call: Call, request: CreatePartitionsReques
     charges = services.quotas.charges(call, strict_since=3)
     charge = None if charges is None else charges.charge
     await know_topics(services, (topic.name for topic in request.topics))
+    await know_brokers(services, (each.broker_ids for topic in request.topics for each in topic.assignments or ()))
     add = partial(services.topics.create_partitions, validate_only=request.validate_only, charge=charge)
     outcomes = await outcomes_by_name(request.topics, partial(_more_partitions, services), add)
     if not request.validate_only:

@@ -19,7 +19,7 @@ from functools import partial
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment, lead_as_assigned
+from kafscale.api.topics.replica_assignments import check_assignment, know_brokers, lead_as_assigned
 from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.topics.topics import DEFAULT, NewTopic, Outcome, Topic
 from kafscale.errors import KafkaError
@@ -49,6 +49,7 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
             services.access.check(call, CREATE_TOPIC, topic.name)
         return _new_topic(services, topic)
 
+    await know_brokers(services, (each.broker_ids for topic in request.topics for each in topic.assignments))
     charges = services.quotas.charges(call, strict_since=6)
     charge = None if charges is None else charges.charge
     create = partial(services.topics.create, validate_only=request.validate_only, charge=charge)

@@ -6,17 +6,29 @@ Of the replicas of a partition the first is the broker that is to lead it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import trio
 
 from kafscale.api.handling.services import Services
 from kafscale.cluster.mover import Mover
 from kafscale.cluster.topics.topics import Topic
+from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 
 logger = logging.getLogger(__name__)
+
+
+async def know_brokers(services: Services, assignments: Iterable[Sequence[int]]) -> None:
+    """Catch up with the other brokers if one is among these that is not known here: it may have joined a moment ago."""
+    known = {node.node_id for node in services.assignment.brokers()}
+    turns = Turns()
+    for broker_ids in assignments:
+        await turns.step()
+        if not known.issuperset(broker_ids):
+            await services.catch_up()
+            return
 
 
 async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Which APIs know a topic that another broker has just created, though its broker has not heard of it yet."""
+"""Which APIs know a topic that another broker has just created, or one that has joined, as soon as they are asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from kafscale.api.cluster import describe_topic_partitions, metadata
 from kafscale.api.configs import alter_configs, describe_configs, incremental_alter_configs
 from kafscale.api.groups import offset_commit
 from kafscale.api.handling.calls import Api
-from kafscale.api.topics import alter_partition_reassignments, create_partitions, delete_topics, elect_leaders
+from kafscale.api.topics import (
+    alter_partition_reassignments,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    elect_leaders,
+)
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.node import Node
@@ -28,7 +34,12 @@ from kafscale.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from kafscale.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kafscale.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kafscale.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kafscale.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kafscale.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
@@ -39,7 +50,7 @@ from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.devtools.assignments import TwoBrokers
+from tests.devtools.assignments import OTHER_ID, TwoBrokers
 from tests.devtools.group_log import MemoryOffsetsLog
 from tests.devtools.handlers import LOCAL_LOG, ask, some_services
 from tests.devtools.late_metadata import LateMetadataStore, compete
@@ -234,3 +245,66 @@ async def test_a_topic_that_another_broker_has_just_made_was_created_once_more(l
     await compete(late.store, one)
     assert answers[0].topics[0].topic_id == late.topic_ids[NEW]
     assert late.store.committed_revision == revision
+
+
+LED_BY_ANOTHER = [
+    (
+        create_topics.API,
+        CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name="more",
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[OTHER_ID])],
+                )
+            ],
+            timeout_ms=1,
+            validate_only=True,
+        ),
+        lambda answer: answer.topics[0].error_message,
+    ),
+    (
+        create_partitions.API,
+        CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(
+                    name=KNOWN, count=2, assignments=[CreatePartitionsAssignment(broker_ids=[OTHER_ID])]
+                )
+            ],
+            timeout_ms=1,
+            validate_only=True,
+        ),
+        lambda answer: answer.results[0].error_message,
+    ),
+    (
+        alter_partition_reassignments.API,
+        AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name=KNOWN, partitions=[ReassignablePartition(partition_index=0, replicas=[OTHER_ID])]
+                )
+            ]
+        ),
+        lambda answer: answer.responses[0].partitions[0].error_message,
+    ),
+]
+
+
+@pytest.mark.parametrize(("api", "request_", "message"), LED_BY_ANOTHER, ids=lambda each: getattr(each, "name", ""))
+async def test_a_broker_that_has_joined_a_moment_ago_may_be_assigned_to(
+    late: Late, api: Api, request_: object, message: Callable[[Any], str | None]
+) -> None:
+    """It was no such broker until its record had been heard of, some tenths of a second later."""
+    late.services.assignment.other_is_up = False
+
+    async def catch_up() -> None:
+        late.caught_up_count += 1
+        late.services.assignment.other_is_up = late.caught_up_count == 2
+
+    late.services.catch_up = catch_up
+    for is_known in (False, True):
+        answer = await ask(api, late.services, request_)
+        assert ("no such broker is registered" in (message(answer) or "")) is not is_known
+    await ask(api, late.services, request_)
+    assert late.caught_up_count == 2  # whom it knows costs no look
