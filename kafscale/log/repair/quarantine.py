@@ -85,18 +85,25 @@ class Examiner:
         `previous` is the segment before it, from whose producers and leader epochs those of a new footer follow.
         Raises NotFound, StoreError; StoreUnavailable if it seems to be damaged in another way each time.
         """
-        before: Quarantined | None = None
+        before: object = None
         for _ in range(LOOKS_MAX_COUNT):
-            found = await self._look(key, damage, previous)
-            if found == before or isinstance(found, Footer):
+            checked = await check_segment(self.store, key)
+            if checked.gone:
+                raise NotFound(key.key)
+            found = await self._footer(checked, damage, previous)
+            if isinstance(found, Footer):
                 return found
-            before = found
+            seen = found, checked.damage
+            if seen == before and checked.damage:  # otherwise it was whole a moment before its footer was not
+                return found
+            before = seen
         raise StoreUnavailable(f"{key.key} comes damaged in another way each time that it is read") from damage
 
-    async def _look(self, key: SegmentKey, damage: DamagedObject, previous: SegmentKey | None) -> Footer | Quarantined:
-        checked = await check_segment(self.store, key)
-        if checked.gone:
-            raise NotFound(key.key)
+    async def _footer(
+        self, checked: CheckedSegment, damage: DamagedObject, previous: SegmentKey | None
+    ) -> Footer | Quarantined:
+        """Rebuild what can be, and read the footer."""
+        key = checked.key
         if any(finding.can_repair for finding in checked.findings):
             await Repairer(self.store).repair_segment(checked, previous)
         try:

@@ -554,6 +554,22 @@ async def test_a_sound_segment_that_comes_damaged_twice_in_a_row_is_not_passed_o
         await expect(log, range(12))
 
 
+async def test_a_sound_segment_is_not_passed_over_for_a_footer_that_comes_damaged_behind_each_look(
+    autojump_clock,
+) -> None:
+    """Of seed 64751: both looks had found it whole, and could not read its footer then."""
+    store = FaultyStore(await written())
+    async with memory_log(store, MemoryDisk(), leader_epoch=2) as log:
+        (first, *_) = log.partition().manifest.segments
+        log.log.reader.footers.forget(first)
+        cuts = [store.truncate(On("get_tail", "*.kfs", skip=skipped, times=1)) for skipped in (0, 1, 2)]
+        with suppress(DamagedObject, StoreUnavailable):
+            await log.read(log.partition(), 0)
+        assert [cut.met_count for cut in cuts] == [1, 1, 1]
+        assert first in log.partition().manifest.segments
+        await expect(log, range(12))
+
+
 async def test_a_sound_segment_that_comes_damaged_is_not_written_again(autojump_clock) -> None:
     """Where its `.index` came damaged too, a footer was made that knew less; and the `.index` was left as it was."""
     store = FaultyStore(await written())
