@@ -179,6 +179,9 @@ class Machine:
             await self._crash()
 
     async def _suspend_for_a_while(self, life: SimulatedBroker) -> None:
+        if life.has_crashed:  # at a point, a moment ago: nobody would let go on what it still has to do
+            await trio.lowlevel.checkpoint()
+            return
         self.log.note(f"{life.name} is suspended")
         life.process.suspend()
         self._lines[life].abandon()
