@@ -27,7 +27,6 @@ from trio._core import _run as _trio_run
 
 from kafscale.concurrency import clocks
 from tests.devtools.processes import clock_skew_ns
-from tests.devtools.quick_trio import quickened
 from tests.devtools.replaced import replaced
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
         _run_without_instruments()
         return await async_fn(*args)
 
-    with quickened(clock), _determined(seed, clock), replaced(clocks, "_asleep_seconds", lambda: 0.0):
+    with _determined(seed, clock), replaced(clocks, "_asleep_seconds", lambda: 0.0):
         return trio.run(run, clock=clock)
 
 
