@@ -122,5 +122,5 @@ def test_each_record_is_there_once_and_in_order_whenever_connections_break(durab
 
 
 def test_without_a_check_of_sequences_this_would_be_seen(monkeypatch):
-    monkeypatch.setattr(ProducerStates, "check", lambda self, header: None)
+    monkeypatch.setattr(ProducerStates, "check", lambda self, header, is_early: None)
     assert Kind.DUPLICATE in {anomaly.kind for anomaly in run(1, Durability.WAL).history.anomalies()}
