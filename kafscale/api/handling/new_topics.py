@@ -15,9 +15,16 @@ from kafscale.concurrency.turns import Turns
 
 async def know_topics(services: Services, names: Iterable[str] = (), topic_ids: Iterable[bytes] = ()) -> None:
     """Catch up with the other brokers if there is a topic among these, by name or id, that is not known here."""
-    topics, turns = services.topics, Turns()
-    for found in chain((topics.get(each) for each in names), (topics.by_id(each) for each in topic_ids)):
+    topics = services.topics
+    found = chain((topics.get(each) for each in names), (topics.by_id(each) for each in topic_ids))
+    await catch_up_if_any(services, (each is None for each in found))
+
+
+async def catch_up_if_any(services: Services, unknown: Iterable[bool]) -> None:
+    """Catch up with the other brokers if there is something among these that is not known here."""
+    turns = Turns()
+    for each in unknown:
         await turns.step()
-        if found is None:
+        if each:
             await services.catch_up()
             return

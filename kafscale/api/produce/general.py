@@ -57,6 +57,10 @@ class _Candidate:
     response: PartitionProduceResponse
     is_early: bool
 
+    def note_refused(self, now_ms: int) -> None:
+        """It is refused before it is checked: what comes behind it waits until its producer sends it again."""
+        self.batch.partition.producers.refuse(self.batch.header, now_ms, is_early=self.is_early)
+
 
 @attrs.define(eq=False, repr=False)
 class PendingProduce:
@@ -190,7 +194,7 @@ class PendingProduce:
         now_ms = time.time_ns() // 1_000_000
         for candidate in self.candidates:
             refuse(candidate.response, exc)
-            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms, is_early=candidate.is_early)
+            candidate.note_refused(now_ms)
         self.abandon()
 
     def abandon(self) -> None:
@@ -234,7 +238,7 @@ class PendingProduce:
                 enrolled.append(candidate)
                 continue
             self._refuse_placed(candidate.response, refusal)
-            candidate.batch.partition.producers.refuse(candidate.batch.header, now_ms, is_early=candidate.is_early)
+            candidate.note_refused(now_ms)
             candidate.batch.give_back()
         self.candidates = enrolled
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import trio
 
+from kafscale.api.handling.new_topics import catch_up_if_any
 from kafscale.api.handling.services import Services
 from kafscale.cluster.mover import Mover
 from kafscale.cluster.topics.topics import Topic
-from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 
@@ -23,12 +23,7 @@ logger = logging.getLogger(__name__)
 async def know_brokers(services: Services, assignments: Iterable[Sequence[int]]) -> None:
     """Catch up with the other brokers if one is among these that is not known here: it may have joined a moment ago."""
     known = {node.node_id for node in services.assignment.brokers()}
-    turns = Turns()
-    for broker_ids in assignments:
-        await turns.step()
-        if not known.issuperset(broker_ids):
-            await services.catch_up()
-            return
+    await catch_up_if_any(services, (not known.issuperset(broker_ids) for broker_ids in assignments))
 
 
 async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:

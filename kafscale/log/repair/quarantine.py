@@ -21,6 +21,7 @@ goes on UNKNOWN_END_GAP behind the base offset.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import attrs
 import trio
@@ -85,7 +86,7 @@ class Examiner:
         `previous` is the segment before it, from whose producers and leader epochs those of a new footer follow.
         Raises NotFound, StoreError; StoreUnavailable if it seems to be damaged in another way each time.
         """
-        before: object = None
+        before: tuple[Quarantined, Sequence[tuple[Kind, str, str]]] | None = None
         for _ in range(LOOKS_MAX_COUNT):
             checked = await check_segment(self.store, key)
             if checked.gone:
