@@ -25,7 +25,9 @@ which beats the file; `kafscale config` shows what is in effect and where it cam
 - A duration has a unit: us, ms, s, m, h, d. Only 0 may go without.
 - A repeatable option is given several times as a flag, with commas in the environment, as a list in the file.
 - An empty environment variable counts as not given. An unknown one that begins with `KAFSCALE_`, or an unknown key,
-  is an error.
+  is an error. Kubernetes sets such variables in each pod for every Service whose name begins with `kafscale`, such as
+  `KAFSCALE_BROKER_PORT_9092_TCP`: these service links are passed over. `enableServiceLinks: false` in the pod's
+  specification keeps them out.
 - Credentials are not options. The S3 client finds them where every other one does.
 """
 

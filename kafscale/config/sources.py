@@ -5,8 +5,9 @@
     file           chunk-pool-bytes = "1GiB"           named by --config or KAFSCALE_CONFIG
 
 A key or variable that is no option is an error and names the nearest one: a misspelt setting that is silently ignored
-costs an afternoon. Two kinds of variable are let through: an empty one counts as not given (compose files write
-`${NAME:-}`), and what Kubernetes sets in every pod for a service called `kafscale`, such as KAFSCALE_PORT_9092_TCP.
+costs an afternoon. Three kinds of variable are let through: an empty one counts as not given (compose files write
+`${NAME:-}`), those that only other commands read, and Kubernetes' service links: it sets variables such as
+KAFSCALE_BROKER_PORT_9092_TCP in each pod for every Service whose name begins with `kafscale`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ _OTHER_VARIABLES = (
     USER_PASSWORD_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-_COMMANDS_VARIABLE = re.compile(r"KAFSCALE_SQL_\w+")  # of one command alone, which reads them itself
-_KUBERNETES_VARIABLE = re.compile(r"KAFSCALE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP)(_\w+)?)?)")
+_COMMANDS_VARIABLE = re.compile(r"KAFSCALE_(SQL|SPARK)_\w+")  # of commands that run Spark, which read them themselves
+_SERVICE_LINK = re.compile(
+    r"KAFSCALE_(\w+_)?(SERVICE_HOST|(SERVICE_)?PORT(_\w+)?)"
+)  # of a Service kafscale or kafscale-…
 
 
 @attrs.frozen(kw_only=True)
@@ -116,7 +119,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _is_of_others(variable: str) -> bool:
-    patterns = (_COMMANDS_VARIABLE, _KUBERNETES_VARIABLE)
+    patterns = (_COMMANDS_VARIABLE, _SERVICE_LINK)
     return variable in _OTHER_VARIABLES or any(each.fullmatch(variable) for each in patterns)
 
 

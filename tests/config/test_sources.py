@@ -6,10 +6,12 @@ import math
 import re
 from pathlib import Path
 
+import click
 import pytest
 
-from kafscale.config import Listener, Loaded, Settings, load, options
-from kafscale.config.option import Option, options_of
+from kafscale.cli.main import cli
+from kafscale.config import Listener, Loaded, Settings, load, options, sources
+from kafscale.config.option import Help, Option, options_of
 from kafscale.config.settings import GROUPS
 from kafscale.errors import ConfigError
 
@@ -73,14 +75,45 @@ def test_an_empty_variable_counts_as_not_given() -> None:
     assert load({}, {"KAFSCALE_S3_ENDPOINT": ""}).settings.s3_endpoint is None
 
 
-def test_what_kubernetes_sets_for_a_service_named_kafscale_is_let_through() -> None:
-    service = {
-        "KAFSCALE_SERVICE_HOST": "10.0.0.1",
-        "KAFSCALE_SERVICE_PORT_KAFKA": "9092",
-        "KAFSCALE_PORT": "tcp://10.0.0.1:9092",
-        "KAFSCALE_PORT_9092_TCP_ADDR": "10.0.0.1",
-    }
-    assert load({}, service).sources == {}
+SERVICE_LINKS = {  # what Kubernetes sets for a Service with a port named `kafka`, behind the Service's name
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "9092",
+    "SERVICE_PORT_KAFKA": "9092",
+    "PORT": "tcp://10.0.0.1:9092",
+    "PORT_9092_TCP": "tcp://10.0.0.1:9092",
+    "PORT_9092_TCP_PROTO": "tcp",
+    "PORT_9092_TCP_PORT": "9092",
+    "PORT_9092_TCP_ADDR": "10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("service", ["KAFSCALE", "KAFSCALE_BROKER", "KAFSCALE_BROKER_0", "KAFSCALE_ADMIN_PORT"])
+@pytest.mark.parametrize("link", SERVICE_LINKS)
+def test_kubernetes_service_links_are_passed_over(service: str, link: str) -> None:
+    assert load({}, {f"{service}_{link}": SERVICE_LINKS[link]}).sources == {}
+
+
+def test_an_option_whose_name_looks_like_a_service_link_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = Option(attribute="broker_id", type=int, help=Help(text="A port.", name="metrics-service-port"))
+    monkeypatch.setattr(sources, "options", lambda: (named,))
+    assert load({}, {"KAFSCALE_METRICS_SERVICE_PORT": "7"}).settings.broker_id == 7
+
+
+def test_variables_of_other_commands_are_passed_over() -> None:
+    """`KAFSCALE_SPARK_MASTER`, set for `kafscale pipeline`, kept a broker from starting."""
+    for variable in sorted(_variables_of(cli, click.Context(cli))):
+        if variable not in {each.variable for each in options()}:
+            assert load({}, {variable: "1"}).sources == {}, variable
+
+
+def _variables_of(command: click.Command, context: click.Context) -> set[str]:
+    found = {each.envvar for each in command.params if isinstance(each.envvar, str)}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            found |= _variables_of(child, click.Context(child, parent=context))
+    return found
 
 
 @pytest.mark.parametrize(
