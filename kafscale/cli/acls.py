@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show
 from kafscale.errors import ConfigError, NotFound
 from kafscale.security.acls import (
@@ -124,7 +124,7 @@ def _entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--operation",
             "operations",
             type=click.Choice(list(OPERATIONS), case_sensitive=False),
-            multiple=True,
+            cls=ListOption,
             help="What is allowed or denied; repeatable.",
         ),
     ):

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from kafscale.config import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE, Address, parse_duration
+from kafscale.config import (
+    BOOTSTRAP_VARIABLE,
+    COMMAND_CONFIG_VARIABLE,
+    Address,
+    SecurityProtocol,
+    parse_duration,
+    split_list,
+)
 from kafscale.errors import ConfigError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -37,6 +44,17 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
             return self._parse(value)
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
+
+
+class ListOption(click.Option):
+    """An option that may be repeated, and whose values may have commas between them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs | {"multiple": True})
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """See click."""
+        return super().type_cast_value(ctx, [each for text in value or () for each in split_list(text)])
 
 
 def parse_setting(text: str) -> tuple[str, str]:
@@ -97,7 +115,7 @@ def _time_ms(text: str) -> int:
 
 def parse_bootstrap(text: str) -> Bootstrap:
     """Read HOST:PORT, or several with commas between them. Raises ValueError."""
-    return tuple(Address.parse(each.strip()) for each in text.split(","))
+    return tuple(Address.parse(each, allows_tls=True) for each in split_list(text))
 
 
 def take(options: dict[str, Any], cls: type[T]) -> T:
@@ -155,12 +173,24 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
     from kafscale.client import connect
 
     security = _security(click.get_current_context().meta.get(COMMAND_CONFIG))
+    _check_schemes(bootstrap, security.protocol)
 
     async def main() -> None:
         async with connect(bootstrap, security=security) as client:
             await use(client)
 
     trio.run(main)
+
+
+def _check_schemes(bootstrap: Bootstrap, protocol: SecurityProtocol) -> None:
+    """Raise ConfigError if a URL in `--bootstrap` contradicts the security protocol of `--command-config`."""
+    for each in bootstrap:
+        if each.wants_tls not in (None, protocol.uses_tls):
+            wanted = "with TLS" if each.wants_tls else "without TLS"
+            raise ConfigError(
+                f"--bootstrap: '{each.scheme}://{each}' is {wanted}, and security.protocol is {protocol}; allowed: "
+                "HOST:PORT, with security.protocol in the file of --command-config"
+            )
 
 
 def _security(command_config: str | None) -> Any:

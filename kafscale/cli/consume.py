@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import INDEX, OFFSET, TIME, Bootstrap, bootstrap_option, run_with_client, take
+from kafscale.cli.connecting import INDEX, OFFSET, TIME, Bootstrap, ListOption, bootstrap_option, run_with_client, take
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, text_formatter, unescape
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Style:
 @click.option(
     "--group", metavar="NAME", help="Begin where this consumer group has got to, and commit how far this gets."
 )
-@click.option("--partition", "partitions", type=INDEX, multiple=True, help="Only this one; repeatable.")
+@click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only this one; repeatable.")
 @click.option("--max-messages", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end.")
 @click.option(

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import attrs
 import click
 
-from kafscale.cli.connecting import ADDRESS, Parsed, json_option, take, value_or_file
+from kafscale.cli.connecting import Parsed, json_option, take, value_or_file
 from kafscale.cli.output import show_json
 from kafscale.cli.progress import measuring
 from kafscale.config import ADMIN_CA_VARIABLE, Address, parse_duration
@@ -24,6 +24,10 @@ from kafscale.errors import ConfigError
 DEFAULT_ADMIN = "127.0.0.1:9644"
 ADMIN_VARIABLE = "KAFSCALE_ADMIN_LISTEN"
 SILENCE_MAX_SECONDS = 15.0  # the broker says each second how far it has come
+
+
+def _admin_address(text: str) -> Address:
+    return Address.parse(text, allows_tls=True)
 
 
 def _seconds(text: str) -> float:
@@ -41,7 +45,13 @@ class AdminEndpoint:
 
     def connection(self) -> HTTPConnection:
         """Make a connection that is not open yet. Raises ConfigError."""
-        if not (self.admin_ssl or self.admin_ca_file):
+        uses_tls = self.admin_ssl or self.admin_ca_file is not None
+        if uses_tls and self.admin.wants_tls is False:
+            raise ConfigError(
+                f"--admin: '{self.admin.scheme}://{self.admin}' is without TLS, which --admin-ssl or --admin-ca-file "
+                "asks for; allowed: HOST:PORT or https://HOST:PORT"
+            )
+        if not (uses_tls or self.admin.wants_tls):
             return HTTPConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS)
         try:
             context = ssl.create_default_context(cafile=self.admin_ca_file)
@@ -65,10 +75,10 @@ class AdminEndpoint:
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option(
     "--admin",
-    type=ADDRESS,
+    type=Parsed("HOST:PORT", _admin_address),
     envvar=ADMIN_VARIABLE,
     default=DEFAULT_ADMIN,
-    help=f"The broker's --admin-listen.  [default: {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",
+    help=f"The broker's --admin-listen; https://HOST:PORT means TLS.  [default: {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",
 )
 @click.option("--admin-ssl", is_flag=True, envvar="KAFSCALE_ADMIN_SSL", help="Reach it over TLS.  [KAFSCALE_ADMIN_SSL]")
 @click.option(

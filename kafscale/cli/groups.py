@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import INDEX, OFFSET, TIME, Bootstrap, bootstrap_option, json_option, run_with_client, take
+from kafscale.cli.connecting import (
+    INDEX,
+    OFFSET,
+    TIME,
+    Bootstrap,
+    ListOption,
+    bootstrap_option,
+    json_option,
+    run_with_client,
+    take,
+)
 from kafscale.cli.output import say, show, show_json
 from kafscale.errors import KafkaError, NotFound
 
@@ -156,8 +166,8 @@ def delete_command(groups: tuple[str, ...], bootstrap: Bootstrap) -> None:
 
 @command.command("reset-offsets")
 @click.argument("group")
-@click.option("--topic", "topics", multiple=True, help="Topic to reset; repeatable. All with offsets without it.")
-@click.option("--partition", "partitions", type=INDEX, multiple=True, help="Only these partitions; repeatable.")
+@click.option("--topic", "topics", cls=ListOption, help="Topic to reset; repeatable. All with offsets without it.")
+@click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only these partitions; repeatable.")
 @click.option("--to-earliest", "earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")
 @click.option("--to-offset", "offset", type=OFFSET, help="To an offset.")

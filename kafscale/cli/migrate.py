@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SPARK_SETTING, json_option
+from kafscale.cli.connecting import BOOTSTRAP, SPARK_SETTING, Bootstrap, json_option
 from kafscale.cli.output import show
 from kafscale.cli.serve import settings_flags
 from kafscale.cli.sql_options import MASTER_DEFAULT, read_settings, store_options
@@ -39,7 +39,7 @@ class MigrateOptions:
     to: str
     source: str
     target: str
-    bootstrap: str | None
+    bootstrap: Bootstrap | None
     last: int
     dry_run: bool
     as_json: bool
@@ -51,7 +51,7 @@ class MigrateOptions:
     @property
     def for_kafka(self) -> Mapping[str, str]:
         """Return the options of the Kafka source."""
-        return {"kafka.bootstrap.servers": self.bootstrap or "", **dict(self.kafka_options)}
+        return {"kafka.bootstrap.servers": ",".join(map(str, self.bootstrap or ())), **dict(self.kafka_options)}
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +72,7 @@ class MigrationRow:
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="Which source is to go on with TARGET.")
 @click.option(
     "--bootstrap",
-    metavar="HOST:PORT",
+    type=BOOTSTRAP,
     help="Compare both sources row by row first, with brokers that have the same topics.",
 )
 @click.option(

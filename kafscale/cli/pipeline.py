@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SPARK_SETTING, json_option
+from kafscale.cli.connecting import SPARK_SETTING, ListOption, json_option
 from kafscale.cli.migrate import command as migrate_command
 from kafscale.cli.output import iso_time, show, show_json
 from kafscale.config import Address
@@ -164,7 +164,7 @@ class StatusRow:
 
 @command.command("prove")
 @file_argument
-@click.option("--mapping", "mappings", multiple=True, help="Only the mapping of this name; repeatable.")
+@click.option("--mapping", "mappings", cls=ListOption, help="Only the mapping of this name; repeatable.")
 @json_option
 @spark_options
 def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, master: str, conf: Settings) -> None:
@@ -205,7 +205,7 @@ def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) 
 
 @command.command("reset")
 @file_argument
-@click.option("--topic", "topics", multiple=True, required=True, help="Which topic; repeatable.")
+@click.option("--topic", "topics", cls=ListOption, required=True, help="Which topic; repeatable.")
 @click.option(
     "--from-beginning",
     is_flag=True,

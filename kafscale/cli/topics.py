@@ -12,6 +12,7 @@ from kafscale.cli.connecting import (
     INT16_MAX,
     SETTING,
     Bootstrap,
+    ListOption,
     bootstrap_option,
     json_option,
     run_with_client,
@@ -175,7 +176,7 @@ def delete_command(topics: tuple[str, ...], bootstrap: Bootstrap) -> None:
 @click.argument("topic")
 @click.option("--partitions", type=COUNT, help="New number of partitions; it can only grow.")
 @click.option("--config", "configs", type=SETTING, multiple=True, help="A topic setting; repeatable.")
-@click.option("--delete-config", "deleted", metavar="NAME", multiple=True, help="Put a setting back to its default.")
+@click.option("--delete-config", "deleted", metavar="NAME", cls=ListOption, help="Put a setting back to its default.")
 @bootstrap_option
 def alter_command(
     topic: str,

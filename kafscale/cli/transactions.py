@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
 from kafscale.errors import KafkaError
 
@@ -36,7 +36,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", "states", multiple=True, help="Only ids in this state, such as Ongoing; may be repeated.")
+@click.option("--state", "states", cls=ListOption, help="Only ids in this state, such as Ongoing; may be repeated.")
 @bootstrap_option
 @json_option
 def list_command(states: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:

@@ -16,7 +16,7 @@ import attrs
 import click
 
 from kafscale.cli.adopt import WRITING_OPTIONS
-from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client, value_or_file
+from kafscale.cli.connecting import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client, value_or_file
 from kafscale.cli.output import say, show
 from kafscale.cli.serve import settings_flags
 from kafscale.config import USER_PASSWORD_VARIABLE, SaslMechanism, Settings, StoreUrl, load
@@ -52,7 +52,7 @@ def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--mechanism",
         "mechanisms",
         type=click.Choice([each.value for each in SCRAMS]),
-        multiple=True,
+        cls=ListOption,
         help="Only for this mechanism; repeatable.  [default: both]",
     )(function)
 

@@ -53,6 +53,7 @@ from kafscale.config.values import (
     StoreUrl,
     canonical_ip,
     has_host,
+    split_list,
     split_url,
 )
 
@@ -98,5 +99,6 @@ __all__ = [
     "options",
     "parse_duration",
     "parse_size",
+    "split_list",
     "split_url",
 ]

@@ -39,12 +39,15 @@ from kafscale.config.values import (
     SslVersion,
     StoreEncryption,
     StoreUrl,
+    split_list,
+    split_principals,
 )
 from kafscale.errors import ConfigError
 
 Size = Annotated[int, "size"]
 Seconds = Annotated[float, "seconds"]
 Milliseconds = Annotated[int, "milliseconds"]
+PrincipalText = Annotated[str, "principal"]  # TYPE:NAME, where the name may have commas
 
 _UNIT_SUFFIXES = ("_seconds", "_ms", "_count")  # `_bytes` stays: Kafka's own options say bytes, but never seconds or ms
 _METADATA_KEY = "kafscale.option"
@@ -166,6 +169,7 @@ _FORMS = {
     Size: "SIZE",
     Seconds: "DURATION",
     Milliseconds: "DURATION",
+    PrincipalText: "TYPE:NAME",
     Address: "HOST:PORT",
     Listener: "[NAME=]HOST:PORT",
     ListenerProtocol: "NAME=PROTOCOL",
@@ -236,8 +240,12 @@ def _word(raw: object, enum_type: Any) -> Any:
 
 
 def _repeated(raw: object, tuple_type: Any) -> tuple[Any, ...]:
-    items = raw if isinstance(raw, list | tuple) else str(raw).split(",")
-    return tuple(converter.structure(item, get_args(tuple_type)[0]) for item in items)
+    item_type = get_args(tuple_type)[0]
+    split = split_principals if item_type == PrincipalText else split_list
+    values: list[object] = []
+    for item in raw if isinstance(raw, list | tuple) else [raw]:
+        values += split(item) if isinstance(item, str) else [item]
+    return tuple(converter.structure(value, item_type) for value in values)
 
 
 def _make_converter() -> cattrs.Converter:
@@ -250,7 +258,8 @@ def _make_converter() -> cattrs.Converter:
         (Size, _size, format_size),
         (Seconds, _seconds, lambda seconds: format_duration(round(seconds * 1_000_000))),
         (Milliseconds, _milliseconds, lambda milliseconds: format_duration(milliseconds * 1000)),
-        (Address, lambda raw, _type: Address.parse(_text(raw)), str),
+        (PrincipalText, _text, str),
+        (Address, lambda raw, _type: Address.parse(_text(raw), allows_tls=True), str),
         (Listener, lambda raw, _type: Listener.parse(_text(raw)), str),
         (ListenerProtocol, lambda raw, _type: ListenerProtocol.parse(_text(raw)), str),
         (IpConnections, lambda raw, _type: IpConnections.parse(_text(raw)), str),

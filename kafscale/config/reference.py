@@ -23,7 +23,10 @@ which beats the file; `kafscale config` shows what is in effect and where it cam
 
 - A size is a number of bytes, or has a unit: KiB, MiB, GiB, TiB (powers of 1024), KB, MB, GB, TB (powers of 1000).
 - A duration has a unit: us, ms, s, m, h, d. Only 0 may go without.
-- A repeatable option is given several times as a flag, with commas in the environment, as a list in the file.
+- A repeatable option takes several values with commas between them in all three places. It may also be given several
+  times as a flag, and as a list in the file.
+- An address may be written as a URL without a path, such as `http://127.0.0.1:9644`, and a listener as in Kafka,
+  `SSL://0.0.0.0:9093`.
 - An empty environment variable counts as not given. An unknown one that begins with `KAFSCALE_`, or an unknown key,
   is an error. Kubernetes sets such variables in each pod for every Service whose name begins with `kafscale`, such as
   `KAFSCALE_BROKER_PORT_9092_TCP`: these service links are passed over. `enableServiceLinks: false` in the pod's

@@ -17,7 +17,7 @@ import attrs
 from kafscale.config.coordinator_settings import CoordinatorSettings, check_coordinator
 from kafscale.config.limits import Limits
 from kafscale.config.listeners import check_listeners, protocol_of
-from kafscale.config.option import Milliseconds, Option, Seconds, Size, option, options_of
+from kafscale.config.option import Milliseconds, Option, PrincipalText, Seconds, Size, option, options_of
 from kafscale.config.sasl_settings import SaslSettings
 from kafscale.config.ssl_settings import SslSettings, check_ssl
 from kafscale.config.units import GIB, KIB, MAX_TIMEOUT_MS, MIB
@@ -326,9 +326,10 @@ class Settings:
         "What decides what clients may do: none (everybody may do everything) or acl (access control lists).",
         why="Kafka: authorizer.class.name. Lists are added by `kafscale acls` or kafka-acls.sh.",
     )
-    super_users: tuple[str, ...] = option(
+    super_users: tuple[PrincipalText, ...] = option(
         (),
-        "Somebody who may do everything, whatever the lists say, as User:NAME; repeatable.",
+        "User who may do everything, whatever the lists say, as User:NAME; repeatable. A comma belongs to the name, "
+        "unless TYPE: follows.",
         why="Kafka: super.users. Without one nobody can add the first list.",
         name="super-user",
     )
@@ -466,6 +467,10 @@ class Settings:
             raise ConfigError(
                 f"--inter-broker-listener: '{self.inter_broker_listener}' is no listener; allowed: a name in --listen"
             )
+        if self.admin_listen.wants_tls not in (None, self.admin_ssl):
+            url = f"{self.admin_listen.scheme}://{self.admin_listen}"
+            wanted = "with --admin-ssl" if self.admin_listen.wants_tls else "https:// with --admin-ssl"
+            raise ConfigError(f"--admin-listen: '{url}' contradicts --admin-ssl; allowed: {wanted}, or HOST:PORT")
         check_ssl(self.ssl, [each for each in self.listeners if self.protocol_of(each).uses_tls], self.admin_ssl)
         _check_store(self)
         if not (self.limits.max_connections_per_ip_count or self.limits.max_connections_per_ip_overrides):

@@ -25,6 +25,13 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:.%a-z]{2,64}")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _KMS_KEY = re.compile(r"[!-~]{1,2048}")  # a name, an id or an ARN; it goes into a header as it is
 
+_SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+._-]*)://)?(.*?)(/?)", re.DOTALL)
+_SCHEME_PORTS = {"http": 80, "https": 443}
+_TLS_SCHEMES = frozenset({"https", "ssl", "sasl_ssl"})  # of URLs, and Kafka's security protocols
+_PLAIN_SCHEMES = frozenset({"http", "plaintext", "sasl_plaintext"})
+_PASSWORD = re.compile(r"//[^/]*@")
+_NEXT_PRINCIPAL = re.compile(r"[,;]\s*(?=[A-Za-z]+:)")
+
 ADDRESS_HELP = "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
 LISTENER_HELP = f"[NAME=]{ADDRESS_HELP}"
 IP_CONNECTIONS_HELP = "IP:NUMBER, with an IPv6 address in brackets"
@@ -135,26 +142,60 @@ class LogFormat(enum.StrEnum):
     JSON = "json"
 
 
+def split_list(text: str) -> list[str]:
+    """Return the values of a list with commas between them; a text without any value is one empty value.
+
+    This is the one rule for every option that may be repeated, as a flag, a variable or a key of a file.
+    """
+    return [item.strip() for item in text.split(",") if item.strip()] or [""]
+
+
+def split_principals(text: str) -> list[str]:
+    """Return the principals of a list. A comma or, as in Kafka, a semicolon separates them if TYPE: stands behind it.
+
+    Names may have commas: User:CN=broker,O=example is one principal.
+    """
+    return [item.strip() for item in _NEXT_PRINCIPAL.split(text) if item.strip()] or [""]
+
+
 @attrs.frozen
 class Address:
-    """A host and a TCP port. Port 0, where something listens, picks a free one."""
+    """A host and a TCP port. Port 0, where something listens, picks a free one.
+
+    `scheme` is that of the URL in which the address was written, if it was, and counts in no comparison.
+    """
 
     host: str
     port: int
+    scheme: str = attrs.field(default="", eq=False, kw_only=True)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def wants_tls(self) -> bool | None:
+        """Tell whether the scheme asks for TLS; None if it does not say."""
+        return True if self.scheme in _TLS_SCHEMES else False if self.scheme in _PLAIN_SCHEMES else None
+
     @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read `HOST:PORT` or `[IPV6]:PORT`. Raises ValueError."""
-        host, colon, port = text.strip().rpartition(":")
+    def parse(cls, text: str, *, allows_tls: bool = False) -> Address:
+        """Read `HOST:PORT` or `[IPV6]:PORT`, alone or as a URL without a path. Raises ValueError.
+
+        The caller of `allows_tls` must look at `wants_tls`; without it, a URL that asks for TLS is refused.
+        """
+        scheme, rest, slash = _SCHEME.fullmatch(text.strip()).groups(default="")  # type: ignore[union-attr]
+        host, colon, port = (rest if scheme else rest + slash).rpartition(":")
+        if scheme.lower() in _SCHEME_PORTS and not colon:
+            host, colon, port = rest, ":", str(_SCHEME_PORTS[scheme.lower()])
         bracketed = host.startswith("[") and host.endswith("]")
         host_ok = _IPV6.fullmatch(host[1:-1]) and ":" in host if bracketed else _HOST.fullmatch(host)
         port_ok = re.fullmatch(r"[0-9]{1,5}", port) and int(port) <= 65535
         if not (colon and host_ok and port_ok):
-            raise ValueError(f"'{text}' is not an address; allowed: {ADDRESS_HELP}")
-        return cls(host[1:-1] if bracketed else host, int(port))
+            raise ValueError(f"'{_PASSWORD.sub('//', text)}' is not an address; allowed: {ADDRESS_HELP}")
+        address = cls(host[1:-1] if bracketed else host, int(port), scheme=scheme.lower())
+        if address.wants_tls and not allows_tls:
+            raise ValueError(f"'{text}' asks for TLS, which is not spoken there; allowed: {ADDRESS_HELP}")
+        return address
 
 
 @attrs.frozen
@@ -179,16 +220,16 @@ class Listener:
 
     @classmethod
     def parse(cls, text: str) -> Listener:
-        """Read `[NAME=]HOST:PORT`; without a name it is PLAINTEXT, as in Kafka. Raises ValueError."""
+        """Read `[NAME=]HOST:PORT`, or Kafka's `NAME://HOST:PORT`; without a name it is PLAINTEXT. Raises ValueError."""
         name, equals, address_text = text.strip().rpartition("=")
-        if not equals:
-            name = DEFAULT_LISTENER_NAME
-        if not _LISTENER_NAME.fullmatch(name):
-            raise ValueError(f"'{text}' is not a listener; allowed: {LISTENER_HELP}")
         try:
-            address = Address.parse(address_text)
+            address = Address.parse(address_text, allows_tls=True)
         except ValueError:
             raise ValueError(f"'{text}' is not a listener; allowed: {LISTENER_HELP}") from None
+        if not equals:
+            name = address_text.partition("://")[0] if address.scheme else DEFAULT_LISTENER_NAME
+        if not _LISTENER_NAME.fullmatch(name) or name.lower() in _SCHEME_PORTS or (equals and address.scheme):
+            raise ValueError(f"'{text}' is not a listener; allowed: {LISTENER_HELP}")
         return cls(name, address.host, address.port)
 
 

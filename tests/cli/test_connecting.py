@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from kafscale.cli import migrate
-from kafscale.cli.connecting import parse_setting, parse_spark_setting, parse_time
+from kafscale.cli.connecting import INDEX, ListOption, parse_setting, parse_spark_setting, parse_time
+from kafscale.cli.main import cli, run
 from kafscale.cli.sql_options import parse_catalog
 
 
@@ -62,6 +65,43 @@ def test_a_catalogs_password_comes_from_a_file(tmp_path: Path) -> None:
     secret.write_text("pass,word")
     catalog = parse_catalog(f"type=jdbc,uri=jdbc:sqlite:/x,warehouse=/y,password=@{secret}")
     assert catalog.password == "pass,word"
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Option]]:
+    yield from ((command, each) for each in command.params if isinstance(each, click.Option))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _options(child, click.Context(child, parent=context, info_name=name))
+
+
+def test_repeatable_options_of_commands_take_lists_with_commas() -> None:
+    """But for settings, NAME=VALUE, whose values have commas, and those that `kafscale.config` reads."""
+    without_lists = {
+        f"{command.name} {each.opts[0]}"
+        for command, each in _options(cli, click.Context(cli))
+        if each.multiple and not isinstance(each, ListOption) and command.name not in ("serve", "config")
+    }
+    settings = {"--config", "--topic-config", "--header", "--conf", "--option", "--kafka-option", "--catalog"}
+    assert {each.split()[1] for each in without_lists} <= settings
+
+
+def test_a_list_option_splits_at_commas_and_may_be_repeated() -> None:
+    @click.command()
+    @click.option("--partition", cls=ListOption, type=INDEX)
+    def command(partition: tuple[int, ...]) -> tuple[int, ...]:
+        return partition
+
+    assert command.main(["--partition", "1,2", "--partition", "3"], standalone_mode=False) == (1, 2, 3)
+    assert command.main([], standalone_mode=False) == ()
+
+
+def test_a_url_in_bootstrap_must_agree_with_the_security_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "list", "--bootstrap", "SSL://127.0.0.1:1"]) == 2
+    assert "'ssl://127.0.0.1:1' is with TLS, and security.protocol is PLAINTEXT" in capsys.readouterr().err
+    assert run(["topics", "list", "--bootstrap", "plaintext://127.0.0.1:1"]) == 1
+    assert "can't connect to 127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_migrated_with_the_brokers_of_bootstrap_as_all_commands_have_it() -> None:

@@ -72,6 +72,15 @@ async def test_everything_is_in_the_bucket_when_it_is_done(admin: Admin) -> None
     assert (await admin.flush()).startswith("flushed 0 segments, 0 bytes, in 0")
 
 
+async def test_the_admin_server_may_be_a_url(admin: Admin) -> None:
+    """`--admin http://HOST:PORT` was refused as no address."""
+    admin.address = f"http://{admin.address}"
+    assert (await admin.flush()).startswith("flushed 3 segments")
+    assert "--admin-ssl or --admin-ca-file asks for" in await admin.flush("--admin-ssl", code=2)
+    admin.address = admin.address.replace("http", "https")
+    assert "the TLS handshake with 127.0.0.1" in await admin.flush(code=1)
+
+
 async def test_of_a_topic_as_json(admin: Admin) -> None:
     told = json.loads(await admin.flush("audit", "--json"))
     assert told.keys() == {"segments", "bytes", "seconds"}

@@ -55,6 +55,55 @@ def test_a_repeatable_option_is_a_list_in_the_file_and_commas_in_the_environment
     assert load({"listeners": ("A=127.0.0.1:1", "B=127.0.0.1:2")}, {}).settings.listeners == expected
 
 
+REPEATABLE = {
+    "listeners": "A=127.0.0.1:1,B=127.0.0.1:2",
+    "listener_security_protocols": "A=SASL_PLAINTEXT, B=PLAINTEXT",
+    "advertised_listeners": "A=broker.example:1,B=broker.example:2",
+    "super_users": "User:CN=broker,O=example,User:ann",
+    "sasl_mechanisms": "SCRAM-SHA-512, PLAIN",
+    "sasl_oauthbearer_expected_audience": "one,two",
+    "sasl_oauthbearer_required_scopes": "one,two",
+    "group_consumer_assignors": "range,uniform",
+    "max_connections_per_ip_overrides": "10.0.0.1:5,[::1]:7",
+}
+
+
+def test_every_repeatable_option_is_tried_below() -> None:
+    assert {each.attribute for each in options() if each.is_repeatable} == set(REPEATABLE)
+
+
+@pytest.mark.parametrize("each", [each for each in options() if each.is_repeatable], ids=lambda each: each.attribute)
+def test_a_repeatable_option_takes_a_list_with_commas_everywhere(each: Option, tmp_path: Path) -> None:
+    """`--sasl-mechanisms SCRAM-SHA-512,PLAIN` was refused as one name that is not known."""
+    text = REPEATABLE[each.attribute]
+    names = {"listeners": REPEATABLE["listeners"]} if "listener" in each.attribute else {}
+    file = tmp_path / "kafscale.toml"
+    for written in (f'"{text}"', f'["{text}"]', f"{[str(value) for value in _values(each, text)]}"):
+        file.write_text(f"{each.name} = {written}\n")
+        assert load(names, {}, str(file)).settings.value(each) == _values(each, text), written
+    assert load({**names, each.attribute: (text,)}, {}).settings.value(each) == _values(each, text)
+    assert load(names, {each.variable: text}).settings.value(each) == _values(each, text)
+    assert len(_values(each, text)) == 2
+    assert each.parse(each.format(_values(each, text)), given_as="") == _values(each, text)
+
+
+def _values(each: Option, text: str) -> tuple[object, ...]:
+    return tuple(each.parse(text, given_as="here"))
+
+
+@pytest.mark.parametrize("text", ["User:CN=broker,O=example;User:ann", "User:CN=broker,O=example, User:ann"])
+def test_a_comma_in_a_principals_name_is_part_of_it(text: str) -> None:
+    expected = ("User:CN=broker,O=example", "User:ann")
+    assert load({"super_users": (text,)}, {}).settings.super_users == expected
+    assert load({}, {"KAFSCALE_SUPER_USER": text}).settings.super_users == expected
+
+
+def test_the_admin_servers_address_may_be_a_url_that_agrees_with_admin_ssl() -> None:
+    assert load({"admin_listen": "http://127.0.0.1:9644"}, {}).settings.admin_listen.port == 9644
+    with pytest.raises(ConfigError, match=r"--admin-listen: 'https://127.0.0.1:1' contradicts --admin-ssl; allowed: w"):
+        load({"admin_listen": "https://127.0.0.1:1"}, {})
+
+
 def test_a_limit_is_an_option_too() -> None:
     assert load({}, {"KAFSCALE_MAX_FRAME_BYTES": "8MiB"}).settings.limits.max_frame_bytes == 8 << 20
 

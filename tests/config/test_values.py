@@ -25,6 +25,7 @@ from kafscale.errors import ConfigError
         ("127.0.0.1:9092", Listener("PLAINTEXT", "127.0.0.1", 9092)),
         ("INTERNAL=broker_1.example:0", Listener("INTERNAL", "broker_1.example", 0)),
         ("V6=[::1]:9092", Listener("V6", "::1", 9092)),
+        ("SASL_SSL://0.0.0.0:9092", Listener("SASL_SSL", "0.0.0.0", 9092)),
     ],
 )
 def test_a_listener_is_read_and_written(text: str, listener: Listener) -> None:
@@ -47,6 +48,9 @@ def test_a_listener_is_read_and_written(text: str, listener: Listener) -> None:
         "::1:9092",
         "[h]:1",
         "h:1:2",
+        "https://h:1",
+        "A=SSL://h:1",
+        "SSL://h:1/x",
     ],
 )
 def test_what_is_no_listener_is_refused(text: str) -> None:
@@ -56,6 +60,34 @@ def test_what_is_no_listener_is_refused(text: str) -> None:
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:
     assert str(Address.parse("[2001:db8::1]:9644")) == "[2001:db8::1]:9644"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("http://127.0.0.1:9644", Address("127.0.0.1", 9644)),
+        ("HTTP://[::1]:9644/", Address("::1", 9644)),
+        ("http://broker.example", Address("broker.example", 80)),
+        ("PLAINTEXT://broker.example:9092", Address("broker.example", 9092)),
+    ],
+)
+def test_an_address_may_be_a_url(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert Address.parse(text).wants_tls is False
+
+
+def test_a_url_that_asks_for_tls_is_refused_where_there_is_none() -> None:
+    for text in ("https://h:1", "SSL://h:1", "sasl_ssl://h:1"):
+        assert Address.parse(text, allows_tls=True).wants_tls
+        with pytest.raises(ValueError, match="asks for TLS, which is not spoken there"):
+            Address.parse(text)
+
+
+@pytest.mark.parametrize("text", ["http://", "http://h:1/path", "http://h:1?x", "http://user:secret@h:1", "h:1/", "h"])
+def test_what_is_no_address_is_refused_without_a_password(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not an address; allowed: HOST:PORT") as caught:
+        Address.parse(text)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import attrs
 
-from kafscale.config import Address
+from kafscale.config import Address, split_list
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login.failures import check, failure
 from kafscale.login.security import PLAINTEXT, ClientSecurity
@@ -30,7 +30,7 @@ RETRY_SECONDS: Final = 120.0  # Kafka: delivery.timeout.ms; a broker restarts wi
 PAUSE_SECONDS: Final = 0.1  # Kafka: retry.backoff.ms
 BROKERS_DEFAULT_PORT: Final = 9092
 CREATE_TIMEOUT_MS: Final = 30_000
-_PORT = re.compile(r":[0-9]+$")
+_PORT = re.compile(r":[0-9]+/?$")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -38,9 +38,10 @@ T = TypeVar("T")
 def parse_bootstrap(text: str) -> Sequence[Address]:
     """Parse `HOST:PORT,…`, as librdkafka reads `bootstrap.servers`. Raises ConfigError."""
     addresses = []
-    for each in filter(None, (part.strip().rpartition("://")[2] for part in text.split(","))):
+    for each in filter(None, split_list(text)):
         try:
-            addresses.append(Address.parse(each if _PORT.search(each) else f"{each}:{BROKERS_DEFAULT_PORT}"))
+            text_with_port = each if _PORT.search(each) else f"{each}:{BROKERS_DEFAULT_PORT}"
+            addresses.append(Address.parse(text_with_port, allows_tls=True))
         except ValueError as exc:
             raise ConfigError(f"kafka.bootstrap.servers: {exc}") from exc
     if not addresses:
