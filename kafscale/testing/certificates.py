@@ -1,4 +1,8 @@
-"""Certificates for tests with TLS, made on the fly. Needs the `cryptography` package."""
+"""Certificates for tests with TLS, made on the fly. Needs the `cryptography` package.
+
+They satisfy `ssl.VERIFY_X509_STRICT`, which `ssl.create_default_context` sets from Python 3.13 on: each certificate
+names its own key and its issuer's (RFC 5280, 4.2.1.1 and 4.2.1.2), and what its key is for (4.2.1.3).
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,12 @@ class Certificate:
         return context
 
     def client_context(self, ca_file: Path, *, shown: Certificate | None = None) -> ssl.SSLContext:
-        """A context for a client that trusts these authorities and shows another certificate, or none."""
+        """A context for a client that trusts these authorities and shows another certificate, or none.
+
+        It verifies as strictly as Python 3.13 does by default, on every Python.
+        """
         context = ssl.create_default_context(cafile=ca_file)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
         if shown is not None:
             context.load_cert_chain(shown.certificate_file, shown.key_file)
         return context
@@ -67,10 +75,11 @@ class Authority:
         key it gets one on the curve P-256.
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(common_name(name) if subject is None else subject, self._certificate.subject, key, good_for)
-        addresses = [x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
-        names = x509.SubjectAlternativeName([*map(x509.DNSName, hosts), *addresses])
-        certificate = builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+        subject = common_name(name) if subject is None else subject
+        builder = _builder(subject, key, good_for, issuer=self._certificate.subject, issuer_key=self._key)
+        builder = builder.add_extension(_alternative_names(hosts), critical=not subject.rdns)  # RFC 5280, 4.2.1.6
+        builder = builder.add_extension(_key_usage(), critical=True)
+        certificate = builder.sign(self._key, hashes.SHA256())
         files = Certificate(
             certificate_file=self.directory / f"{name}.pem", key_file=self.directory / f"{name}-key.pem"
         )
@@ -82,9 +91,7 @@ class Authority:
 def make_authority(directory: Path, name: str = "ca") -> Authority:
     """Make an authority, good for a day, with its certificate in the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(common_name(f"{name} of tests"), common_name(f"{name} of tests"), key, DAY)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    certificate = builder.sign(key, hashes.SHA256())
+    certificate = _authority_builder(common_name(f"{name} of tests"), key).sign(key, hashes.SHA256())
     ca_file = directory / f"{name}.pem"
     ca_file.write_bytes(_pem(certificate))
     return Authority(directory=directory, ca_file=ca_file, certificate=certificate, key=key)
@@ -93,14 +100,8 @@ def make_authority(directory: Path, name: str = "ca") -> Authority:
 def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)) -> Certificate:
     """Write a certificate for 127.0.0.1 and `names` that is its own authority, good for a day, into the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = common_name(names[0])
-    addresses = [x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
-    certificate = (
-        _builder(name, name, key, DAY)
-        .add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, names), *addresses]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    builder = _authority_builder(common_name(names[0]), key).add_extension(_alternative_names(names), critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
     files = Certificate(certificate_file=directory / "certificate.pem", key_file=directory / "key.pem")
     files.certificate_file.write_bytes(_pem(certificate))
     _write_key(files.key_file, key, None)
@@ -112,10 +113,23 @@ def common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
+def _authority_builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    """Return a builder of a certificate, good for a day, that `key` is to sign itself and others with."""
+    builder = _builder(subject, key, DAY, issuer=subject, issuer_key=key)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return builder.add_extension(_key_usage(signs_certificates=True), critical=True)
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: CertificateKey, good_for: datetime.timedelta
+    subject: x509.Name,
+    key: CertificateKey,
+    good_for: datetime.timedelta,
+    *,
+    issuer: x509.Name,
+    issuer_key: CertificateKey,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -124,6 +138,28 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BEFORE + min(good_for, datetime.timedelta()))
         .not_valid_after(now + good_for)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(issuer_id, critical=False)
+    )
+
+
+def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+    """Return `hosts` and 127.0.0.1 as the names that clients compare."""
+    return x509.SubjectAlternativeName([*map(x509.DNSName, hosts), x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
+
+
+def _key_usage(*, signs_certificates: bool = False) -> x509.KeyUsage:
+    """Return the uses of a key: handshakes, and certificates and revocation lists if it is an authority's."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
     )
 
 

@@ -168,9 +168,11 @@ def _give_settings(client: Any) -> None:
 
 def _for_python(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings as kafka-python and aiokafka call them."""
+    context = ssl.create_default_context(cafile=settings["ssl.ca.location"])
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
     return {
         "security_protocol": settings["security.protocol"],
-        "ssl_context": ssl.create_default_context(cafile=settings["ssl.ca.location"]),
+        "ssl_context": context,
         "sasl_mechanism": settings["sasl.mechanism"],
         "sasl_plain_username": settings["sasl.username"],
         "sasl_plain_password": settings["sasl.password"],

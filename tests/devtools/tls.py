@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,3 +63,22 @@ def tls_broker(
         )
         with broker_process(*flags, *options, program=program) as process:
             yield TlsBroker(process=process, authority=authority, certificate=certificate)
+
+
+def verify_strictly(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Do a handshake in memory in which both verify what they see as strictly as Python 3.13 does by default.
+
+    Raises ssl.SSLCertVerificationError.
+    """
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    for context in (client, server):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    left = [
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while left:
+        for each in list(left):
+            with suppress(ssl.SSLWantReadError):
+                each.do_handshake()
+                left.remove(each)

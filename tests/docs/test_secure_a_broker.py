@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kafscale.testing.certificates import Certificate
+from tests.devtools.tls import verify_strictly
 from tests.docs.blocks import blocks_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-a-broker.md").read_text()
@@ -23,6 +26,23 @@ def run(command: str, directory: Path, environ: dict[str, str]) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def certificate_of(name: str, directory: Path) -> Certificate:
+    return Certificate(certificate_file=directory / f"{name}.pem", key_file=directory / f"{name}-key.pem")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the page's commands are openssl's")
+def test_certificates_made_by_the_page_are_valid_where_verified_strictly(tmp_path: Path) -> None:
+    """Clients verify the broker's as Python 3.13 does by default, and a broker may verify theirs so."""
+    language, text = blocks_of(PAGE)[0]
+    assert language == "sh"
+    run(text, tmp_path, dict(os.environ))
+    server = certificate_of("broker", tmp_path).server_context()
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(tmp_path / "ca.pem")
+    alice = certificate_of("alice", tmp_path)
+    verify_strictly(alice.client_context(tmp_path / "ca.pem", shown=alice), server)
 
 
 @pytest.mark.faults
