@@ -95,7 +95,8 @@ class AclRegistry:
             added: dict[str, AclBinding] = {}
             async for each in in_turns(bindings):
                 outcomes.append(self._plan(each, added))
-            return _transaction(revision, added=added) if added else None
+            puts = {key: encode(binding) async for key, binding in in_turns(added.items())}
+            return Transaction(puts=puts, planned_from=_planned_from(revision)) if puts else None
 
         async with self._changing:
             try:
@@ -126,8 +127,9 @@ class AclRegistry:
 
         async def plan(revision: int) -> Transaction | None:
             found[:] = await self._matching_each(filters)
-            gone = {_key(binding): None for bindings in found for binding in bindings}
-            return _transaction(revision, gone=sorted(gone)) if gone else None
+            gone = {binding for bindings in found for binding in bindings}
+            deletes = sorted([_key(binding) async for binding in in_turns(gone)])
+            return Transaction(deletes=deletes, planned_from=_planned_from(revision)) if deletes else None
 
         async with self._changing:
             await self._follower.commit_planned(plan)
@@ -156,12 +158,8 @@ class AclRegistry:
         return found
 
 
-def _transaction(revision: int, *, added: dict[str, AclBinding] | None = None, gone: Sequence[str] = ()) -> Transaction:
-    return Transaction(
-        puts={key: encode(binding) for key, binding in (added or {}).items()},
-        deletes=list(gone),
-        planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
-    )
+def _planned_from(revision: int) -> PlannedFrom:
+    return PlannedFrom(revision=revision, prefixes=(_PREFIX,))
 
 
 def _check(binding: AclBinding) -> None:

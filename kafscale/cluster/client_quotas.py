@@ -28,6 +28,7 @@ from kafscale.cluster.quota_entities import (
     Limits,
     QuotaEntity,
 )
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import POLICY_VIOLATION
 
@@ -112,15 +113,16 @@ class ClientQuotas:
 
         async def plan(revision: int) -> Transaction:
             changed: dict[QuotaEntity, Values] = {}
-            for change in changes:
+            async for change in in_turns(changes):
                 before = changed.get(change.entity, self._by_entity.get(change.entity, {}))
                 after = {**before, **change.values}
                 changed[change.entity] = {key: value for key, value in after.items() if value is not None}
-            entities = {entity for entity, values in {**self._by_entity, **changed}.items() if values}
-            if len(entities) > max(QUOTAS_MAX_COUNT, len(self._by_entity)):
+            added_count = sum(bool(values) and entity not in self._by_entity for entity, values in changed.items())
+            removed_count = sum(not values and entity in self._by_entity for entity, values in changed.items())
+            if added_count > removed_count and len(self._by_entity) + added_count - removed_count > QUOTAS_MAX_COUNT:
                 raise KafkaError(POLICY_VIOLATION, f"there can't be more than {QUOTAS_MAX_COUNT:,} client quotas")
             return Transaction(
-                puts={entity.key: encode(dict(values)) for entity, values in changed.items() if values},
+                puts={each.key: encode(dict(values)) async for each, values in in_turns(changed.items()) if values},
                 deletes=[entity.key for entity, values in changed.items() if not values],
                 planned_from=PlannedFrom(revision=revision, prefixes=_PREFIXES),
             )

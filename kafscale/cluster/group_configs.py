@@ -23,6 +23,7 @@ from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, T
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
 
@@ -58,6 +59,25 @@ GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
         ),
     )
 }
+
+
+@attrs.define(eq=False, repr=False)
+class _Draft:
+    """New configs of groups that are not committed yet; a group without any gives up those that it has."""
+
+    before: Mapping[str, Mapping[str, str]]
+    changed: dict[str, Mapping[str, str]] = attrs.field(factory=dict, init=False)
+    _added_count: int = attrs.field(default=0, init=False)  # groups that had none before
+
+    def put(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Note a group's new configs. Raises KafkaError POLICY_VIOLATION if too many groups would have some."""
+        if group_id not in self.before and group_id not in self.changed:
+            if not configs:
+                return
+            if len(self.before) + self._added_count >= GROUPS_MAX_COUNT:
+                raise KafkaError(POLICY_VIOLATION, f"No more than {GROUPS_MAX_COUNT:,} groups can have configs.")
+            self._added_count += 1
+        self.changed[group_id] = configs
 
 
 @attrs.define(eq=False, repr=False)
@@ -132,14 +152,15 @@ class GroupConfigs:
 
         async def plan(revision: int) -> Transaction | None:
             outcomes.clear()
-            changed: dict[str, Mapping[str, str]] = {}
-            for change in changes:
-                outcomes.append(self._plan(change, changed))
-            if validate_only or not changed:
+            draft = _Draft(self._by_group)
+            async for change in in_turns(changes):
+                outcomes.append(self._plan(change, draft))
+            if validate_only or not draft.changed:
                 return None
+            puts = {_key(name): encode(dict(each)) async for name, each in in_turns(draft.changed.items()) if each}
             return Transaction(
-                puts={_key(group_id): encode(dict(configs)) for group_id, configs in changed.items() if configs},
-                deletes=[_key(group_id) for group_id, configs in changed.items() if not configs],
+                puts=puts,
+                deletes=[_key(group_id) for group_id, configs in draft.changed.items() if not configs],
                 planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
             )
 
@@ -150,16 +171,14 @@ class GroupConfigs:
                 return [exc if outcome is None else outcome for outcome in outcomes]
         return outcomes
 
-    def _plan(self, change: NewConfigs, changed: dict[str, Mapping[str, str]]) -> KafkaError | None:
-        """Add to `changed` what a group is to have; why not, if it may not."""
+    def _plan(self, change: NewConfigs, draft: _Draft) -> KafkaError | None:
+        """Add a group's new configs to the draft; return why not, if they are refused."""
         try:
             configs = change.overrides(self._by_group.get(change.name, {}))
             self._check(configs)
-            if len(self._by_group.keys() | changed.keys() | {change.name}) > max(GROUPS_MAX_COUNT, len(self._by_group)):
-                raise KafkaError(POLICY_VIOLATION, f"No more than {GROUPS_MAX_COUNT:,} groups can have configs.")
+            draft.put(change.name, configs)
         except KafkaError as exc:
             return exc
-        changed[change.name] = configs
         return None
 
     def _check(self, configs: Mapping[str, str]) -> None:

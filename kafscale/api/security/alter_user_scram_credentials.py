@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
+from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.scram_users import CredentialKey
@@ -57,6 +58,7 @@ async def handle(
             result.error_message = "A user credential cannot be altered twice in the same request"
         else:
             try:
+                check_batch_size(len(asked))
                 changes[each.name] = _change(services, each)
             except KafkaError as exc:
                 result.error_code, result.error_message = exc.code, exc.message
@@ -68,7 +70,7 @@ async def handle(
             for name in changes:
                 results[name].error_code, results[name].error_message = exc.code, exc.message
         else:
-            for key, verifier in changes.values():
+            async for key, verifier in in_turns(changes.values()):
                 event = "password_removed" if verifier is None else "password_set"
                 services.access.audit.changed(event, call, user=key.user, mechanism=key.mechanism.value)
     return AlterUserScramCredentialsResponse(results=list(results.values()))

@@ -147,8 +147,15 @@ async def _elect(
             async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
                 for each in wanted[first : first + AT_ONCE_COUNT]:
                     nursery.start_soon(_move, services, mover, each, elected)
+    waiting = list(wanted)
+
+    def all_are_led() -> bool:  # asked at each change of the cluster: those that are led are looked at once
+        while waiting and (elected[waiting[-1].at] is not None or waiting[-1].is_led(services)):
+            waiting.pop()
+        return not waiting
+
     with trio.move_on_after(max(0, timeout_ms) / 1000):
-        await mover.wait_until(lambda: all(elected[each.at] is not None or each.is_led(services) for each in wanted))
+        await mover.wait_until(all_are_led)
     for each in wanted:
         if elected[each.at] is None and not each.is_led(services):
             elected[each.at] = KafkaError(REQUEST_TIMED_OUT, "The new leader is still to take over.")

@@ -232,3 +232,32 @@ async def test_a_group_has_configs_of_its_own_beside_topics(services: Any) -> No
     assert services.group_configs.overrides == {"a": GroupOverrides(heartbeat_interval_ms=9_000)}
     await alter(services, replacement((SESSION, "50000"), kind=GROUP))
     assert services.group_configs.overrides == {"a": GroupOverrides(session_timeout_ms=50_000)}
+
+
+@pytest.mark.parametrize("kind", [TOPIC, BROKER, GROUP])
+async def test_a_request_of_too_many_changes_is_refused_as_a_whole(services: Any, kind: int) -> None:
+    many = 10_001
+    names = ["1"] if kind == BROKER else ["a", "b"]
+    long = [
+        change(*((f"c{n}", SET, "1") for n in range(many // len(names) + 1)), name=name, kind=kind) for name in names
+    ]
+    for resources in (
+        long,
+        [change(name=f"n{n}", kind=kind) for n in range(many)],
+        [replacement(name=f"n{n}", kind=kind) for n in range(many)],
+    ):
+        results = await alter(services, *resources)
+        assert {(each.error_code, each.error_message) for each in results} == {
+            (error_codes.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+        }
+        assert len(results) == len(resources)
+    assert services.topics.get("a").overrides == {"retention.ms": "5", "cleanup.policy": "compact"}
+
+
+async def test_a_request_of_as_many_groups_as_are_allowed_is_taken(services: Any) -> None:
+    results = await alter(services, *(change((SESSION, SET, "50000"), name=f"g{n}", kind=GROUP) for n in range(10_000)))
+    assert {each.error_code for each in results} == {0}
+    (refused,) = await alter(services, change((SESSION, SET, "50000"), name="more", kind=GROUP))
+    assert refused.error_code == error_codes.POLICY_VIOLATION
+    (nothing,) = await alter(services, change((SESSION, DELETE, None), name="more", kind=GROUP))
+    assert nothing.error_code == 0
