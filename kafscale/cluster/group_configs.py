@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -113,8 +114,8 @@ class GroupConfigs:
             group_id = key.removeprefix(_PREFIX)
             configs = self._follower.read(key, change.puts[key], partial(decode, dict[str, str]))
             if configs is not None:
-                self._by_group[group_id] = configs
                 self._in_force[group_id] = self._allowed(group_id, configs)
+                self._by_group[group_id] = _readable(configs)
 
     def _allowed(self, group_id: str, configs: Mapping[str, str]) -> GroupOverrides:
         """Return what is in force: what this version knows, if its settings, which may be others now, allow it."""
@@ -174,7 +175,7 @@ class GroupConfigs:
     def _plan(self, change: NewConfigs, draft: _Draft) -> KafkaError | None:
         """Add a group's new configs to the draft; return why not, if they are refused."""
         try:
-            configs = change.overrides(self._by_group.get(change.name, {}))
+            configs = _canonical(change.overrides(self._by_group.get(change.name, {})))
             self._check(configs)
             draft.put(change.name, configs)
         except KafkaError as exc:
@@ -201,6 +202,20 @@ def _parse(configs: Mapping[str, str]) -> GroupOverrides:
     return GroupOverrides(
         session_timeout_ms=values.get(SESSION_TIMEOUT), heartbeat_interval_ms=values.get(HEARTBEAT_INTERVAL)
     )
+
+
+def _canonical(configs: Mapping[str, str]) -> Mapping[str, str]:
+    """Return configs with known values as Kafka answers them. Raises KafkaError INVALID_CONFIG."""
+    return {
+        name: GROUP_CONFIGS[name].canonical(text) if name in GROUP_CONFIGS else text for name, text in configs.items()
+    }
+
+
+def _readable(configs: Mapping[str, str]) -> Mapping[str, str]:
+    """Return stored configs with each value as Kafka answers it: earlier versions stored the text that was typed."""
+    with suppress(KafkaError):
+        return _canonical(configs)
+    return configs
 
 
 def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> ConfigEntry:

@@ -73,6 +73,19 @@ async def test_configs_that_only_a_later_version_knows_end_nobody_and_what_is_kn
     assert refused.code == INVALID_CONFIG
 
 
+async def test_configs_are_stored_and_read_as_what_they_mean() -> None:
+    store = MemoryMetadataStore()
+    configs = GroupConfigs(store)
+    assert await configs.alter([to("a", {SESSION_TIMEOUT: " +50000 "})]) == [None]
+    assert (await store.list("group-configs/a"))[0].value == encode({SESSION_TIMEOUT: "50000"})
+    await store.commit(Transaction(puts={"group-configs/b": encode({SESSION_TIMEOUT: "\t050000"})}))  # an earlier one
+    again = GroupConfigs(store)
+    await again.load()
+    for each in (configs, again):
+        for group_id in ("a", "b"):
+            assert [entry.value for entry in each.entries(group_id)] == ["5000", "50000"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kafscale.api.configs.config_resources import Configs, change_configs, outcomes
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.configs.definitions import ConfigType
+from kafscale.cluster.configs.definitions import ConfigType, split_list
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
@@ -70,8 +70,8 @@ def _edit_list(configs: Configs, config: AlterableConfig, value: str) -> str:
         operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"
         raise KafkaError(INVALID_CONFIG, f"Can't {operation} to key {config.name} because its type is not LIST.")
     current = configs.get(config.name, definition.default) or ""
-    items = dict.fromkeys(item for item in current.split(",") if item)
-    for item in value.split(","):
+    items = dict.fromkeys(item for item in split_list(current) if item)
+    for item in split_list(value):
         if config.config_operation == SUBTRACT:
             items.pop(item, None)
         else:

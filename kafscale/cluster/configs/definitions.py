@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+from decimal import Decimal
 
 import attrs
 
@@ -60,58 +61,90 @@ class ConfigDefinition:
     acts: bool = False
 
     def parse(self, text: str) -> Value:
-        """The typed value. Raises KafkaError INVALID_CONFIG."""
-        text = text.strip()
+        """Return the typed value. Raises KafkaError INVALID_CONFIG."""
         match self.type:
             case ConfigType.BOOLEAN:
                 return self._boolean(text)
             case ConfigType.STRING:
-                self._check_allowed(text, text)
-                return text
+                value = text.strip(_TRIMMED)
+                self._check_allowed(value)
+                return value
             case ConfigType.LIST:
                 return self._list(text)
             case _:
                 return self._number(text)
 
+    def canonical(self, text: str) -> str:
+        """Return the text that Kafka answers for a value that was typed like this. Raises as `parse` does."""
+        value = self.parse(text)
+        if isinstance(value, tuple):
+            return ",".join(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return _double_text(value) if isinstance(value, float) else str(value)
+
     def _boolean(self, text: str) -> bool:
-        if text.lower() not in ("true", "false"):
+        word = text.strip(_TRIMMED).lower()
+        if word not in ("true", "false"):
             raise self._invalid(text, "Expected value to be either true or false")
-        return text.lower() == "true"
+        return word == "true"
 
     def _number(self, text: str) -> int | float:
-        value = _parse_number(text, self.type)
+        value = _parse_number(text.strip(_TRIMMED), self.type)
         if value is None:
             raise self._invalid(text, f"Not a number of type {self.type.name}")
         if value < self.least:
-            raise self._invalid(text, f"Value must be at least {self.least}")
+            raise self._invalid(value, f"Value must be at least {self.least}")
         if value > self.most:
-            raise self._invalid(text, f"Value must be no more than {self.most}")
-        self._check_allowed(str(value), text)
+            raise self._invalid(value, f"Value must be no more than {self.most}")
+        self._check_allowed(str(value))
         return value
 
     def _list(self, text: str) -> tuple[str, ...]:
-        items = tuple(re.split(r"\s*,\s*", text)) if text else ()
+        items = split_list(text)
         for item in items:
-            self._check_allowed(item, text)
+            self._check_allowed(item)
             if self.item_pattern is not None and not re.fullmatch(self.item_pattern, item):
                 raise self._invalid(text, f"Each item must match {self.item_pattern}")
         return items
 
-    def _check_allowed(self, value: str, text: str) -> None:
+    def _check_allowed(self, value: str) -> None:
         if self.allowed and value not in self.allowed:
-            raise self._invalid(text, f"String must be one of: {', '.join(self.allowed)}")
+            raise self._invalid(value, f"String must be one of: {', '.join(self.allowed)}")
 
-    def _invalid(self, text: str, why: str) -> KafkaError:
-        return KafkaError(INVALID_CONFIG, f"Invalid value {text} for configuration {self.name}: {why}")
+    def _invalid(self, value: object, why: str) -> KafkaError:
+        return KafkaError(INVALID_CONFIG, f"Invalid value {value} for configuration {self.name}: {why}")
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the items of a LIST, without the white space around them; empty items stay, as in Kafka."""
+    text = text.strip(_TRIMMED)
+    return tuple(re.split(r"\s*,\s*", text)) if text else ()
+
+
+# Characters that Java's String.trim removes, and other white space, which earlier versions took in what they stored.
+_TRIMMED = "".join(each for each in map(chr, range(0x3001)) if each <= " " or each.isspace())
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?")  # Java's, without NaN and hex
+_INTEGER = re.compile(r"[+-]?\d{1,4000}")  # Java takes any script's digits; `int` refuses much longer ones
 
 
 def _parse_number(text: str, type: ConfigType) -> int | float | None:
-    """None if the text is no number of this type."""
+    """Parse a number as Java does; None if the text is not a number of this type."""
     if type is ConfigType.DOUBLE:
-        value = float(text) if re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", text) else math.nan
+        value = float(text.rstrip("fFdD")) if _DOUBLE.fullmatch(text) else math.nan
         return value if math.isfinite(value) else None
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
+    if not _INTEGER.fullmatch(text):
         return None
     most = INT32_MAX if type is ConfigType.INT else INT64_MAX
     number = int(text)
     return number if -most - 1 <= number <= most else None
+
+
+def _double_text(value: float) -> str:
+    """Write a number as Java's Double.toString does."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int), "the number is finite"
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{fraction}E{exponent + len(digits) - 1}"

@@ -350,6 +350,11 @@ class BrokerDefaults:
         return ConfigSource.DEFAULT_CONFIG
 
 
+def canonical_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return a topic's configs with each value as Kafka answers it. Raises KafkaError INVALID_CONFIG."""
+    return {name: _definition(name).canonical(text) for name, text in overrides.items()}
+
+
 def log_config(overrides: Mapping[str, str], defaults: BrokerDefaults) -> LogConfig:
     """The settings of a topic's log. Raises KafkaError INVALID_CONFIG: unknown name, bad value, or two that clash."""
     values = {name: _definition(name).parse(text) for name, text in overrides.items()}
@@ -392,9 +397,9 @@ def reference_page() -> str:
 _REFERENCE_HEAD = """\
 # Topic configs
 
-Every topic config of Kafka 4.1 can be set, is checked as Kafka checks it, and is listed by DescribeConfigs. The column
-*acts* says which of them change what KafScale does today; the others are kept for the day when they do. Three
-defaults are the broker's: `max.message.bytes` (`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and
+Every topic config of Kafka 4.1 can be set, is checked as Kafka checks it, and is listed by DescribeConfigs as the
+value that it means (`100000` for ` +100000 `). The column *acts* says which of them change what KafScale does today; the
+others are kept for the day when they do. Three defaults are the broker's: `max.message.bytes` (`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and
 `file.delete.delay.ms` (`--segment-delete-delay`).
 
 This page is made from `kafscale/cluster/configs/topic_configs.py`; a test holds it to the code.

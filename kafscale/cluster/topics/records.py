@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
+from kafscale.cluster.configs.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.topics.index import Topic, TopicDraft
@@ -65,8 +65,10 @@ def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running:
     A broker that is running already, beside one of a later version, keeps all of such a topic instead.
     """
     stored = decode(_Stored, value)
+    overrides: Mapping[str, str] = stored.overrides
     try:
-        config = log_config(stored.overrides, defaults)
+        overrides = canonical_overrides(overrides)  # earlier versions stored the text that a client had typed
+        config = log_config(overrides, defaults)
     except KafkaError as exc:
         refused = f"topic {name} has a config that this version of KafScale refuses: {exc}"
         if not is_running:
@@ -78,7 +80,7 @@ def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running:
         topic_id=stored.topic_id,
         partition_count=stored.partition_count,
         replication_factor=stored.replication_factor,
-        overrides=stored.overrides,
+        overrides=overrides,
         config=config,
         others=stored.others,
     )

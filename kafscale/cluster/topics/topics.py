@@ -17,7 +17,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
+from kafscale.cluster.configs.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.follower import Follower
@@ -400,7 +400,8 @@ class TopicRegistry:
             raise KafkaError(TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
         if (other := draft.colliding_name(new.name)) is not None:
             raise KafkaError(INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' collides with existing topic: {other}")
-        overrides = {**new.overrides, **INTERNAL_OVERRIDES} if is_internal(new.name) else dict(new.overrides)
+        internal = INTERNAL_OVERRIDES if is_internal(new.name) else {}
+        overrides = canonical_overrides({**new.overrides, **internal})
         config = log_config(overrides, self.policy.defaults)
         replication_factor = self._replication_factor(new.replication_factor)
         partition_count = self._partition_count(new.name, new.partition_count)
@@ -441,7 +442,7 @@ class TopicRegistry:
 
     def _plan_configs(self, draft: TopicDraft, change: NewConfigs) -> Topic:
         topic = _existing(draft, change.name)
-        overrides = dict(change.overrides(topic.overrides))
+        overrides = canonical_overrides(change.overrides(topic.overrides))
         topic = attrs.evolve(topic, overrides=overrides, config=log_config(overrides, self.policy.defaults))
         draft.put(topic)
         return topic

@@ -77,6 +77,10 @@ async def test_the_older_api_replaces_everything(services: Any, version: int) ->
         (APPEND, "compact", "compact"),
         (SUBTRACT, "compact", ""),
         (SUBTRACT, "x", "compact"),
+        (APPEND, " delete ", "compact,delete"),
+        (APPEND, " compact", "compact"),
+        (SUBTRACT, " compact", ""),
+        (SET, "compact , delete", "compact,delete"),
     ],
 )
 async def test_lists_grow_and_shrink(services: Any, operation: int, value: str, expected: str) -> None:

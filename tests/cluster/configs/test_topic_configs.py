@@ -89,19 +89,60 @@ def test_a_broker_default_below_the_least_that_a_topic_may_set_is_taken() -> Non
         ("retention.ms", "x", "Not a number of type LONG"),
         ("retention.ms", "", "Not a number of type LONG"),
         ("retention.ms", "1_000", "Not a number of type LONG"),
-        ("retention.ms", "٣", "Not a number of type LONG"),
         ("retention.ms", str(2**63), "Not a number of type LONG"),
         ("retention.ms", "-2", "Value must be at least -1"),
         ("segment.bytes", str(2**31), "Not a number of type INT"),
         ("compression.lz4.level", "18", "Value must be no more than 17"),
         ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
         ("preallocate", "yes", "Expected value to be either true or false"),
-        ("cleanup.policy", "delete,shred", "String must be one of: compact, delete"),
         ("message.timestamp.type", "createtime", "String must be one of: CreateTime, LogAppendTime"),
     ],
 )
 def test_bad_values_are_refused_in_kafkas_words(name: str, value: str, reason: str) -> None:
     assert refusal(**{name: value}) == f"Invalid value {value} for configuration {name}: {reason}"
+
+
+def test_an_item_that_is_not_allowed_is_named_without_the_others() -> None:
+    expected = "Invalid value shred for configuration cleanup.policy: String must be one of: compact, delete"
+    assert refusal(cleanup_policy="delete, shred") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "answered"),
+    [
+        ("retention.ms", "\t100000 ", "100000"),
+        ("retention.ms", "+500000", "500000"),
+        ("retention.ms", "0" * 30 + "5", "5"),
+        ("retention.ms", "٣", "3"),
+        ("retention.ms", "-1", "-1"),
+        ("cleanup.policy", " compact ,\tdelete ", "compact,delete"),
+        ("cleanup.policy", "compact,compact", "compact,compact"),
+        ("cleanup.policy", " ", ""),
+        ("compression.type", " gzip ", "gzip"),
+        ("compression.gzip.level", "+5", "5"),
+        ("preallocate", " tRuE", "true"),
+        ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
+        ("min.cleanable.dirty.ratio", ".5", "0.5"),
+        ("min.cleanable.dirty.ratio", "0.5d", "0.5"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("min.cleanable.dirty.ratio", "1.", "1.0"),
+        ("min.cleanable.dirty.ratio", "-0", "-0.0"),
+        ("min.cleanable.dirty.ratio", "0.001", "0.001"),
+        ("min.cleanable.dirty.ratio", "1e-5", "1.0E-5"),
+        ("min.cleanable.dirty.ratio", "0.000125", "1.25E-4"),
+        ("min.cleanable.dirty.ratio", "1e-500", "0.0"),
+        ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1,1:2"),
+    ],
+)
+def test_the_canonical_text_is_what_kafka_4_1_answers(name: str, typed: str, answered: str) -> None:
+    definition = TOPIC_CONFIGS[name]
+    assert definition.canonical(typed) == answered
+    assert definition.canonical(answered) == answered
+    assert definition.parse(answered) == definition.parse(typed)
+
+
+def test_every_default_is_canonical() -> None:
+    assert [each.name for each in TOPIC_CONFIGS.values() if each.canonical(str(each.default)) != each.default] == []
 
 
 def test_values_that_clash() -> None:

@@ -114,6 +114,23 @@ async def test_a_stored_config_that_is_not_accepted_any_more_stops_the_start(sto
         await TopicRegistry(store=store).load()
 
 
+async def test_configs_that_an_earlier_version_stored_as_typed_are_read_as_what_they_mean(
+    store: MemoryMetadataStore, topics: TopicRegistry
+) -> None:
+    await topics.create([NewTopic(name="a", overrides={"retention.ms": " +7 ", "cleanup.policy": "compact, delete"})])
+    (entry,) = await store.list("topics/")
+    assert b'"retention.ms":"7","cleanup.policy":"compact,delete"' in entry.value
+    typed = entry.value.replace(b'"7"', '"\u00a0+7 "'.encode()).replace(b"compact,delete", b"compact ,delete")
+    await store.commit(Transaction(puts={"topics/a": typed}))
+    again = TopicRegistry(store=store)
+    await again.load()
+    for each in (topics, again):
+        topic = each.get("a")
+        assert topic is not None
+        assert topic.overrides == {"retention.ms": "7", "cleanup.policy": "compact,delete"}
+        assert (topic.config.retention_ms, topic.config.cleanup_policy) == (7, ("compact", "delete"))
+
+
 async def test_a_config_that_only_a_later_version_knows_does_not_end_who_runs_beside_it(
     store: MemoryMetadataStore, topics: TopicRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
