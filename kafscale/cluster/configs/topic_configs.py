@@ -398,9 +398,9 @@ _REFERENCE_HEAD = """\
 # Topic configs
 
 Every topic config of Kafka 4.1 can be set, is checked as Kafka checks it, and is listed by DescribeConfigs as the
-value that it means (`100000` for ` +100000 `). The column *acts* says which of them change what KafScale does today; the
-others are kept for the day when they do. Three defaults are the broker's: `max.message.bytes` (`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and
-`file.delete.delay.ms` (`--segment-delete-delay`).
+value that it means (`100000` for ` +100000 `). The column *acts* says which of them change what KafScale does today;
+the others are kept for the day when they do. Three defaults are the broker's: `max.message.bytes`
+(`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and `file.delete.delay.ms` (`--segment-delete-delay`).
 
 This page is made from `kafscale/cluster/configs/topic_configs.py`; a test holds it to the code.
 
