@@ -29,6 +29,8 @@ from kafscale.wire.messages.describe_client_quotas import (
 THIS_NAME, THE_DEFAULT, ANY = range(3)
 _MATCHES: Final = {THIS_NAME: "MATCH_TYPE_EXACT", THE_DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 
+KAFKAS_ORDER: Final = (CLIENT_ID, USER, IP)  # of an entity's components in an answer
+
 Filter = Mapping[str, DescribeClientQuotasComponent]  # by entity type
 
 
@@ -40,13 +42,17 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
     return DescribeClientQuotasResponse(
         entries=[
             DescribeClientQuotasEntry(
-                entity=[_named(entity_type, name) for entity_type, name in entity.names.items()],
+                entity=_components(entity.names),
                 values=[DescribeClientQuotasValue(key=key, value=value) for key, value in values.items()],
             )
             for entity, values in services.client_quotas.all().items()
             if is_wanted(entity)
         ]
     )
+
+
+def _components(names: Mapping[str, Name]) -> list[DescribeClientQuotasEntity]:
+    return [_named(each, names[each]) for each in KAFKAS_ORDER if each in names]
 
 
 def _named(entity_type: str, name: Name) -> DescribeClientQuotasEntity:

@@ -218,8 +218,18 @@ async def test_entities_are_filtered(
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     response: Any = await ask(describe_client_quotas.API, some_services(client_quotas=quotas), request)
     told = [{part.entity_type: part.entity_name or DEFAULT for part in each.entity} for each in response.entries]
-    assert sorted(map(repr, told)) == sorted(repr(ENTITIES[each]) for each in found)
+    by_text = {repr(sorted(each.items())) for each in told}
+    assert (by_text, len(told)) == ({repr(sorted(ENTITIES[each].items())) for each in found}, len(found))
     assert all(each.values[0].value == 1.0 for each in response.entries)
+
+
+async def test_the_client_id_of_an_entity_comes_before_its_user_as_in_kafka() -> None:
+    quotas = ClientQuotas(MemoryMetadataStore())
+    await quotas.alter([QuotaChange(entity=QuotaEntity(user="u", client_id=DEFAULT), values={"k": 1.0})])
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    response = await ask(describe_client_quotas.API, some_services(client_quotas=quotas), request)
+    (found,) = response.entries
+    assert [(part.entity_type, part.entity_name) for part in found.entity] == [(CLIENT_ID, None), (USER, "u")]
 
 
 @pytest.mark.parametrize(
