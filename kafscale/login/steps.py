@@ -21,6 +21,7 @@ from kafscale.config import Address, SaslMechanism
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.login.sasl import ClientSasl
+from kafscale.login.scram import load_scramp
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -84,16 +85,15 @@ class LoginSteps:
             raise KafkaError(SASL_AUTHENTICATION_FAILED, f"{self.about}: the token is refused")
 
     def _scram(self) -> Steps:
-        from scramp import ScramClient, ScramException
-
+        scramp = load_scramp()
         try:
-            client = ScramClient([self.sasl.mechanism.value], self.sasl.username, self.sasl.password)
+            client = scramp.ScramClient([self.sasl.mechanism.value], self.sasl.username, self.sasl.password)
             first = yield from self._send(client.get_client_first().encode())
             client.set_server_first(first.decode())
             if int(client.iterations) > ITERATIONS_MOST:
-                raise ScramException(f"it asks for {client.iterations} iterations")
+                raise scramp.ScramException(f"it asks for {client.iterations} iterations")
             client.set_server_final((yield from self._send(client.get_client_final().encode())).decode())
-        except (ScramException, UnicodeDecodeError) as exc:
+        except (scramp.ScramException, UnicodeDecodeError) as exc:
             raise KafkaError(
                 SASL_AUTHENTICATION_FAILED, f"{self.about}: the broker does not do as SCRAM has it: {exc}"
             ) from exc

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from kafscale.config import SaslMechanism
+from kafscale.login.scram import load_scramp
 from kafscale.security.exchanges import Challenge, Granted, Outcome, Refused, VerifierSource
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ class ScramExchange:
     _is_challenged: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        from scramp import ScramMechanism  # only where it is enabled: 50 ms
-
-        self._server = ScramMechanism(self.mechanism.value).make_server(self._verifier)
+        self._server = load_scramp().ScramMechanism(self.mechanism.value).make_server(self._verifier)
 
     def receive(self, data: bytes, now_ms: int) -> Outcome:
         from scramp import ScramException

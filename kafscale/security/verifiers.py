@@ -19,7 +19,7 @@ from kafscale.config import SaslMechanism
 # Kafka's bounds of what AlterUserScramCredentials may ask for.
 ITERATIONS_LEAST, ITERATIONS_MOST = 4096, 16_384
 DEFAULT_ITERATIONS: Final = 8192
-SALT_LEAST_BYTES, SALT_MOST_BYTES = 12, 1024  # the least is scramp's
+SALT_MOST_BYTES: Final = 1024  # Kafka has no most; each user's salt is kept in memory
 MADE_SALT_BYTES: Final = 24
 USER_NAME_MAX_BYTES: Final = 255
 PASSWORD_MAX_BYTES: Final = 1024

@@ -9,7 +9,13 @@ from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # which it has, and does not list
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from kafscale.config import SecurityProtocol
 from kafscale.testing.certificates import make_authority
@@ -31,7 +37,7 @@ from tests.devtools.logins import (
     kcat_does_scram,
     refused,
 )
-from tests.devtools.sasl import sasl_broker, sign, signing_key
+from tests.devtools.sasl import PASSWORD, sasl_broker, sign, signing_key
 from tests.devtools.sasl_users import WITH_LISTS, add, allow, disallow, login_of_somebody, remove
 
 # kafka-python leaves sockets of its own behind when a login fails
@@ -121,6 +127,16 @@ def test_a_wrong_password_and_an_unknown_user(client, mechanism, broker, name):
     told = [client(Login(broker=broker, mechanism=mechanism, user=user, password=WRONG), name) for user in users]
     assert all(("ootstrap" if client in (kafka_python, aiokafka) else "uthentication") in each for each in told)
     assert _logins(broker, mechanism)["failed"] >= failed_count + 2
+
+
+def test_a_user_whose_salt_has_one_byte(broker, name):
+    login = login_of_somebody(broker, "SCRAM-SHA-256", name)
+    admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    brought = UserScramCredentialUpsertion(login.user, info, PASSWORD.encode(), b"s")
+    admin.alter_user_scram_credentials([brought])[login.user].result(DEADLINE_SECONDS)
+    broker.process.settle()
+    assert confluent(login, name) is None
 
 
 def test_a_user_whose_rights_are_taken_back_while_connected(broker, name):

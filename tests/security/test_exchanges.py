@@ -2,10 +2,12 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from kafscale.config import SaslMechanism
+from kafscale.login.scram import load_scramp
 from kafscale.security.exchanges import Challenge, DeriveKey, FetchKeys, Granted, Refused
 from kafscale.security.oauthbearer import MESSAGE_MAX_BYTES as OAUTH_MAX_BYTES
 from kafscale.security.oauthbearer import OauthbearerExchange
@@ -13,7 +15,7 @@ from kafscale.security.plain import MESSAGE_MAX_BYTES as PLAIN_MAX_BYTES
 from kafscale.security.plain import PlainExchange
 from kafscale.security.scram import MESSAGE_MAX_BYTES, ScramExchange
 from kafscale.security.tokens import NO_KEYS, TokenPolicy, parse_key_set
-from kafscale.security.verifiers import ITERATIONS_LEAST, salt_password
+from kafscale.security.verifiers import ITERATIONS_LEAST, make_verifier, salt_password
 from tests.devtools.sasl import (
     ALICE,
     PASSWORD,
@@ -60,6 +62,17 @@ def test_scram_by_the_right_password(mechanism):
     assert isinstance(granted, Granted)
     assert granted.name == ALICE
     client.set_server_final(granted.data.decode())  # raises if the broker does not know the user
+
+
+@pytest.mark.parametrize("salt_bytes", [1, 4, 11])
+def test_a_salt_may_be_shorter_than_those_that_scramp_makes(salt_bytes):
+    """Tools that move users bring their salts, and Kafka takes any; scramp refuses salts below 12 bytes."""
+    short = make_verifier(SHA_256, PASSWORD, iterations=ITERATIONS_LEAST, salt=b"s" * salt_bytes)
+    client = load_scramp().ScramClient([SHA_256.value], ALICE, PASSWORD)
+    exchange = scram_exchange(users=SimpleNamespace(verifier=lambda *_: short, decoy=Users().decoy))
+    granted = send(exchange, begin(exchange, client))
+    assert isinstance(granted, Granted)
+    client.set_server_final(granted.data.decode())
 
 
 @pytest.mark.parametrize(("user", "password"), [(ALICE, "wrong"), ("nobody", PASSWORD)])

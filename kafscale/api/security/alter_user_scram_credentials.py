@@ -4,12 +4,11 @@ v0  (flexible) of each user one change, which has a salted password or removes o
 
 `kafka-configs.sh --alter --add-config 'SCRAM-SHA-512=[password=…]' --entity-type users` sends it. Changes act at once:
 the next login sees them. Who is connected stays so until it has to authenticate anew (`--connections-max-reauth`), as
-in Kafka. What one request changes is written together, and told to `kafscale.audit`.
+in Kafka. What one request changes is written together, and told to `kafscale.audit`. As in Kafka, a salted password may
+have any length but none: whether the mechanism can give it shows at the login. A salt has 1 to 1,024 bytes.
 """
 
 from __future__ import annotations
-
-import hashlib
 
 from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Api, Call
@@ -17,11 +16,10 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.scram_users import CredentialKey
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
+from kafscale.login.scram import SALT_LEAST_BYTES
 from kafscale.security.verifiers import (
-    HASHES,
     ITERATIONS_LEAST,
     ITERATIONS_MOST,
-    SALT_LEAST_BYTES,
     SALT_MOST_BYTES,
     SCRAM_TYPES,
     ScramVerifier,
@@ -105,9 +103,8 @@ def _verifier(key: CredentialKey, asked: ScramCredentialUpsertion) -> ScramVerif
     salt, salted_password = bytes(asked.salt), bytes(asked.salted_password)
     if not SALT_LEAST_BYTES <= len(salt) <= SALT_MOST_BYTES:
         raise KafkaError(UNACCEPTABLE_CREDENTIAL, f"The salt must have {SALT_LEAST_BYTES} to {SALT_MOST_BYTES} bytes")
-    size_bytes = hashlib.new(HASHES[key.mechanism]).digest_size
-    if len(salted_password) != size_bytes:
-        raise KafkaError(UNACCEPTABLE_CREDENTIAL, f"A salted password of {key.mechanism} has {size_bytes} bytes")
+    if not salted_password:
+        raise KafkaError(UNACCEPTABLE_CREDENTIAL, "The salted password must not be empty")
     return verifier_of_salted(key.mechanism, salted_password, salt, asked.iterations)
 
 

@@ -1,0 +1,20 @@
+"""The library scramp, for both sides of a SCRAM login. It is imported when it is first needed: that takes 50 ms."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+SALT_LEAST_BYTES: Final = 1  # Kafka has no least. RFC 5802 has none either; base64 of nothing is not a salt there
+
+
+def load_scramp() -> Any:
+    """Import scramp, and have it take salts as short as Kafka's brokers do.
+
+    From version 1.5 on it refuses salts below 12 bytes, on either side, whoever has chosen them.
+    """
+    import scramp
+    from scramp import core
+
+    if hasattr(core, "Salt"):
+        core.Salt.MIN_LENGTH = SALT_LEAST_BYTES
+    return scramp
