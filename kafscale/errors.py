@@ -7,7 +7,8 @@
     │  ├─ DecodeError            bytes that are not a valid message
     │  └─ FrameTooLarge          a length prefix past the limit, or negative
     ├─ KafkaError                has a Kafka error code; becomes the reply to one request or one partition of it
-    │  ├─ CorruptBatch           CORRUPT_MESSAGE: wrong CRC, magic, length, count or offset delta
+    │  ├─ CorruptBatch           CORRUPT_MESSAGE: a wrong CRC, magic or length, which sending again may mend
+    │  │  └─ UnreadableBatch     UNKNOWN_SERVER_ERROR, as Kafka: records that can't be decompressed
     │  ├─ InvalidRecord          INVALID_RECORD: well-formed, but not to be stored
     │  └─ StorageFull            KAFKA_STORAGE_ERROR: no room on the local disk; nothing was changed, try again
     ├─ StoreError                the object store refused or failed
@@ -83,10 +84,17 @@ class KafkaError(KafScaleError):
 
 
 class CorruptBatch(KafkaError):
-    """CORRUPT_MESSAGE (2): a record batch with a wrong CRC, magic, length, count or offset delta."""
+    """CORRUPT_MESSAGE (2): a record batch with a wrong CRC, magic or length. Clients send it again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(2, message)
+
+
+class UnreadableBatch(CorruptBatch):
+    """UNKNOWN_SERVER_ERROR (-1), as Kafka answers: a record batch that can't be decompressed. Clients give it up."""
+
+    def __init__(self, message: str) -> None:
+        KafkaError.__init__(self, -1, message)
 
 
 class InvalidRecord(KafkaError):

@@ -3,25 +3,29 @@
 A decompressed size that a peer states is a hint and no more: the first buffer is at most 64 times what was received, it
 grows only after having been filled, and never past the limit. So neither a lie nor a bomb allocates what it asks for.
 
-| codec | what comes in | what goes out |
-|---|---|---|
-| gzip | one or several members | one member |
-| snappy | raw, or in the xerial framing of Java clients | xerial |
-| lz4 | frames, with or without content size and linked blocks | a frame of independent blocks: Java reads no others |
-| zstd | frames, with or without content size | a frame |
+| codec | taken from producers | also read, in older logs | written |
+|---|---|---|---|
+| gzip | one member, zero bytes behind it | several members | one member |
+| snappy | raw, or one xerial stream of version 1 | several streams, other versions | xerial |
+| lz4 | one frame of independent blocks | linked blocks, several frames | a frame of independent blocks |
+| zstd | frames, a window of at most 128 MiB | | a frame |
 
-cramjam is imported with the first compressed batch. Its work is done without the interpreter's lock.
+Producers' batches are taken only in forms that every client can read (`strict`): Java's consumers stop at linked blocks
+and at a second lz4 frame, librdkafka stops at a second member, frame or stream, and aborts its process at an empty
+gzip member in front. `tests/api/produce/test_foreign_frames.py` holds the table of forms, with Kafka's answers.
+
+cramjam is imported with the first compressed batch. Its work, and zlib's, is done without the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+import zlib
 from typing import Any, Final
 
 from kafscale.buffers import Buffer
-from kafscale.errors import CorruptBatch, KafkaError
+from kafscale.errors import InvalidRecord, KafkaError, UnreadableBatch
 from kafscale.wire import error_codes
 
 NONE: Final = 0
@@ -45,25 +49,44 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version that can read it
 XERIAL_BLOCK_BYTES: Final = 32 * 1024  # as Java's SnappyOutputStream
 SNAPPY_MAX_RATIO: Final = 32  # its densest element makes 64 bytes of 3
+GZIP_MAX_RATIO: Final = 1032  # 258 bytes in two bits
+BLOCK_MIN_BYTES: Final = 128
+"""What a block of snappy or lz4 counts at least, of the bytes that a batch may unpack to: each costs a microsecond."""
 
+_GZIP_FORMAT: Final = 31  # zlib's name for it, with the largest window
+_GZIP_PIECE_BYTES: Final = 256 << 10  # in and out, so that what zlib gives back of its input stays small
+_LZ4_MAGIC: Final = 0x184D2204
+_LZ4_HEADER_BYTES: Final = 7  # without content size and dictionary
+_LZ4_HAS_DICTIONARY: Final = 0x01
+_LZ4_HAS_CONTENT_CHECKSUM: Final = 0x04
 _LZ4_HAS_CONTENT_SIZE: Final = 0x08
+_LZ4_HAS_BLOCK_CHECKSUMS: Final = 0x10
+_LZ4_HAS_INDEPENDENT_BLOCKS: Final = 0x20
+_LZ4_BLOCK_LENGTH: Final = 0x7FFFFFFF  # without the bit that says that it is stored as it is
 # Rust's text for a write that did not fit: cramjam passes it on and has no error type for it
 _BUFFER_FULL: Final = "failed to write whole buffer"
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int) -> bytearray | memoryview:
+def decompress(codec: int, data: Buffer, max_bytes: int, *, strict: bool = False) -> bytearray | memoryview:
     """Decompress, to at most `max_bytes`. What is large is a view of memory that goes with it.
 
+    `strict` refuses forms that some client can't read.
+
     Raises:
-        CorruptBatch: the data is damaged or is not of this codec.
+        UnreadableBatch: the data is damaged or is not of this codec.
+        InvalidRecord: `strict`, and a form that not every client can read.
         KafkaError: MESSAGE_TOO_LARGE if there is more than `max_bytes` of it (Java's producer then splits the batch);
             UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown.
     """
     view = memoryview(data)
     if codec == SNAPPY:
-        return _decompress_snappy(view, max_bytes)
-    if codec not in (GZIP, LZ4, ZSTD):
+        return _decompress_snappy(view, max_bytes, strict)
+    if codec == GZIP:
+        return _decompress_gzip(view, max_bytes, strict)
+    if codec not in (LZ4, ZSTD):
         raise KafkaError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, f"no compression codec has the number {codec}")
+    if strict and codec == LZ4:
+        _check_lz4_frame(view, max_bytes)
     return _decompress_stream(codec, view, max_bytes)
 
 
@@ -91,7 +114,7 @@ def compress(codec: int, data: Buffer) -> bytes:
 def _decompress_stream(codec: int, data: memoryview, max_bytes: int) -> bytearray | memoryview:
     import cramjam
 
-    module: Any = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec]
+    module: Any = {LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec]
     capacity = min(_first_buffer_bytes(codec, data), max_bytes)
     while True:
         out = _buffer(capacity)
@@ -99,7 +122,7 @@ def _decompress_stream(codec: int, data: memoryview, max_bytes: int) -> bytearra
             written = module.decompress_into(data, out)
         except cramjam.DecompressionError as error:
             if _BUFFER_FULL not in str(error):
-                raise CorruptBatch(f"{NAMES[codec]}: {error}") from error
+                raise UnreadableBatch(f"{NAMES[codec]}: {error}") from error
             if capacity == max_bytes:
                 raise _too_large(max_bytes) from error
         else:
@@ -126,11 +149,14 @@ def _first_buffer_bytes(codec: int, data: memoryview) -> int:
 def stated_bytes(codec: int, data: memoryview) -> int | None:
     """The decompressed size that the data states: in gzip's trailer (modulo 2^32), or in the frame's header.
 
-    Nothing but a hint: it may be a lie, or that of the first of several members or frames. None if there is none.
+    Nothing but a hint: it may be a lie, or that of the first of several members or frames. None if there is none, or it
+    is more than such data can hold.
     """
     stated: int | None = None
     if codec == GZIP and len(data) >= 18:
         (stated,) = struct.unpack_from("<I", data, len(data) - 4)
+        if stated > GZIP_MAX_RATIO * len(data):  # damaged, or something stands behind the trailer
+            return None
     elif codec == LZ4 and len(data) >= 14 and data[4] & _LZ4_HAS_CONTENT_SIZE:
         (stated,) = struct.unpack_from("<Q", data, 6)
     elif codec == ZSTD and len(data) >= 14:
@@ -159,16 +185,85 @@ def _zstd_content_size(data: memoryview) -> int | None:
     return size
 
 
-def _decompress_snappy(data: memoryview, max_bytes: int) -> bytearray | memoryview:
+def _decompress_gzip(data: memoryview, max_bytes: int, strict: bool) -> bytearray:
+    """Decompress each member; zero bytes may stand behind the last one, as in Java and Python."""
+    out = bytearray()
+    position = _inflate_member(data, 0, out, max_bytes)
+    first_bytes = len(out)
+    while position < len(data):
+        if not data[position]:
+            if bytes(data[position:]).strip(b"\0"):
+                raise UnreadableBatch(f"gzip: bytes that are no member at byte {position} of {len(data)}")
+            break
+        position = _inflate_member(data, position, out, max_bytes)
+    if strict and first_bytes < len(out):
+        raise InvalidRecord("gzip: several members, of which librdkafka reads the first only")
+    return out
+
+
+def _inflate_member(data: memoryview, position: int, out: bytearray, max_bytes: int) -> int:
+    """Append the gzip member at `position` to `out` and return where it ends."""
+    member = zlib.decompressobj(_GZIP_FORMAT)
+    try:
+        while not member.eof:
+            piece: Buffer = member.unconsumed_tail
+            if not piece:
+                piece = data[position : position + _GZIP_PIECE_BYTES]
+                position += len(piece)
+            unpacked = member.decompress(piece, min(_GZIP_PIECE_BYTES, max_bytes - len(out) + 1))
+            if not piece and not unpacked and not member.eof:
+                raise UnreadableBatch(f"gzip: the member is cut off after {len(data)} bytes")
+            out += unpacked
+            if len(out) > max_bytes:
+                raise _too_large(max_bytes)
+    except zlib.error as error:
+        raise UnreadableBatch(f"gzip: {error}") from error
+    return position - len(member.unused_data)
+
+
+def _check_lz4_frame(data: memoryview, max_bytes: int) -> None:
+    """Refuse what Java's clients can't read (Kafka's Lz4BlockInputStream), and bytes behind the frame."""
+    if len(data) < _LZ4_HEADER_BYTES or struct.unpack_from("<I", data)[0] != _LZ4_MAGIC:
+        raise UnreadableBatch("lz4: no frame")
+    flags = data[4]
+    if not flags & _LZ4_HAS_INDEPENDENT_BLOCKS:
+        raise UnreadableBatch("lz4: linked blocks, which Java's clients can't read; make the blocks independent")
+    if flags & _LZ4_HAS_DICTIONARY:
+        raise UnreadableBatch("lz4: a dictionary, which no client has")
+    end = _lz4_end(data, flags, max_bytes)
+    if end > len(data):
+        raise UnreadableBatch(f"lz4: the frame is cut off after {len(data)} bytes")
+    if end < len(data):
+        raise InvalidRecord(f"lz4: {len(data) - end} bytes behind the frame, which librdkafka refuses")
+
+
+def _lz4_end(data: memoryview, flags: int, max_bytes: int) -> int:
+    """Return where the frame ends, by the lengths of its blocks."""
+    position = _LZ4_HEADER_BYTES + (8 if flags & _LZ4_HAS_CONTENT_SIZE else 0)
+    checksum_bytes = 4 if flags & _LZ4_HAS_BLOCK_CHECKSUMS else 0
+    length_at = struct.Struct("<I").unpack_from
+    try:
+        for _ in range(max_bytes // BLOCK_MIN_BYTES + 1):
+            length = length_at(data, position)[0] & _LZ4_BLOCK_LENGTH
+            position += 4
+            if not length:
+                return position + (4 if flags & _LZ4_HAS_CONTENT_CHECKSUM else 0)
+            position += length + checksum_bytes
+    except struct.error as error:
+        raise UnreadableBatch(f"lz4: the frame is cut off: {error}") from error
+    raise _too_large(max_bytes)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int, strict: bool) -> bytearray | memoryview:
     """Add up the sizes that the blocks state, if such blocks can hold as much; then decompress."""
     import cramjam
 
     try:
-        blocks = list(_xerial_blocks(data)) if _is_xerial(data, 0) else [data]
+        blocks = _xerial_blocks(data, max_bytes, strict) if _is_xerial(data, 0) else [data]
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         for block, size in zip(blocks, sizes, strict=True):
             if size > SNAPPY_MAX_RATIO * len(block):
-                raise CorruptBatch(f"snappy: a block of {len(block)} bytes can't hold {size}")
+                raise UnreadableBatch(f"snappy: a block of {len(block)} bytes can't hold {size}")
         if sum(sizes) > max_bytes:
             raise _too_large(max_bytes)
         out = _buffer(sum(sizes))
@@ -178,7 +273,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytearray | memoryvi
                 cramjam.snappy.decompress_raw_into(block, view[position : position + size])
                 position += size
     except (cramjam.DecompressionError, struct.error) as error:
-        raise CorruptBatch(f"snappy: {error}") from error
+        raise UnreadableBatch(f"snappy: {error}") from error
     return out
 
 
@@ -186,21 +281,29 @@ def _is_xerial(data: memoryview, position: int) -> bool:
     return bytes(data[position : position + len(XERIAL_MAGIC)]) == XERIAL_MAGIC
 
 
-def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+def _xerial_blocks(data: memoryview, max_bytes: int, strict: bool) -> list[memoryview]:
     """The raw blocks of xerial's framing: each has its length in front; streams may follow one another."""
-    position = 0
+    if strict and data[: len(XERIAL_HEADER)] != XERIAL_HEADER and len(data) >= len(XERIAL_HEADER):
+        raise InvalidRecord("snappy: a xerial stream that is not of version 1, which aiokafka does not read")
+    blocks: list[memoryview] = []
+    position, blocks_max_count = 0, max_bytes // BLOCK_MIN_BYTES + 1
     while position < len(data):
         if _is_xerial(data, position):
+            if position and strict:
+                raise InvalidRecord("snappy: several xerial streams, of which Java alone reads the second")
             position += len(XERIAL_HEADER)
             if position > len(data):
-                raise CorruptBatch("snappy: the xerial header is cut off")
+                raise UnreadableBatch("snappy: the xerial header is cut off")
             continue
         (length,) = struct.unpack_from(">i", data, position)
         position += 4
         if not 0 < length <= len(data) - position:
-            raise CorruptBatch(f"snappy: a block of {length} bytes does not fit")
-        yield data[position : position + length]
+            raise UnreadableBatch(f"snappy: a block of {length} bytes does not fit")
+        if len(blocks) == blocks_max_count:
+            raise _too_large(max_bytes)
+        blocks.append(data[position : position + length])
         position += length
+    return blocks
 
 
 def _compress_snappy(data: memoryview) -> bytes:

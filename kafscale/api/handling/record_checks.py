@@ -47,11 +47,11 @@ class RecordChecks:
                 self.shapes.learn(header, batch)
             return check, left_units
         most_bytes = min(AT_ONCE_MAX_BYTES, AT_ONCE_MAX_RATIO * len(batch), BYTES_PER_UNIT * units)
-        records = unpack_at_most(header, batch, min(most_bytes, self.unpacking.max_batch_bytes))
+        records = unpack_at_most(header, batch, min(most_bytes, self.unpacking.max_batch_bytes), strict=True)
         if records is None:
             return None, 0
         check = check_of(records, header, needs_keys=config.compact)
-        return check, check.advance(max(units - len(records) // BYTES_PER_UNIT, 1))
+        return check, check.advance(max(units - max(len(records), len(batch)) // BYTES_PER_UNIT, 1))
 
     async def walk(self, check: RecordCheck) -> None:
         """Finish a check, a step at a time. Raises KafkaError."""

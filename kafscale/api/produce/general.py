@@ -175,7 +175,7 @@ class PendingProduce:
             batch.judge(check)
             return
         left_bytes = self.services.settings.limits.max_decompressed_request_bytes - self.unpacked_bytes
-        async with checks.unpacking.unpacked(batch.header, batch.data, left_bytes) as records:
+        async with checks.unpacking.unpacked(batch.header, batch.data, left_bytes, strict=True) as records:
             self.unpacked_bytes += len(records)
             check = check_of(records, batch.header, needs_keys=batch.partition.config.compact)
             await checks.walk(check)

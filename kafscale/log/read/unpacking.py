@@ -42,40 +42,50 @@ class Unpacking:
         self._threads = trio.CapacityLimiter(usual_count + 1)
 
     @asynccontextmanager
-    async def unpacked(self, header: BatchHeader, batch: memoryview, max_bytes: int) -> AsyncIterator[Buffer]:
+    async def unpacked(
+        self, header: BatchHeader, batch: memoryview, max_bytes: int, *, strict: bool = False
+    ) -> AsyncIterator[Buffer]:
         """Unpack a compressed batch; what was inside must be let go by the end of the block.
 
-        Raises KafkaError: MESSAGE_TOO_LARGE if that is more than `max_bytes`, or than a batch may unpack to.
+        `strict` refuses forms of compression that some client can't read. Raises KafkaError: MESSAGE_TOO_LARGE if it
+        unpacks to more than `max_bytes`, or than a batch may.
         """
         max_bytes = min(max_bytes, self.max_batch_bytes)
+        usual_bytes = min(max_bytes, USUAL_MAX_BYTES)
         async with self._usual:
-            records = await self._unpack(header, batch, min(max_bytes, USUAL_MAX_BYTES))
+            records = await self._unpack(header, batch, usual_bytes, strict, usual_bytes < max_bytes)
             if records is not None:
                 yield records
                 return
-        if max_bytes > USUAL_MAX_BYTES:
+        if usual_bytes < max_bytes:
             async with self._large:
-                records = await self._unpack(header, batch, max_bytes)
+                records = await self._unpack(header, batch, max_bytes, strict, False)
                 if records is not None:
                     yield records
                     return
         raise KafkaError(error_codes.MESSAGE_TOO_LARGE, f"a batch decompresses to more than {max_bytes} bytes")
 
-    async def _unpack(self, header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer | None:
-        return await run_in_thread(unpack_at_most, header, batch, max_bytes, limiter=self._threads)
+    async def _unpack(
+        self, header: BatchHeader, batch: memoryview, max_bytes: int, *strict_and_believes: bool
+    ) -> Buffer | None:
+        work = (header, batch, max_bytes, *strict_and_believes)
+        return await run_in_thread(unpack_at_most, *work, limiter=self._threads)
 
 
-def unpack_at_most(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer | None:
+def unpack_at_most(
+    header: BatchHeader, batch: memoryview, max_bytes: int, strict: bool = False, believes_stated: bool = True
+) -> Buffer | None:
     """Return what is inside of a compressed batch; None if that is more.
 
-    Raises KafkaError if it is not compressed so.
+    `believes_stated` saves the attempt where the batch states that it is more, which may be damage or a lie: whether it
+    is too large at all is only found by unpacking. Raises KafkaError if it is not compressed so.
     """
     body = batch[HEADER_BYTES:]
-    stated = compression.stated_bytes(header.codec, body)
+    stated = compression.stated_bytes(header.codec, body) if believes_stated else None
     if stated is not None and stated > max_bytes:
         return None
     try:
-        return compression.decompress(header.codec, body, max_bytes)
+        return compression.decompress(header.codec, body, max_bytes, strict=strict)
     except KafkaError as exc:
         if exc.code == error_codes.MESSAGE_TOO_LARGE:
             return None
