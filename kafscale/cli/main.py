@@ -1,7 +1,8 @@
 """The command `kafscale`: finds the subcommand, and turns every expected error into one line and an exit code.
 
     exit 0    done
-    exit 1    it can't be done: the broker can't start, the store or another broker refused (one line on stderr)
+    exit 1    it can't be done: the broker can't start, the store or another broker refused, stdout is full (one line on
+              stderr)
     exit 2    the command or a setting is wrong (one line on stderr: option, value, what is allowed)
     exit 3    the broker was declared dead by the others: `kafscale serve --processes` starts it anew
     exit 130  interrupted
@@ -11,15 +12,16 @@ An unexpected exception is a bug and keeps its traceback.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import click
 
 import kafscale
 from kafscale.cli.output import say
+from kafscale.cli.standard_files import OutputLost, ReaderGone, discard_stdout, open_standard_files
 from kafscale.errors import ConfigError, KafScaleError
 
 COMMANDS = (
@@ -65,28 +67,25 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    _open_what_is_closed()
+    open_standard_files()
     sys.exit(run(sys.argv[1:]))
-
-
-def _open_what_is_closed() -> None:
-    """Have nothing read and written where the caller has closed a standard file, in child processes too.
-
-    Python has None for it, and the next file that is opened would get its number, and what is printed.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(descriptor, True)
-            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OutputLost as exc:
+        discard_stdout()
+        return code or _fail_of_output(exc)
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         # Not standalone: click would print a usage block of several lines for a wrong option.
         returned = cli.main(list(arguments), prog_name="kafscale", standalone_mode=False)
-        sys.stdout.flush()
         return returned if isinstance(returned, int) else 0
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message(), err=True)
@@ -96,16 +95,14 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"{command}: {_one_line(exc.format_message())}", 2)
     except click.ClickException as exc:
         return _fail(f"kafscale: {_one_line(exc.format_message())}", 1)
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; the interpreter must not complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except BaseException as exc:
         if all(isinstance(leaf, click.Abort | KeyboardInterrupt) for leaf in _leaves(exc)):
             return 130
         expected = expected_error(exc)
         if expected is None:
             raise
+        if isinstance(expected, OutputLost):
+            return _fail_of_output(expected)
         return _fail(f"kafscale: {_one_line(str(expected))}", 2 if isinstance(expected, ConfigError) else 1)
 
 
@@ -133,5 +130,10 @@ def _one_line(text: str) -> str:
 
 
 def _fail(line: str, code: int) -> int:
-    say(line, err=True)
+    with suppress(OSError):  # stderr, too, may be a full disk
+        say(line, err=True)
     return code
+
+
+def _fail_of_output(lost: OutputLost) -> int:
+    return 1 if isinstance(lost, ReaderGone) else _fail(f"kafscale: {lost}", 1)

@@ -25,6 +25,7 @@ from kafscale.cli.sql_options import (
     spark_session,
 )
 from kafscale.cli.sql_serve import serve_command
+from kafscale.cli.standard_files import open_output
 from kafscale.config import parse_size
 from kafscale.errors import ConfigError, StartupError
 
@@ -205,7 +206,7 @@ def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
     if options.output is None or options.format == "parquet":
         return nullcontext(sys.stdout)
     try:
-        return options.output.open("w", encoding="utf-8")
+        return open_output(options.output)
     except OSError as exc:
         raise ConfigError(f"--output: '{options.output}' can't be written ({exc.strerror}); allowed: a file") from exc
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
+import click
 import pytest
 
-from kafscale.cli.main import expected_error, run
+from kafscale.cli.main import cli, expected_error, run
+from kafscale.cli.standard_files import open_standard_files
 from kafscale.errors import ConfigError, StartupError, StorageFailed
 
 
@@ -117,3 +121,57 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "# Options of `kafscale serve`\n"
     assert done.stderr == ""
+
+
+def _command_lines(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield (*path, "--help")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            yield from _command_lines(child, (*path, name))
+
+
+PRINTING = [*_command_lines(cli, ()), ("--version",), ("config",), ("config", "--json"), ("config", "--reference")]
+
+
+@pytest.fixture
+def with_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    with ExitStack() as opened:
+
+        def use(descriptor: int) -> None:
+            monkeypatch.setattr(sys, "stdout", opened.enter_context(os.fdopen(descriptor, "w")))
+            open_standard_files()
+
+        yield use
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_a_full_disk_below_stdout_ended_commands_with_a_traceback(
+    arguments: tuple[str, ...], with_stdout: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_stdout(os.open("/dev/full", os.O_WRONLY))
+    assert run(arguments) == 1
+    assert capsys.readouterr().err == "kafscale: can't write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_a_closed_pipe_ends_commands_without_a_word(
+    arguments: tuple[str, ...], with_stdout: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with_stdout(writing)
+    assert run(arguments) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_is_told_in_a_process_too() -> None:
+    command = f"{sys.executable} -m kafscale config --json >/dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "kafscale: can't write to stdout: No space left on device\n")
+
+
+def test_a_full_disk_below_stderr_keeps_the_exit_code() -> None:
+    command = f"{sys.executable} -m kafscale server 2>/dev/full"
+    assert subprocess.run(command, shell=True, timeout=60, check=False).returncode == 2

@@ -113,6 +113,12 @@ def test_statements_from_standard_input_up_to_the_first_that_fails(store, engine
     assert done.returncode == 1
 
 
+def test_rows_that_a_full_disk_refuses_ended_with_a_traceback(store, capsys):
+    arguments = ["--store", store, "--engine", "duckdb", "--format", "csv", "--output", "/dev/full"]
+    assert run(["sql", "select offset from orders", *arguments]) == 1
+    assert capsys.readouterr().err == "kafscale: can't write to '/dev/full': No space left on device\n"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_scan_past_the_limit_is_one_line(store, engine):
     limit = ("--max-scan-bytes", "100", "--engine", engine)
