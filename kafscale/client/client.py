@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import attrs
-import trio
 
 from kafscale.client.connection import Connection, connect_to
+from kafscale.client.retrying import WORTH_ANOTHER, Attempts
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable
 from kafscale.login.failures import check, failure
@@ -28,15 +28,7 @@ from kafscale.wire.messages.metadata import (
 )
 
 GROUP, TRANSACTION = 0, 1  # of FindCoordinator's keys
-RETRY_ATTEMPTS = 30  # together 3 s, in which a topic gets its leader, or a coordinator loads
-RETRY_PAUSE_SECONDS = 0.1  # Kafka: retry.backoff.ms, 100 ms
-_WORTH_WAITING = frozenset(
-    {
-        error_codes.LEADER_NOT_AVAILABLE,
-        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
-        error_codes.COORDINATOR_NOT_AVAILABLE,
-    }
-)
+CREATION_SECONDS = 3.0  # in which a topic that was asked for is there, unless the broker creates none
 
 R = TypeVar("R")
 
@@ -100,13 +92,13 @@ class Client:
         return await self._coordinator(TRANSACTION, transactional_id, f"transactional id '{transactional_id}'")
 
     async def _coordinator(self, key_type: int, key: str, what: str) -> Connection:
-        for _ in range(RETRY_ATTEMPTS):
+        attempts = Attempts()
+        while True:
             request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
             response = await self.request(request, FindCoordinatorResponse)
             found = response.coordinators[0] if response.coordinators else response
-            if found.error_code not in _WORTH_WAITING:
+            if found.error_code not in WORTH_ANOTHER or not await attempts.another():
                 break
-            await trio.sleep(RETRY_PAUSE_SECONDS)
         check(found.error_code, f"coordinator of {what}", found.error_message)
         return await self.connection_to(Address(found.host, found.port))
 
@@ -133,13 +125,15 @@ class Client:
             await connection.aclose()
 
     async def _look_up(self, name: str, create: bool) -> Topic:
-        for _ in range(RETRY_ATTEMPTS):
+        attempts, creation = Attempts(), Attempts(CREATION_SECONDS)
+        while True:
             found = (await self.metadata([name], create=create)).topics[0]
             error_code = _first_error(found)
-            waiting = error_code in _WORTH_WAITING or (create and error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-            if not waiting:
+            is_missing = create and error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            if not (is_missing or error_code in WORTH_ANOTHER):
                 break
-            await trio.sleep(RETRY_PAUSE_SECONDS)
+            if not await (creation if is_missing else attempts).another():
+                break
         check(error_code, f"topic '{name}'")
         leaders = {each.partition_index: each.leader_id for each in found.partitions}
         return Topic(name=name, topic_id=found.topic_id, leaders=leaders)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
-import trio
 
-from kafscale.client.client import RETRY_PAUSE_SECONDS, Client
+from kafscale.client.client import Client
 from kafscale.client.connection import Connection, Reply
 from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLevel
+from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.login.failures import check
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import (
@@ -29,7 +29,8 @@ from kafscale.wire.records import Record, iterate_records, parse_header, whole_b
 MAX_FETCH_BYTES = 50 << 20  # Kafka's consumer: fetch.max.bytes, 50 MiB
 MAX_PARTITION_BYTES = 1 << 20  # Kafka's consumer: max.partition.fetch.bytes, 1 MiB
 
-_STALE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH, error_codes.UNKNOWN_TOPIC_ID})
+_STALE = STALE_LEADER | {error_codes.UNKNOWN_TOPIC_ID, error_codes.INCONSISTENT_TOPIC_ID}
+_WORTH_ANOTHER = WORTH_ANOTHER | _STALE
 
 
 @attrs.define
@@ -52,6 +53,7 @@ class Consumer:
     positions: dict[int, int]
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED  # Kafka's consumer: isolation.level
     ends: dict[int, int] = attrs.field(factory=dict, init=False)
+    _attempts: Attempts | None = attrs.field(default=None, init=False)  # while a partition can't be read
 
     async def poll(self, max_wait_ms: int = 500) -> list[Consumed]:
         """Records from the positions on, which move past them; empty if nothing came in time.
@@ -60,16 +62,25 @@ class Consumer:
         """
         replies = [await self._ask(leader, indexes, max_wait_ms) for leader, indexes in (await self._leaders()).items()]
         consumed: list[Consumed] = []
-        is_stale = False
+        refused: PartitionData | None = None
         for reply in replies:
             response = await reply.wait()
             check(response.error_code, f"topic '{self.topic}'")
             for answer in _partitions(response.responses):
-                is_stale |= answer.error_code in _STALE
+                if answer.error_code in _WORTH_ANOTHER:
+                    refused = answer
                 consumed += self._take(answer)
-        if is_stale:
-            await trio.sleep(RETRY_PAUSE_SECONDS)  # who leads instead may be known a while later
+        await self._wait_for_another(refused, has_records=bool(consumed))
         return consumed
+
+    async def _wait_for_another(self, refused: PartitionData | None, *, has_records: bool) -> None:
+        """Wait before the next poll if a partition can't be read just now. Raises KafkaError once that lasts long."""
+        if refused is None:
+            self._attempts = None
+            return
+        self._attempts = self._attempts or Attempts()
+        if not await self._attempts.another() and not has_records:
+            self._check(refused)
 
     async def _leaders(self) -> dict[Connection, list[int]]:
         leaders: dict[Connection, list[int]] = {}
@@ -96,8 +107,9 @@ class Consumer:
         partition = answer.partition_index
         if answer.error_code in _STALE:
             self.client.forget(self.topic)
+        if answer.error_code in _WORTH_ANOTHER:
             return []
-        check(answer.error_code, f"offset {self.positions[partition]} of partition {partition} of topic '{self.topic}'")
+        self._check(answer)
         self.ends[partition] = answer.high_watermark
         aborted = AbortedBatches.of(
             AbortedFrom(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
@@ -112,6 +124,10 @@ class Consumer:
                 consumed += [Consumed(partition, each) for each in iterate_records(batch) if each.offset >= position]
             self.positions[partition] = header.next_offset
         return consumed
+
+    def _check(self, answer: PartitionData) -> None:
+        partition = answer.partition_index
+        check(answer.error_code, f"offset {self.positions[partition]} of partition {partition} of topic '{self.topic}'")
 
 
 def _partitions(topics: list[FetchableTopicResponse]) -> Iterator[PartitionData]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
-import trio
 
-from kafscale.client.client import RETRY_ATTEMPTS, RETRY_PAUSE_SECONDS, Client
+from kafscale.client.client import Client
+from kafscale.client.retrying import retried
 from kafscale.errors import DecodeError, KafkaError
 from kafscale.login.failures import check
 from kafscale.wire import codec, error_codes
@@ -68,21 +68,19 @@ class GroupDescription:
         return {partition: member for member in self.members for partition in member.partitions}
 
 
+@retried
 async def list_groups(client: Client) -> list[ListedGroup]:
     """The groups of all brokers, by name. Raises KafkaError, BrokerUnavailable."""
     await client.metadata([])
     groups = []
     for connection in await client.all_connections():
-        for _ in range(RETRY_ATTEMPTS):
-            response = await connection.request(ListGroupsRequest(), ListGroupsResponse)
-            if response.error_code != error_codes.COORDINATOR_LOAD_IN_PROGRESS:
-                break
-            await trio.sleep(RETRY_PAUSE_SECONDS)
+        response = await connection.request(ListGroupsRequest(), ListGroupsResponse)
         check(response.error_code, f"groups of {connection.address}")
         groups += response.groups
     return sorted(groups, key=lambda group: group.group_id)
 
 
+@retried
 async def describe_group(client: Client, group: str) -> GroupDescription:
     """State and members, of either protocol. Raises KafkaError (GROUP_ID_NOT_FOUND too), BrokerUnavailable."""
     connection = await client.coordinator(group)
@@ -126,6 +124,7 @@ def _classic_member(member: DescribedGroupMember) -> GroupMember:
     return GroupMember(member.member_id, member.client_id, member.client_host, partitions)
 
 
+@retried
 async def committed_offsets(client: Client, group: str) -> dict[TopicPartition, int]:
     """Every committed offset of a group. Raises KafkaError, BrokerUnavailable."""
     connection = await client.coordinator(group)
@@ -145,6 +144,7 @@ async def committed_offsets(client: Client, group: str) -> dict[TopicPartition, 
     return dict(sorted(offsets.items()))
 
 
+@retried
 async def commit_offsets(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit as a simple consumer, which a group with members refuses. Raises KafkaError, BrokerUnavailable."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -162,6 +162,7 @@ async def commit_offsets(client: Client, group: str, offsets: Mapping[TopicParti
             check(each.error_code, f"offset of group '{group}' for '{topic.name}' {each.partition_index}")
 
 
+@retried
 async def delete_group(client: Client, group: str) -> None:
     """Delete a group without members, and its offsets. Raises KafkaError, BrokerUnavailable."""
     connection = await client.coordinator(group)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kafscale.client.client import Client
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
 from kafscale.client.isolation import IsolationLevel
+from kafscale.client.retrying import STALE_LEADER, retried
 from kafscale.login.failures import check
 from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -20,6 +21,7 @@ EARLIEST = -2
 REMOTE_TIMEOUT_MS = int(DEFAULT_TIMEOUT_SECONDS * 1000)  # of a broker that looks into remote storage
 
 
+@retried
 async def list_offsets(
     client: Client,
     topic: str,
@@ -41,6 +43,8 @@ async def list_offsets(
         request = ListOffsetsRequest(topics=topics, timeout_ms=REMOTE_TIMEOUT_MS, isolation_level=int(isolation_level))
         response = await leader.request(request, ListOffsetsResponse)
         for each in (part for found in response.topics for part in found.partitions):
+            if each.error_code in STALE_LEADER:
+                client.forget(topic)
             check(each.error_code, f"partition {each.partition_index} of topic '{topic}'")
             offsets[each.partition_index] = each.offset
     newer_than_all = [partition for partition, offset in offsets.items() if offset < 0]

@@ -1,8 +1,8 @@
 """Records to batches to partitions.
 
 A record with a key goes where Kafka's own clients send it (murmur2 of the key), so that producers can be mixed; the
-records of one call that have none go to one partition together, and those of the next call to the next. Errors that say
-that the leader has moved are retried; a lost connection is not, because the records may have been written.
+records of one call that have none go to one partition together, and those of the next call to the next. Errors after
+which nothing was written are retried; a lost connection is not, because the records may have been written.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import attrs
-import trio
 
-from kafscale.client.client import RETRY_ATTEMPTS, RETRY_PAUSE_SECONDS, Client
+from kafscale.client.client import Client
 from kafscale.client.connection import Connection
+from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.login.failures import check
 from kafscale.wire import codec as wire_codec
-from kafscale.wire import compression, error_codes
+from kafscale.wire import compression
 from kafscale.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -31,8 +31,6 @@ MAX_BATCH_BYTES = 900_000  # before compression; Kafka: batch.size, 16 KiB, but 
 RECORD_OVERHEAD_BYTES = 32  # lengths and deltas of one record, at most
 TIMEOUT_MS = 30_000
 ALL = -1
-
-_STALE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.LEADER_NOT_AVAILABLE})
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -60,16 +58,17 @@ class Producer:
         data = PartitionProduceData(index=partition, records=memoryview(batch))
         topic_data = [TopicProduceData(name=self.topic, partition_data=[data])]
         request = ProduceRequest(acks=self.acks, timeout_ms=TIMEOUT_MS, topic_data=topic_data)
-        for _ in range(RETRY_ATTEMPTS):
+        attempts = Attempts()
+        while True:
             leader = await self.client.leader(self.topic, partition)
             if self.acks == 0:
                 await _post(leader, request)
                 return -1
             answer = _only(await leader.request(request, ProduceResponse))
-            if answer.error_code not in _STALE:
+            if answer.error_code in STALE_LEADER:
+                self.client.forget(self.topic)
+            if answer.error_code not in WORTH_ANOTHER or not await attempts.another():
                 break
-            self.client.forget(self.topic)
-            await trio.sleep(RETRY_PAUSE_SECONDS)
         check(answer.error_code, f"partition {partition} of topic '{self.topic}'", answer.error_message)
         return answer.base_offset
 

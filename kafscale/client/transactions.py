@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kafscale.client.client import Client
+from kafscale.client.retrying import retried
 from kafscale.login.failures import check
 from kafscale.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -14,6 +15,7 @@ from kafscale.wire.messages.list_transactions import ListTransactionsRequest, Li
 from kafscale.wire.messages.list_transactions import TransactionState as ListedTransaction
 
 
+@retried
 async def list_transactions(client: Client, states: list[str] | None = None) -> list[ListedTransaction]:
     """The transactional ids that all brokers coordinate, by name. Raises KafkaError, BrokerUnavailable."""
     await client.metadata([])
@@ -27,6 +29,7 @@ async def list_transactions(client: Client, states: list[str] | None = None) -> 
     return sorted(found, key=lambda each: each.transactional_id)
 
 
+@retried
 async def describe_transaction(client: Client, transactional_id: str) -> DescribedTransaction:
     """The state of one id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND too), BrokerUnavailable."""
     connection = await client.transaction_coordinator(transactional_id)
@@ -36,6 +39,7 @@ async def describe_transaction(client: Client, transactional_id: str) -> Describ
     return found
 
 
+@retried
 async def abort_transaction(client: Client, transactional_id: str, timeout_ms: int) -> None:
     """Abort what is open, by fencing its producer, as Kafka's `Admin.fenceProducers` does.
 

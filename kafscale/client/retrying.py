@@ -1,0 +1,87 @@
+"""Asking again while a broker answers that the same request may succeed later, as Kafka's clients do.
+
+Only codes after which nothing was done are in `WORTH_ANOTHER`, so that a write is not done twice. A topic that does not
+exist is not waited for: here it is a misspelt name more often than one that is being created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import attrs
+import trio
+
+from kafscale.errors import KafkaError
+from kafscale.wire import error_codes
+
+RETRY_SECONDS = 15.0  # brokers take over what another led within 10 s. Kafka: default.api.timeout.ms, 1 min
+PAUSE_SECONDS = 0.1  # Kafka: retry.backoff.ms, 100 ms; doubled each time
+PAUSE_MAX_SECONDS = 1.0  # Kafka: retry.backoff.max.ms, 1 s
+
+STALE_LEADER = frozenset(
+    {
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.LEADER_NOT_AVAILABLE,
+        error_codes.REPLICA_NOT_AVAILABLE,
+        error_codes.FENCED_LEADER_EPOCH,
+        error_codes.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""Codes after which the leader of a partition must be looked up anew."""
+
+WORTH_ANOTHER = STALE_LEADER | {
+    error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+    error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_COORDINATOR,
+    error_codes.NOT_CONTROLLER,
+    error_codes.NOT_ENOUGH_REPLICAS,
+    error_codes.CONCURRENT_TRANSACTIONS,
+    error_codes.KAFKA_STORAGE_ERROR,
+    error_codes.OFFSET_NOT_AVAILABLE,
+    error_codes.UNSTABLE_OFFSET_COMMIT,
+    error_codes.THROTTLING_QUOTA_EXCEEDED,
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class Attempts:
+    """The attempts at one thing, with growing pauses between them, until they have taken `seconds`."""
+
+    seconds: float = RETRY_SECONDS
+    _pause_seconds: float = attrs.field(default=PAUSE_SECONDS, init=False)
+    _until: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._until = trio.current_time() + self.seconds
+
+    async def another(self) -> bool:
+        """Wait until another attempt is due, and return True; return False at once if the time is over."""
+        if trio.current_time() + self._pause_seconds > self._until:
+            return False
+        await trio.sleep(self._pause_seconds)
+        self._pause_seconds = min(2 * self._pause_seconds, PAUSE_MAX_SECONDS)
+        return True
+
+
+def retried(ask: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Decorate a function of a client so that it is called again after a KafkaError that is worth another attempt.
+
+    It must look up its coordinator or leader each time, and may do twice what it does.
+    """
+
+    @wraps(ask)
+    async def ask_again(*args: P.args, **kwargs: P.kwargs) -> T:
+        attempts = Attempts()
+        while True:
+            try:
+                return await ask(*args, **kwargs)
+            except KafkaError as exc:
+                if exc.code not in WORTH_ANOTHER or not await attempts.another():
+                    raise
+
+    return ask_again
