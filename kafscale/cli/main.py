@@ -13,7 +13,7 @@ An unexpected exception is a bug and keeps its traceback.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 
@@ -44,6 +44,28 @@ COMMANDS = (
     "sql",
     "pipeline",
 )
+
+
+class WholeWords(click.HelpFormatter):
+    """Help whose lines are broken between words only: Python's textwrap breaks --from-beginning at its hyphens."""
+
+    _HYPHEN = "\ue000"  # a character that is part of a word
+
+    def write(self, string: str) -> None:
+        """See click."""
+        super().write(string.replace(self._HYPHEN, "-"))
+
+    def write_text(self, text: str) -> None:
+        """See click."""
+        super().write_text(text.replace("-", self._HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """See click."""
+        whole = [(term, text.replace("-", self._HYPHEN)) for term, text in rows]
+        super().write_dl(whole, col_max, col_spacing)
+
+
+click.Context.formatter_class = WholeWords
 
 
 class LazyGroup(click.Group):

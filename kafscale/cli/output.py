@@ -1,4 +1,4 @@
-"""What commands print: a table on a terminal, plain columns in a pipe, JSON for programs.
+"""What commands print: a table on a terminal, records on a narrow one, plain columns in a pipe, JSON for programs.
 
 Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects; so the three can't
 differ in what they tell. What a terminal would act on in them, such as control characters in a name, it gets as
@@ -11,12 +11,15 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from kafscale.outside import escaped, escaped_json, escaped_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstance], *, as_json: bool = False) -> None:
@@ -70,18 +73,58 @@ def _cell(value: object) -> str:
 
 
 def _show_table(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+
+    console = Console()
+    lines = [[escaped(cell) for cell in line] for line in (titles, *cells)]
+    widths = _fitting_widths(lines, console.width - 3 * len(titles) + 1)
+    if widths is None:
+        _show_records(lines)
+    else:
+        console.print(_table(lines, widths))
+
+
+def _table(lines: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
+    titles, *cells = lines
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, title in enumerate(titles):
         numeric = bool(cells) and all(row[index].lstrip("-").isdigit() or row[index] == "-" for row in cells)
-        table.add_column(title, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(title, justify="right" if numeric else "left", width=widths[index])
     for row in cells:
-        table.add_row(*(Text(escaped(cell)) for cell in row))  # Text: a topic named [bold] is not markup
-    Console().print(table)
+        table.add_row(*map(Text, row))  # Text: a topic named [bold] is not markup
+    return table
+
+
+def _fitting_widths(lines: Sequence[Sequence[str]], available: int) -> list[int] | None:
+    """Return the widths of columns that need at most `available` together and split no word; None if none do."""
+    from rich.cells import cell_len
+
+    columns = list(zip(*lines, strict=True))
+    least = [max(max(map(cell_len, cell.split()), default=0) for cell in column) for column in columns]
+    widths = [max(map(cell_len, column)) for column in columns]
+    if sum(least) > available:
+        return None
+    while sum(widths) > available:
+        widest = max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))
+        widths[widest] -= 1
+    return widths
+
+
+def _show_records(lines: Sequence[Sequence[str]]) -> None:
+    """Print a row for each value, as the terminal is too narrow for a table."""
+    titles, *rows = lines
+    if not rows:
+        click.echo("  ".join(titles))
+    width = max(map(len, titles))
+    for index, row in enumerate(rows):
+        if index:
+            click.echo()
+        for title, cell in zip(titles, row, strict=True):
+            click.echo(f"{title:<{width}}  {cell}")
 
 
 def _show_columns(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[str] | None) -> None:

@@ -16,6 +16,18 @@ from kafscale.cli.standard_files import open_standard_files
 from kafscale.errors import ConfigError, StartupError, StorageFailed
 
 
+def _command_lines(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield (*path, "--help")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            yield from _command_lines(child, (*path, name))
+
+
+PRINTING = [*_command_lines(cli, ()), ("--version",), ("config",), ("config", "--json"), ("config", "--reference")]
+
+
 def kafscale(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
     command = [sys.executable, "-m", "kafscale", *arguments]
@@ -97,6 +109,19 @@ def test_help_of_serve_tells_default_and_variable(capsys: pytest.CaptureFixture[
     assert "[default: 10s; KAFSCALE_FLUSH_INTERVAL]" in words
 
 
+@pytest.mark.parametrize("width", [64, 78, 80, 96])
+@pytest.mark.parametrize("arguments", [each for each in PRINTING if each[-1] == "--help"], ids=" ".join)
+def test_help_split_names_of_options_at_their_hyphens(
+    arguments: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`consume --help` had --from- at the end of a line, and beginning on the next one."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(arguments) == 0
+    assert [
+        line for line in capsys.readouterr().out.splitlines() if line.endswith("-") and not line.endswith(" -")
+    ] == []
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_standard_file_that_was_closed_ended_commands_with_a_traceback(closed: str) -> None:
     command = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "kafscale", "config"]
@@ -121,18 +146,6 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "# Options of `kafscale serve`\n"
     assert done.stderr == ""
-
-
-def _command_lines(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    yield (*path, "--help")
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            child = command.get_command(click.Context(command), name)
-            assert child is not None
-            yield from _command_lines(child, (*path, name))
-
-
-PRINTING = [*_command_lines(cli, ()), ("--version",), ("config",), ("config", "--json"), ("config", "--reference")]
 
 
 @pytest.fixture

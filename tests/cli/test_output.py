@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import attrs
@@ -63,6 +64,34 @@ def test_a_terminal_gets_a_table_in_which_names_are_no_markup(monkeypatch: pytes
     show(Row, ROWS)
     assert "[red]a" in terminal.getvalue()
     assert "─" in terminal.getvalue()
+
+
+@attrs.frozen(kw_only=True)
+class Described:
+    topic: str
+    replication_factor: int
+    id: str
+    found: str
+
+
+WIDE = Described(
+    topic="__consumer_offsets", replication_factor=1, id="mpUe_4EORP2G5clriVdsuQ", found="all of it is there"
+)
+
+
+@pytest.mark.parametrize("width", range(10, 130, 7))
+@pytest.mark.parametrize("rows", [[WIDE], [WIDE, WIDE], []], ids=len)
+def test_a_narrow_terminal_split_words(monkeypatch: pytest.MonkeyPatch, width: int, rows: list[Described]) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    show(Described, rows)
+    words = [*(word for row in rows for cell in attrs.astuple(row) for word in str(cell).split()), "replication", "id"]
+    assert [word for word in words if word not in terminal.getvalue()] == []
+    if "─" in terminal.getvalue():
+        lines = re.sub(r"\x1b\[[0-9]*m", "", terminal.getvalue()).splitlines()
+        assert max(map(len, lines)) <= width
+    assert ("─" in terminal.getvalue()) == (width > 70 or (not rows and width > 33))
 
 
 HOSTILE = "a\x1b[2J\x9b31m\u202eb"
