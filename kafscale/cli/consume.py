@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from kafscale.cli.connecting import INDEX, OFFSET, TIME, Bootstrap, ListOption, bootstrap_option, run_with_client, take
-from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, text_formatter, unescape
+from kafscale.cli.connecting import (
+    INDEX,
+    OFFSET,
+    TIME,
+    Bootstrap,
+    ListOption,
+    Parsed,
+    bootstrap_option,
+    run_with_client,
+    take,
+)
+from kafscale.cli.progress import counting
+from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, parse_template, text_formatter, unescape
 
 if TYPE_CHECKING:
     from kafscale.client import Client, Consumer, IsolationLevel
@@ -43,6 +56,13 @@ class Style:
     key_separator: str | None
     template: str | None
 
+    def check(self) -> None:
+        """Raise UsageError unless there is one way at most to write a record."""
+        if [self.as_json, self.raw, self.key_separator is not None, self.template is not None].count(True) > 1:
+            raise click.UsageError(
+                "how to write records is not clear; allowed: one of --json, --raw, --key-separator, --format"
+            )
+
     def formatter(self, topic: str) -> Formatter:
         """The function that writes a record."""
         for_terminal = sys.stdout.isatty()
@@ -52,7 +72,7 @@ class Style:
 
     def _template(self) -> str:
         if self.template is not None:
-            return unescape(self.template)
+            return self.template
         if self.raw:
             return "%v"
         separator = "" if self.key_separator is None else unescape(self.key_separator).replace("%", "%%")
@@ -81,7 +101,7 @@ class Style:
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line.")
 @click.option("--raw", is_flag=True, help="Write the values only, with nothing between them.")
 @click.option("--key-separator", metavar="TEXT", help=r"Write KEY, this and VALUE; \t is a tab.")
-@click.option("--format", "template", metavar="TEXT", help=f"{FORMAT_HELP}.")
+@click.option("--format", "template", type=Parsed("TEXT", parse_template), help=f"{FORMAT_HELP}.")
 @bootstrap_option
 def command(
     topic: str,
@@ -110,6 +130,7 @@ def command(
         raise click.UsageError(
             "where to begin is not clear; allowed: one of --from-beginning, --offset, --last, --time"
         )
+    style.check()
     if group is not None and start.given_count > start.beginning:
         raise click.UsageError("--group says where to begin; allowed beside it: --from-beginning")
 
@@ -174,6 +195,14 @@ async def _positions(
     return {each: max(beginnings[each], end - start.last) for each, end in ends.items()}
 
 
+def _is_file(output: IO[bytes]) -> bool:
+    """Tell whether output goes to a file, so that nobody sees it, and no program draws on the terminal meanwhile."""
+    try:
+        return stat.S_ISREG(os.fstat(output.fileno()).st_mode)
+    except OSError:
+        return False
+
+
 @attrs.define(kw_only=True)
 class Writer:
     """Writes records until `remaining` are written, or every partition is where `stops` says."""
@@ -185,12 +214,16 @@ class Writer:
 
     async def run(self, consumer: Consumer) -> None:
         """Poll and write."""
-        output = sys.stdout.buffer
-        while self.remaining != 0 and self._drop_finished(consumer):
-            positions = self._write(await consumer.poll(), consumer)
-            output.flush()
-            if self.reader is not None:
-                await self.reader.used(positions)
+        output, count = sys.stdout.buffer, 0
+        with counting("records read:", is_wanted=_is_file(output)) as report:
+            while self.remaining != 0 and self._drop_finished(consumer):
+                records = await consumer.poll()
+                positions = self._write(records, consumer)
+                output.flush()
+                count += len(records)
+                report(count)
+                if self.reader is not None:
+                    await self.reader.used(positions)
 
     def _write(self, records: Sequence[Consumed], consumer: Consumer) -> dict[int, int]:
         """Returns the offsets behind what has been used up."""

@@ -13,6 +13,8 @@ import attrs
 import click
 
 from kafscale.cli.connecting import INDEX, SETTING, Bootstrap, bootstrap_option, run_with_client, take
+from kafscale.cli.output import say
+from kafscale.cli.progress import counting
 
 if TYPE_CHECKING:
     from kafscale.client import Client
@@ -75,6 +77,8 @@ def command(
     Records with a key go to the partition that Kafka's own clients would choose.
     """
     delivery, line_form = take(options, Delivery), take(options, LineForm)
+    if line_form.as_json and line_form.key_separator is not None:
+        raise click.UsageError("lines are JSON or KEY and VALUE; allowed: one of --json, --key-separator")
 
     async def use(client: Client) -> None:
         from kafscale.client import Producer
@@ -82,9 +86,16 @@ def command(
 
         codec = next(number for number, name in NAMES.items() if name == delivery.compression)
         producer = Producer(client=client, topic=topic, acks=ACKS[delivery.acks], codec=codec)
-        reader = LineReader(stdin())
-        while lines := await reader.read():
-            await producer.send([line_form.record(line) for line in lines], partition=delivery.partition)
+        reader, count = LineReader(stdin()), 0
+        try:
+            with counting("records written:", is_wanted=not sys.stdin.isatty()) as report:
+                while lines := await reader.read():
+                    await producer.send([line_form.record(line) for line in lines], partition=delivery.partition)
+                    count += len(lines)
+                    report(count)
+        finally:
+            if sys.stderr.isatty():
+                say(f"kafscale: {count:,} records written to topic '{topic}'", err=True)
 
     run_with_client(bootstrap, use)
 

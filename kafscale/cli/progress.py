@@ -12,8 +12,11 @@ READING_MIN_BYTES = 16 * MIB  # are read in some tenths of a second
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """Show a count whose end is not known. The function that is given takes how many it is now."""
+def counting(what: str, *, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a count whose end is not known, if it is wanted. The function that is given takes how many it is now."""
+    if not is_wanted:
+        yield lambda _: None
+        return
     with _bar("[progress.description]{task.description} {task.completed:,}", what, None) as report:
         yield report
 

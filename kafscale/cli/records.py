@@ -33,6 +33,15 @@ def unescape(text: str) -> str:
     return re.sub(r"\\([nt0\\])", lambda match: _ESCAPES[match[1]], text)
 
 
+def parse_template(text: str) -> str:
+    """Read a template with the letters of FORMAT_HELP and the escapes of `unescape`. Raises ValueError."""
+    template = unescape(text)
+    for found in re.finditer(r"%(.?)", template, re.DOTALL):
+        if found[1].encode() not in _FIELDS:
+            raise ValueError(f"'{text}' has {found[0]}, which is not known; allowed: {FORMAT_HELP}")
+    return template
+
+
 def record_of_line(line: bytes, separator: bytes | None, headers: Sequence[Header]) -> Record:
     """A plain line: the value, or key and value around the first separator. Raises ConfigError without one."""
     key, value = None, line

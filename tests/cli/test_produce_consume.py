@@ -13,6 +13,7 @@ import attrs
 import pytest
 import trio
 
+from kafscale.cli.main import run
 from kafscale.cli.produce import LineReader
 from kafscale.cli.records import json_formatter, text_formatter
 from kafscale.wire.messages.produce import ProduceRequest
@@ -25,6 +26,26 @@ async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:
     feed("one\ntwo\r\n\nlast without end")
     await kafscale("produce", "t")
     assert await kafscale("consume", "t", "--from-beginning") == "one\ntwo\n\nlast without end\n"
+
+
+@pytest.mark.parametrize("template", ["%z", "%v %s\\n", "100%", "%%%"])
+async def test_a_letter_that_a_format_does_not_know_was_printed(kafscale: Any, template: str) -> None:
+    said = await kafscale("consume", "t", "--format", template, code=2)
+    assert "which is not known; allowed: %k key, %v value" in said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("consume", "t", "--json", "--format", "%v"),
+        ("consume", "t", "--raw", "--json"),
+        ("consume", "t", "--key-separator", ":", "--format", "%v"),
+        ("produce", "t", "--json", "--key-separator", ":"),
+    ],
+)
+async def test_two_forms_at_once_are_refused(kafscale: Any, options: tuple[str, ...]) -> None:
+    """The second was left out without a word."""
+    assert "allowed: one of --json, " in await kafscale(*options, code=2)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -158,3 +179,33 @@ def test_records_do_not_act_on_a_terminal() -> None:
     shown = json_formatter("t", for_terminal=True)(0, attrs.evolve(record, value="\u202e".encode()))
     assert b"\\u202e" in shown
     assert json.loads(shown)["value"] == "\u202e"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_a_person_saw_no_count_of_many_lines(kafscale: Any, feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    feed("line\n" * 200_000)
+    await kafscale("produce", "t")
+    assert "records written:" in terminal.getvalue()
+    assert terminal.getvalue().endswith("kafscale: 200,000 records written to topic 't'\n")
+
+
+async def test_the_count_stands_beside_an_error_too(kafscale: Any, feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One needs it to go on from there."""
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    feed('{"value": "x"}\n' * 100_000 + "no JSON\n")
+    assert await trio.to_thread.run_sync(run, ["produce", "t", "--json", "--bootstrap", str(kafscale.address)]) == 2
+    written = kafscale.cluster.topics["t"].logs[0].end_offset
+    assert 0 < written < 100_000
+    assert f"kafscale: {written:,} records written to topic 't'\n" in terminal.getvalue()
+
+
+async def test_a_pipe_gets_no_count(kafscale: Any, feed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    feed("line\n")
+    await kafscale("produce", "t")
+    assert await trio.to_thread.run_sync(run, ["produce", "t", "--bootstrap", str(kafscale.address)]) == 0
+    assert capsys.readouterr().err == ""
