@@ -22,7 +22,8 @@
     │  ├─ RangeNotSatisfiable    a range past the end (416)
     │  ├─ SlowDown               the store asks for fewer requests (429, 503)
     │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
-    │     └─ StoreFull           the disk of a store that is a directory has no room
+    │     ├─ StoreFull           the disk of a store that is a directory has no room
+    │     └─ ClockRefused        the store's clock differs too much from the one that signed the request
     ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
     ├─ RegistryError             the schema registry refused or gave no answer; names it and says what to do
     │  └─ UnknownSchema          it answers that it has no such id, subject or version
@@ -169,6 +170,10 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreUnavailable):
     """The store is a directory, and its disk has no room."""
+
+
+class ClockRefused(StoreUnavailable):
+    """The store's clock differs too much from this machine's, which signed the request; nothing took effect."""
 
 
 class BrokerUnavailable(KafScaleError):

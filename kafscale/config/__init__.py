@@ -53,6 +53,7 @@ from kafscale.config.values import (
     StoreUrl,
     canonical_ip,
     has_host,
+    is_endpoint,
     split_list,
     split_url,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "format_duration",
     "format_size",
     "has_host",
+    "is_endpoint",
     "load",
     "options",
     "parse_duration",

@@ -35,7 +35,7 @@ from kafscale.config.values import (
     SecurityProtocol,
     StoreEncryption,
     StoreUrl,
-    has_host,
+    is_endpoint,
     split_url,
 )
 from kafscale.errors import ConfigError
@@ -100,7 +100,8 @@ class Settings:
     )
     s3_endpoint: str | None = option(
         None,
-        "URL of an S3-compatible store, such as http://127.0.0.1:9000. Default: Amazon's for the region.",
+        "URL of an S3-compatible store, such as http://127.0.0.1:9000 or, behind a gateway, https://HOST/PATH. "
+        "Default: Amazon's for the region.",
     )
     s3_region: str | None = option(
         None,
@@ -549,9 +550,10 @@ def _check_store(settings: Settings) -> None:
         raise ConfigError(
             "--s3-endpoint: has credentials in it; allowed: only in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    if url.scheme not in ("http", "https") or not has_host(url) or url.path.strip("/") or url.query:
+    if not is_endpoint(url):
         raise ConfigError(
-            f"--s3-endpoint: '{settings.s3_endpoint}' is not an endpoint; allowed: http://HOST:PORT or https://HOST:PORT"
+            f"--s3-endpoint: '{settings.s3_endpoint}' is not an endpoint; allowed: http://HOST:PORT/PATH or "
+            "https://HOST:PORT/PATH, where :PORT and /PATH may be left out"
         )
     if settings.store.scheme != "s3":
         raise ConfigError(

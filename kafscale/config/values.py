@@ -10,7 +10,7 @@ import re
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import attrs
 
@@ -301,6 +301,16 @@ def has_host(url: SplitResult) -> bool:
         return bool(url.hostname) and url.port != 0
     except ValueError:
         return False
+
+
+def is_endpoint(url: SplitResult) -> bool:
+    """Tell whether a URL may be a store's: http or https, a host, perhaps a path, and nothing more.
+
+    HTTP libraries shorten a path with `.`, `..` or `//` in it, and a signature covers the path as it is sent.
+    """
+    names = unquote(url.path).strip("/").split("/")
+    is_short = names == [""] or not {"", ".", ".."} & set(names)
+    return url.scheme in ("http", "https") and has_host(url) and is_short and not url.query and not url.fragment
 
 
 @attrs.frozen(kw_only=True)

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import h11
@@ -103,8 +104,8 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        """Scheme, address and port, as `--s3-endpoint` takes it."""
-        return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
+        """Scheme, address, port and path, as `--s3-endpoint` takes it."""
+        return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}{quote(self.service.base_path)}"
 
     def inject(self, fault: Fault, *, operation: str = "", count: int = 1) -> None:
         """Let the next `count` calls (of that operation, if one is named) meet the fault."""
@@ -190,8 +191,14 @@ class _ServerConnection:
             if http.they_are_waiting_for_100_continue:
                 await self.stream.send_all(http.send(h11.InformationalResponse(status_code=100, headers=[])))
             body = await self._receive_body(http, int(headers.get("content-length", "0")))
+            service = self.server.service
             call = S3Call.of(
-                request.method.decode(), request.target.decode(), headers, body=body, domain=self.server.service.domain
+                request.method.decode(),
+                request.target.decode(),
+                headers,
+                body=body,
+                domain=service.domain,
+                base_path=service.base_path,
             )
             await self._answer(http, call)
             if headers.get("connection", "").lower() == "close":

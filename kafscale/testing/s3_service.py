@@ -27,8 +27,6 @@ from kafscale.store.s3.sigv4 import UNSIGNED_PAYLOAD, Credentials, Scope, Signab
 
 Body = bytes | bytearray | memoryview
 
-MAX_SKEW_SECONDS = 900
-
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?"
     r"SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})"
@@ -56,11 +54,24 @@ class S3Call:
     query: Mapping[str, str]
 
     @classmethod
-    def of(cls, method: str, target: str, headers: Mapping[str, str], *, body: Body, domain: str = "") -> S3Call:
-        """Read bucket and key from the path or, for hosts below `domain`, from the host's name."""
+    def of(
+        cls,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        *,
+        body: Body,
+        domain: str = "",
+        base_path: str = "",
+    ) -> S3Call:
+        """Read bucket and key from the path below `base_path` or, for hosts below `domain`, from the host's name.
+
+        A target that is not below it is an unknown operation.
+        """
         path, _, query = target.partition("?")
         host = headers.get("host", "").partition(":")[0]
-        names = unquote(path).removeprefix("/")
+        is_below = f"{unquote(path)}/".startswith(f"{base_path}/")
+        names = unquote(path).removeprefix(base_path).removeprefix("/")
         if domain and host.endswith(f".{domain}"):
             bucket, key = host.removesuffix(f".{domain}"), names
         else:
@@ -71,7 +82,7 @@ class S3Call:
             target=target,
             headers=headers,
             body=body,
-            operation=_operation(method, key, parameters),
+            operation=_operation(method, key, parameters) if is_below else "Unknown",
             bucket=bucket,
             key=key,
             query=parameters,
@@ -140,15 +151,19 @@ class S3Service:
     """The buckets of one region, and who may use them.
 
     `credentials` maps access key ids to credentials; a call with others is refused. `clock` is the service's, in
-    seconds since the epoch. `domain` is the one below which bucket names are host names, if any. Every part of an
-    upload but the last must have `least_part_bytes`. `kms_keys` are the names of the key service's keys; with None
-    there is no key service, and encryption is refused as MinIO does.
+    seconds since the epoch, from which those of callers may differ by `max_skew_seconds`. `domain` is the one below
+    which bucket names are host names, if any; `base_path` is what stands before them in the path, as at a gateway:
+    empty, or a slash and what follows, decoded. Every part of an upload but the last must have `least_part_bytes`.
+    `kms_keys` are the names of the key service's keys; with None there is no key service, and encryption is refused as
+    MinIO does.
     """
 
     credentials: dict[str, Credentials]
     region: str = "us-east-1"
     clock: Callable[[], float] = time.time
+    max_skew_seconds: float = 900.0
     domain: str = ""
+    base_path: str = ""
     honours_conditions: bool = True
     page_count: int = 1000
     least_part_bytes: int = 5 * 1024 * 1024
@@ -356,7 +371,7 @@ class S3Service:
         if region != self.region:
             message = f"the region '{region}' is wrong; expecting '{self.region}'"
             raise _refuse(400, "AuthorizationHeaderMalformed", message, Region=self.region)
-        if abs(_stamp_seconds(stamp) - self.clock()) > MAX_SKEW_SECONDS or not stamp.startswith(date):
+        if abs(_stamp_seconds(stamp) - self.clock()) > self.max_skew_seconds or not stamp.startswith(date):
             raise _refuse(403, "RequestTimeTooSkewed", "The difference between the request time and ours is too large.")
         if credentials.session_token != call.headers.get("x-amz-security-token"):
             raise _refuse(400, "InvalidToken", "The provided token is malformed or otherwise invalid.")

@@ -41,6 +41,8 @@ class ServiceTransport(httpx.AsyncBaseTransport):
             request.url.raw_path.decode(),
             {name.lower(): value for name, value in request.headers.items()},
             body=b"".join(request.stream.parts),
+            domain=self.service.domain,
+            base_path=self.service.base_path,
         )
         self.requests[call.operation] += 1
         self.in_flight[call.operation] += 1

@@ -211,6 +211,17 @@ def _variables_of(command: click.Command, context: click.Context) -> set[str]:
             ({"s3_endpoint": each, "store": "s3://bkt"}, rf"--s3-endpoint: '{re.escape(each)}' is not an endpoint; .*")
             for each in ("http://[::1", "http://[x]:1", "http://h:99999", "http://h:0")
         ),
+        *(
+            ({"s3_endpoint": each, "store": "s3://bkt"}, rf"--s3-endpoint: '{re.escape(each)}' is not an endpoint; .*")
+            for each in (
+                "http://h/a/../b",
+                "http://h/.",
+                "http://h/a//b",
+                "http://h/%2e%2e",
+                "http://h/a?b",
+                "http://h/#a",
+            )
+        ),
         (
             {"sasl_oauthbearer_jwks_endpoint_url": "https://[::1/keys"},
             r"--sasl-oauthbearer-jwks-endpoint-url: 'https://\[::1/keys' is not safe to get keys from; allowed: .*",

@@ -48,11 +48,12 @@ async def open_limited_memory_store(path: Path) -> AsyncIterator[ObjectStore]:
 
 @asynccontextmanager
 async def open_s3_store(
-    path: Path, *, tls: bool = False, encryption: StoreEncryption | None = None
+    path: Path, *, tls: bool = False, encryption: StoreEncryption | None = None, base_path: str = ""
 ) -> AsyncIterator[ObjectStore]:
     """The stand-in server, which demands what S3 does."""
     async with open_s3_server(tls=tls) as server:
         server.service.least_part_bytes = 0
+        server.service.base_path = base_path
         if encryption is not None:
             server.service.kms_keys = frozenset({encryption.key})
         settings = S3Settings(
@@ -121,6 +122,7 @@ STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = 
     "memory-limited": open_limited_memory_store,
     "s3": open_s3_store,
     "s3-tls": partial(open_s3_store, tls=True),
+    "s3-gateway": partial(open_s3_store, base_path="/storage/v1+x/s3 ü"),
     "s3-encrypted": partial(open_s3_store, encryption=StoreEncryption("aws:kms", "key")),
     "wrapped": open_wrapped_store,
     "multipart": open_multipart_store,

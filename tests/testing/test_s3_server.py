@@ -37,9 +37,11 @@ def code_of(caught):
     return caught.value.response["Error"]["Code"]
 
 
+@pytest.mark.parametrize("base_path", ["", "/storage/v1/s3"])
 @pytest.mark.parametrize("tls", [False, True])
-def test_amazons_client_finds_an_s3(tls):
+def test_amazons_client_finds_an_s3(tls, base_path):
     with s3_server_in_thread(tls=tls) as server:
+        server.service.base_path = base_path
         client = boto_client(server)
         client.create_bucket(Bucket="bucket")
         client.head_bucket(Bucket="bucket")

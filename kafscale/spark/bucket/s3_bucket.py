@@ -140,9 +140,10 @@ class S3Bucket:
         credentials = self.credentials.get()
         answer, signed_at_seconds = self._send(request, credentials)
         if answer.status in (400, 403):
-            if self.signer.learns_clock(answer.headers.get("date", ""), signed_at_seconds):
+            error = ErrorBody.of(answer.body)
+            if self.signer.learns_clock(answer.headers.get("date", ""), error, signed_at_seconds):
                 answer, _ = self._send(request, credentials)
-            elif credentials.session_token is not None and ErrorBody.of(answer.body).is_expired:
+            elif credentials.session_token is not None and error.is_expired:
                 self.credentials.discard(credentials)
                 answer, _ = self._send(request, self.credentials.get())
         return S3Reply(answer.status, answer.headers, answer.body)

@@ -58,7 +58,11 @@ OPTIONS: Sequence[Option] = (
     Option(
         name="namespace", used_in="read", default=NAMESPACE_DEFAULT, doc="The namespace of the topics in the bucket."
     ),
-    Option(name="s3Endpoint", used_in="read", doc="Where S3 is; without it, AWS."),
+    Option(
+        name="s3Endpoint",
+        used_in="read",
+        doc="URL of the store, perhaps with a path before the bucket; without it, AWS.",
+    ),
     Option(name="s3Region", used_in="read", doc="Without it, what AWS SDKs would take, or us-east-1."),
     Option(name="s3PathStyle", used_in="read", doc="Whether the bucket is in the path, not in the host's name."),
     Option(name="s3CaFile", used_in="read", doc="Certificates to trust, for an endpoint of your own."),

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from kafscale.errors import AccessDenied, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
+from kafscale.errors import AccessDenied, ClockRefused, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.counted import CountedBucket
 from kafscale.spark.bucket.giving import give
@@ -64,9 +64,10 @@ class Planner:
         except (AccessDenied, NotFound, StoreUnavailable, WrongRegion) as exc:
             url = self.options.bucket.url
             kind = StoreUnavailable if isinstance(exc, StoreUnavailable) else StoreError  # the first may pass
-            raise kind(
-                f"{url} can't be listed: {exc}. Check the options store, s3Endpoint and s3Region, and the credentials"
-            ) from exc
+            advice = "Check the options store, s3Endpoint and s3Region, and the credentials"
+            if isinstance(exc, ClockRefused):
+                advice = "Check the clocks of driver and executors"
+            raise kind(f"{url} can't be listed: {exc}. {advice}") from exc
 
     def batch(self, options: BatchOptions, bounds: Bounds) -> Sequence[Split]:
         """All that a batch query reads. Raises ConfigError, DataLoss, StoreError."""

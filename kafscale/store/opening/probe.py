@@ -13,6 +13,7 @@ import trio
 
 from kafscale.errors import (
     AccessDenied,
+    ClockRefused,
     EncryptionRefused,
     NotFound,
     PreconditionFailed,
@@ -58,6 +59,8 @@ def startup_errors() -> Iterator[None]:
         raise StartupError(
             _line("the disk of the object store is full", exc, "free some space there; nothing is lost")
         ) from exc
+    except ClockRefused as exc:
+        raise StartupError(" ".join(f"the object store refuses this machine's clock: {exc}".split())) from exc
     except StoreUnavailable as exc:
         raise StartupError(
             _line("the object store can't be reached", exc, "check --s3-endpoint, --s3-ca-file and the network")

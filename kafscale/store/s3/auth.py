@@ -136,10 +136,11 @@ class SigV4Auth(httpx.Auth):
         response = yield request
         if response.status_code not in (400, 403):
             return
-        if self._signer.learns_clock(response.headers.get("date", ""), signed_at_seconds):
+        error = ErrorBody.of(await response.aread())
+        if self._signer.learns_clock(response.headers.get("date", ""), error, signed_at_seconds):
             self._sign(request, credentials)
             response = yield request
-        elif credentials.session_token is not None and ErrorBody.of(await response.aread()).is_expired:
+        elif credentials.session_token is not None and error.is_expired:
             self.source.discard(credentials)
             self._sign(request, await self.source.get())
             response = yield request

@@ -83,8 +83,11 @@ def refresh_at_seconds(found: Credentials, now_seconds: float) -> float:
     """Return when to look for newer credentials; infinite for those that do not expire."""
     if found.expires_at_seconds is None:
         return float("inf")
+    if found.expires_at_seconds <= now_seconds:
+        # They were handed out as good: more likely this machine's clock is wrong. The store refuses what has expired.
+        return now_seconds + REFRESH_RETRY_SECONDS
     # Short-lived ones are refreshed at half of their life, rather than with every request.
-    ahead_seconds = min(REFRESH_AHEAD_SECONDS, max(0, found.expires_at_seconds - now_seconds) / 2)
+    ahead_seconds = min(REFRESH_AHEAD_SECONDS, (found.expires_at_seconds - now_seconds) / 2)
     return found.expires_at_seconds - ahead_seconds
 
 

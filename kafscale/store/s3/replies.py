@@ -9,6 +9,7 @@ import datetime
 import email.utils
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -17,6 +18,7 @@ import attrs
 from kafscale.buffers import Buffer
 from kafscale.errors import (
     AccessDenied,
+    ClockRefused,
     Conflict,
     EncryptionRefused,
     NotFound,
@@ -46,7 +48,6 @@ _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "ExpiredToken": AccessDenied,
     "InvalidToken": AccessDenied,
     "TokenRefreshRequired": AccessDenied,
-    "RequestTimeTooSkewed": AccessDenied,
     # What follows is 400, but nobody's fault: the body was slow, cut off or damaged on its way, and was not stored.
     "RequestTimeout": StoreUnavailable,
     "IncompleteBody": StoreUnavailable,
@@ -97,21 +98,36 @@ class Listing:
 
 
 EXPIRED_CODES = frozenset({"ExpiredToken", "TokenRefreshRequired"})
+CLOCK_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"})
+_CLOCK_ADVICE = "this machine's clock or the object store's is wrong: set both by NTP; the credentials may be right"
 
 
 @attrs.frozen(kw_only=True)
 class ErrorBody:
-    """What S3 says of an error. All empty where the reply had no body (HEAD) or a foreign one (a proxy's)."""
+    """An error as S3 reports it. All is empty where the reply had no body (HEAD) or a foreign one (a proxy's)."""
 
     code: str = ""
     message: str = ""
     region: str = ""
     endpoint: str = ""
+    server_time: str = ""
 
     @property
     def is_expired(self) -> bool:
         """Tell whether the credentials were too old."""
         return self.code in EXPIRED_CODES
+
+    @property
+    def is_about_clocks(self) -> bool:
+        """Tell whether the time that signed the request is too far from the store's."""
+        return self.code in CLOCK_CODES
+
+    @property
+    def server_seconds(self) -> float | None:
+        """The store's time in seconds since the epoch, if it says so."""
+        with suppress(ValueError):
+            return datetime.datetime.fromisoformat(self.server_time).timestamp()
+        return None
 
     @classmethod
     def of(cls, body: Buffer) -> ErrorBody:
@@ -126,6 +142,7 @@ class ErrorBody:
             message=fields.get("Message", ""),
             region=fields.get("Region", ""),
             endpoint=fields.get("Endpoint", ""),
+            server_time=fields.get("ServerTime", ""),
         )
 
 
@@ -259,6 +276,8 @@ def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
             return WrongRegion(f"{what} (the bucket is in region {region})", region)
         if body.code != "AuthorizationHeaderMalformed":
             return WrongRegion(f"{what} (the bucket is at {body.endpoint or 'another endpoint'})")
+    if body.is_about_clocks:
+        return ClockRefused(f"{what}; {_CLOCK_ADVICE}")
     if _is_of_encryption(request, reply, body):
         return EncryptionRefused(f"{what}; {_ENCRYPTION_ADVICE}")
     error = _ERROR_BY_CODE.get(body.code) or _ERROR_BY_STATUS.get(reply.status)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 import attrs
 import crc32c
 
 from kafscale.buffers import Buffer
-from kafscale.config import StoreEncryption
+from kafscale.config import StoreEncryption, is_endpoint, split_url
 from kafscale.errors import ConfigError
 from kafscale.store.base import LIST_PAGE_MAX_COUNT
 from kafscale.store.paths import check_key
@@ -28,7 +28,8 @@ DELETE_BATCH_COUNT = 1000  # S3's own maximum
 
 @attrs.frozen(kw_only=True)
 class BucketAddress:
-    """Where a bucket is. `origin` is scheme and authority; `base_path` is `/bucket` in path style, else empty.
+    """Where a bucket is. `origin` is scheme and authority; `base_path` is the endpoint's path, if it has one, then
+    `/bucket` in path style.
 
     `prefix` is empty or ends in a slash; the store's keys are below it.
     """
@@ -43,7 +44,7 @@ class BucketAddress:
     def of(
         cls, bucket: str, region: str, *, endpoint: str | None = None, path_style: bool | None = None, prefix: str = ""
     ) -> BucketAddress:
-        """The address of a bucket at AWS, or at another `endpoint` (scheme://host:port).
+        """The address of a bucket at AWS, or at another `endpoint` (scheme://host:port/path).
 
         Without a choice of `path_style`, an endpoint of one's own gets it (few have a wildcard name in their DNS), and
         AWS does not, but for buckets with a dot in the name, which AWS's wildcard certificate doesn't cover. Raises
@@ -51,16 +52,17 @@ class BucketAddress:
         """
         if path_style is None:
             path_style = endpoint is not None or "." in bucket
-        parts = urlsplit(endpoint or f"https://s3.{region}.amazonaws.com")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT or https://HOST:PORT")
+        parts = split_url(endpoint or f"https://s3.{region}.amazonaws.com")
+        if not is_endpoint(parts):
+            raise ConfigError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT/PATH or https://…")
         host = parts.netloc if path_style else f"{bucket}.{parts.netloc}"
+        path = quote(unquote(parts.path.strip("/")))  # as the store encodes it to verify the signature
         stripped = prefix.strip("/")
         return cls(
             bucket=bucket,
             region=region,
             origin=f"{parts.scheme}://{host}",
-            base_path=parts.path.rstrip("/") + (f"/{bucket}" if path_style else ""),
+            base_path=(f"/{path}" if path else "") + (f"/{bucket}" if path_style else ""),
             prefix=f"{stripped}/" if stripped else "",
         )
 

@@ -5,6 +5,7 @@ The signature itself is `kafscale.store.s3.sigv4`'s.
 
 from __future__ import annotations
 
+import datetime
 import email.utils
 import logging
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, MutableMapping
 
 import attrs
 
+from kafscale.store.s3.replies import ErrorBody
 from kafscale.store.s3.sigv4 import EMPTY_SHA256, Credentials, Scope, Signable, amz_stamp, authorization
 
 log = logging.getLogger(__name__)
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 # S3 allows a clock to be off by 15 minutes. A 403 from a server whose clock is further from ours than this is worth a
 # second try with its time, whatever the reason for the first (a HEAD's reply has no body that would tell).
 SKEW_SECONDS = 240
+# A store that names the clock as its reason may allow less; dates are in whole seconds, and a reply takes its time.
+NAMED_SKEW_SECONDS = 5
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -49,22 +53,40 @@ class RequestSigner:
         headers["authorization"] = authorization(signable, Scope(stamp=stamp, region=self.region), credentials)
         return now_seconds
 
-    def learns_clock(self, date: str, signed_at_seconds: float) -> bool:
-        """Take over the time of a server that refused us, its answer's `Date`, if it is far from what we signed with.
+    def learns_clock(self, date: str, error: ErrorBody, signed_at_seconds: float) -> bool:
+        """Sign with a store's time from now on, if it refused a request that was signed with a time far from it.
 
-        Whether the request is worth another try.
+        `date` is the reply's `Date`; the body of `error` may have the time, too. Returns True if the request is worth
+        another try.
         """
-        try:
-            server_seconds = email.utils.parsedate_to_datetime(date).timestamp()
-        except ValueError:
+        server_seconds = error.server_seconds if error.is_about_clocks else None
+        if server_seconds is None:
+            server_seconds = _seconds(date)
+        if server_seconds is None:
             return False
-        if abs(server_seconds - signed_at_seconds) < SKEW_SECONDS:
+        least_seconds = NAMED_SKEW_SECONDS if error.is_about_clocks else SKEW_SECONDS
+        if abs(server_seconds - signed_at_seconds) < least_seconds:
             return False
         skew_seconds = server_seconds - self.clock()
-        if abs(skew_seconds - self._skew_seconds) >= SKEW_SECONDS:  # else another request has found out meanwhile
-            log.warning("this machine's clock is %.0f s off the object store's, whose time now signs", -skew_seconds)
+        if abs(skew_seconds - self._skew_seconds) >= least_seconds:  # else another request has found out meanwhile
+            side = "behind" if skew_seconds > 0 else "ahead of"
+            log.warning(
+                "this machine's clock is %.0f s %s the object store's, whose time signs requests from now on; set this "
+                "machine's clock by NTP",
+                abs(skew_seconds),
+                side,
+            )
             self._skew_seconds = skew_seconds
         return True
+
+
+def _seconds(date: str) -> float | None:
+    """Read an HTTP date, which is in UTC whatever it says of its zone."""
+    try:
+        found = email.utils.parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 def _is_signed(name: str) -> bool:

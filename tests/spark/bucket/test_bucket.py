@@ -1,5 +1,6 @@
 """The blocking bucket on a directory and on an S3 server, and what it does when that fails."""
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from kafscale.config import StoreUrl
 from kafscale.errors import (
     AccessDenied,
+    ClockRefused,
     ConfigError,
     NotFound,
     RangeNotSatisfiable,
@@ -127,6 +129,25 @@ def test_wrong_credentials_are_refused_at_once(server):
     with bucket_on(server, credentials=Credentials(access_key_id="who", secret_access_key="knows")) as bucket:
         bucket.sleep = lambda seconds: pytest.fail("it was tried again")
         with pytest.raises(AccessDenied):
+            bucket.get("b/x")
+
+
+def test_a_bucket_behind_the_path_of_a_gateway_is_read(server):
+    server.service.base_path = "/storage/v1+x/s3 ü"
+    with bucket_on(server) as bucket:
+        assert bytes(bucket.get("b/x").data) == b"0123456789"
+        assert [info.key for info in bucket.list("a/", "a/1002")] == ["a/1003", "a/1004"]
+
+
+def test_a_refused_clock_is_retried_and_called_so(server):
+    """Were it AccessDenied, readers would take the object for one that they may not read, and go on without it."""
+    server.inject(ErrorReply(403, "RequestTimeTooSkewed"))
+    with bucket_on(server) as bucket:
+        assert bytes(bucket.get("b/x").data) == b"0123456789"
+        server.inject(ErrorReply(403, "RequestTimeTooSkewed"), count=1000)
+        now = itertools.count(0, 10)
+        bucket.clock = lambda: next(now)
+        with pytest.raises(ClockRefused, match="clock"):
             bucket.get("b/x")
 
 

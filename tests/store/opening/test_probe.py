@@ -61,6 +61,16 @@ async def test_refused_credentials_are_called_so(wrong):
             assert "credentials" in await refusal(store)
 
 
+async def test_a_refused_clock_is_not_called_refused_credentials():
+    async with open_s3_server() as server, open_store(server) as store:
+        await store.create_bucket()
+        server.inject(ErrorReply(403, "RequestTimeTooSkewed"))
+        message = await refusal(store)
+        assert message.startswith("the object store refuses this machine's clock: list s3://bucket: 403 RequestTime")
+        assert "NTP" in message
+        assert "check" not in message
+
+
 async def test_an_endpoint_where_nobody_listens_is_named():
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]

@@ -9,7 +9,7 @@ import trio
 
 from kafscale.errors import AccessDenied, StoreUnavailable
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
-from kafscale.store.s3.credentials import ContainerProvider, StaticProvider
+from kafscale.store.s3.credentials import REFRESH_RETRY_SECONDS, ContainerProvider, StaticProvider
 from kafscale.store.s3.sigv4 import Credentials
 
 START = 1_800_000_000.0
@@ -194,6 +194,30 @@ async def test_the_servers_time_is_used_once_it_has_refused_ours(caplog):
     assert "clock" in caplog.text
     assert await store.get(auth) == 200
     assert len(store.seen) == 3
+
+
+@pytest.mark.parametrize("date", ["", "today", "Fri, 15 Jan 2027 10:00:00 -0000"])
+async def test_a_time_is_taken_from_the_error_where_the_date_has_none(date):
+    """`-0000` is UTC as well, and Python reads it as a time without a zone."""
+    seen = []
+
+    def handle(request):
+        seen.append(request.headers["x-amz-date"])
+        if len(seen) > 1:
+            return httpx.Response(200)
+        text = "<Error><Code>RequestTimeTooSkewed</Code><ServerTime>2027-01-15T10:00:00Z</ServerTime></Error>"
+        return httpx.Response(403, headers={"date": date}, text="" if date.endswith("-0000") else text)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle), auth=static_auth()) as client:
+        assert (await client.get("https://bucket.example/")).status_code == 200
+    assert seen == ["20270115T080000Z", "20270115T100000Z"]
+
+
+async def test_credentials_that_seem_expired_by_a_wrong_clock_are_not_looked_up_for_every_request():
+    agent = Agent(life_seconds=-3600)
+    assert await agent.key() == await agent.key() == "AKID1"
+    agent.now += REFRESH_RETRY_SECONDS
+    assert await agent.key() == await agent.key() == "AKID2"
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "today"}, {"date": email.utils.formatdate(START + 100, usegmt=True)}])

@@ -3,6 +3,7 @@ import pytest
 from kafscale.config import StoreEncryption
 from kafscale.errors import (
     AccessDenied,
+    ClockRefused,
     Conflict,
     EncryptionRefused,
     NotFound,
@@ -47,7 +48,7 @@ def error(status, code, message="", **fields):
         (error(416, "InvalidRange"), RangeNotSatisfiable),
         (error(403, "AccessDenied"), AccessDenied),
         (error(403, "SignatureDoesNotMatch"), AccessDenied),
-        (error(403, "RequestTimeTooSkewed"), AccessDenied),
+        (error(403, "RequestTimeTooSkewed"), ClockRefused),
         (error(400, "ExpiredToken"), AccessDenied),
         (error(401, "Unauthorized"), AccessDenied),
         (error(503, "SlowDown"), SlowDown),

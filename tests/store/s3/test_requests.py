@@ -34,6 +34,8 @@ def test_the_requests_are_made_without_an_event_loop():
         ("b", {"path_style": True}, "https://s3.eu-west-1.amazonaws.com", "/b"),
         ("b", {"endpoint": "http://127.0.0.1:9000"}, "http://127.0.0.1:9000", "/b"),
         ("b", {"endpoint": "https://store.example/s3/"}, "https://store.example", "/s3/b"),
+        ("b", {"endpoint": "https://store.example/a/v1+x y/%C3%BC"}, "https://store.example", "/a/v1%2Bx%20y/%C3%BC/b"),
+        ("b", {"endpoint": "https://store.example/s3", "path_style": False}, "https://b.store.example", "/s3"),
         ("b", {"endpoint": "https://store.example", "path_style": False}, "https://b.store.example", ""),
     ],
 )

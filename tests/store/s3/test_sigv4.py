@@ -11,6 +11,8 @@ from botocore.credentials import Credentials as BotocoreCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafscale.store.s3.requests import BucketAddress, S3Requests
+from kafscale.store.s3.signing import RequestSigner
 from kafscale.store.s3.sigv4 import (
     EMPTY_SHA256,
     UNSIGNED_PAYLOAD,
@@ -19,6 +21,7 @@ from kafscale.store.s3.sigv4 import (
     Signable,
     amz_stamp,
     authorization,
+    signature,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -105,6 +108,26 @@ def test_query_is_sorted_by_name_and_not_as_text():
         payload_hash=EMPTY_SHA256,
     )
     assert authorization(signable, scope, credentials) == botocore_authorization(signable, scope, credentials)
+
+
+def test_a_path_of_the_endpoint_is_signed_as_botocore_does():
+    """A gateway's prefix stands before the bucket, and the signature covers it."""
+    address = BucketAddress.of("bucket", "us-east-1", endpoint="https://gate.example/storage/v1+x/s3 ü/", prefix="p q")
+    for request in (S3Requests(address).get("k+1"), S3Requests(address).list_page("a b")):
+        target = request.url.removeprefix("https://gate.example")
+        assert target.startswith("/storage/v1%2Bx/s3%20%C3%BC/bucket")
+        headers = {"host": "gate.example", **request.headers}
+        credentials = Credentials(access_key_id="AKID", secret_access_key="secret")
+        RequestSigner(region="us-east-1", clock=lambda: 1_800_000_000.0).sign(
+            request.method, target, headers, credentials
+        )
+        signed = headers.pop("authorization")
+        signable = Signable(
+            method=request.method, target=target, headers=headers, payload_hash=headers["x-amz-content-sha256"]
+        )
+        scope = Scope(stamp=headers["x-amz-date"], region="us-east-1")
+        assert signed.endswith(f"Signature={signature(signable, scope, 'secret')}")
+        assert authorization(signable, scope, credentials) == botocore_authorization(signable, scope, credentials)
 
 
 def test_secrets_are_not_in_the_repr():
