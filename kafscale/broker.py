@@ -64,7 +64,14 @@ from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log
 from kafscale.log.other_logs import check_other_logs
-from kafscale.log.wal.data_directory import lock_data_directory, make_private
+from kafscale.log.replaying import NotOpen
+from kafscale.log.wal.data_directory import (
+    METADATA_NAME,
+    WAL_NAME,
+    lock_data_directory,
+    make_private,
+    warn_of_lost_metadata,
+)
 from kafscale.log.wal.disk import Disk, RealDisk
 from kafscale.metrics import Metrics
 from kafscale.server.http.admin import AdminServer
@@ -159,9 +166,10 @@ class Broker:
                 reserve = Reserve(directory / RESERVE_NAME)
                 reserve.release_if_needed()
                 opened = await open_store(self.settings, self.metrics)
-                disk = RealDisk(directory / "wal")
+                warn_of_lost_metadata(directory)
+                disk = RealDisk(directory / WAL_NAME)
                 try:
-                    async with SqliteMetadataStore.open(directory / "metadata.db", reserve=reserve) as metadata:
+                    async with SqliteMetadataStore.open(directory / METADATA_NAME, reserve=reserve) as metadata:
                         await check_same_store(metadata, self.settings)
                         await self._listen()
                         parts = StorageParts(
@@ -243,13 +251,15 @@ class Broker:
 
         Others that lead it by now, as this start takes long, may delete what this one is about to read.
         """
+        topics = self.services.topics
+        not_open = NotOpen(is_unknown=lambda entry: not topics.knows(entry.topic_id, entry.partition))
         await lead.end_earlier(log.partitions.keys())
         await log.restore(*([] if lead.several is None else [lead.several.begun]))
         if lead.several is None:
-            await log.replay()
+            await log.replay(not_open)
         else:
-            await log.replay(lead.several.is_lost, lead.several.is_deleted)
-        await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk)
+            await log.replay(attrs.evolve(not_open, is_lost=lead.several.is_lost), lead.several.is_deleted)
+        await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk, not_open)
 
     async def _decide(self, lead: Lead, log: Log) -> None:
         """Tell all later brokers what this one has found. From then on any of it may be served.

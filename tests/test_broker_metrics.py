@@ -25,6 +25,7 @@ ALWAYS = """
     segments_deleted_total start_footer_reads start_listed_objects start_partitions start_recognised_segments
     compaction_unreadable_batches_total lookup_unreadable_batches_total metadata_changes_refused_total
     start_restore_seconds start_restored_partitions superseded_batches tail_bytes throttle_seconds
+    unknown_topic_batches
     topic_bytes_in_total topic_bytes_out_total topic_records_in_total topic_records_out_total
     transactional_ids transactions_total hanging_transactions_total authentications_total ssl_handshakes
     ssl_handshakes_total ssl_handshakes_failed_total internal_records_left_out_total

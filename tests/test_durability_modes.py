@@ -908,7 +908,7 @@ async def test_with_wal_what_only_an_older_log_has_is_kept_and_reported_but_not_
     async with running(first, Durability.WAL) as again:
         assert await again.values() == [b"both", b"new 1"]
         assert await again.values(1) == [b"nobody else wrote here"]
-        assert again.broker.services.log.superseded.total() == 2
+        assert again.broker.services.log.kept.superseded.total() == 2
         assert "2 record batches that were acknowledged here are not in the log" in caplog.text
         kept = [name for name in first.disk.files if name.startswith("superseded-")]
         assert len(kept) == 1
@@ -919,7 +919,7 @@ async def test_with_wal_what_only_an_older_log_has_is_kept_and_reported_but_not_
         await again.ended.wait()
     async with running(first, Durability.WAL) as last:
         assert await last.values() == [b"both", b"new 1", b"new 2"]
-        assert last.broker.services.log.superseded.total() == 0
+        assert last.broker.services.log.kept.superseded.total() == 0
         assert set(kept) < set(first.disk.files)
 
 

@@ -1,10 +1,11 @@
-"""`kafscale adopt`: register topics that the bucket holds and the metadata does not know."""
+"""`kafscale adopt`: register topics that the bucket or the local log holds and the metadata does not know."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,7 +21,7 @@ from kafscale.config import Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.cluster.start.adoption import Adoption
+    from kafscale.cluster.start.adoption import Adoption, FoundTopic, GiveBack
 
 STORE_OPTIONS = (
     "data_dir",
@@ -45,11 +46,15 @@ class AdoptedRow:
     partitions: int
     segments: int
     bytes: int
+    wal_batches: int
     outcome: str
 
 
 @click.command("adopt")
 @click.argument("chosen", metavar="[TOPIC-OR-ID]...", nargs=-1)
+@click.option(
+    "--as", "new_name", metavar="NAME", help="The name of the one topic chosen, where its own is taken or unknown."
+)
 @click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
 @click.option(
     "--topic-config",
@@ -62,25 +67,58 @@ class AdoptedRow:
 @settings_flags(only=WRITING_OPTIONS)
 def command(
     chosen: tuple[str, ...],
+    new_name: str | None,
     dry_run: bool,
     configs: tuple[tuple[str, str], ...],
     as_json: bool,
     config_file: str | None,
     **flags: Any,
 ) -> None:
-    """Register topics that the bucket holds and the metadata does not know.
+    """Register topics that the bucket, or the write-ahead log of --data-dir, holds and the metadata does not know.
 
-    For a bucket that KafScale's Go broker has written (version 1), and for one whose metadata was lost. The data stays
-    where it is; what is appended goes behind it. The broker of this --data-dir must be stopped.
+    For a bucket that KafScale's Go broker has written (version 1), and where metadata was lost. Segments stay where
+    they are; record batches that a start has kept aside for want of their topic are put back into the write-ahead log,
+    and what is appended goes behind. The broker of this --data-dir must be stopped.
     """
     import trio
 
+    if new_name is not None and len(chosen) != 1:
+        raise click.UsageError("--as needs exactly one topic, by its id or name")
     settings = load(flags, os.environ, config_file).settings
-    adoptions = trio.run(_adopt, settings, chosen, dict(configs), dry_run)
+    plan = _Plan(chosen=chosen, new_name=new_name, configs=dict(configs), dry_run=dry_run)
+    adoptions = trio.run(_adopt, settings, plan)
     show(AdoptedRow, [_row(each, dry_run=dry_run) for each in adoptions], as_json=as_json)
     refused = [each for each in adoptions if each.refusal is not None]
     if chosen and refused:
         raise StartupError(f"{refused[0].topic.name} can't be adopted: {refused[0].refusal}")
+
+
+@attrs.frozen(kw_only=True)
+class _Plan:
+    """What the user wants: these topics, or all, one of them under another name, with these configs."""
+
+    chosen: Sequence[str]
+    new_name: str | None
+    configs: Mapping[str, str]
+    dry_run: bool
+
+    def choose(self, found: Sequence[FoundTopic], store: str) -> Sequence[FoundTopic]:
+        """Return those topics that are wanted. Raises NotFound, StartupError."""
+        from kafscale.store.paths import topic_id_text
+
+        if not self.chosen:
+            return found
+        names = {name for topic in found for name in (topic.name, topic_id_text(topic.topic_id))}
+        if unknown := [name for name in self.chosen if name not in names]:
+            raise NotFound(f"{unknown[0]}: no topic of this name or id that is to be adopted in {store}")
+        found = [topic for topic in found if {topic.name, topic_id_text(topic.topic_id)} & {*self.chosen}]
+        if self.new_name is None:
+            return found
+        if found[1:]:
+            raise StartupError(f"{self.chosen[0]}: there are several topics of this name; choose one by its id")
+        if found[0].segment_count:
+            raise StartupError(f"{found[0].name}: --as can't rename it, as its objects in the bucket have this name")
+        return [attrs.evolve(found[0], name=self.new_name)]
 
 
 def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
@@ -94,42 +132,44 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
         id=topic_id_text(topic.topic_id),
         versions=list(topic.versions),
         partitions=topic.partition_count,
-        segments=sum(partition.segment_count for partition in partitions),
+        segments=topic.segment_count,
         bytes=sum(partition.size_bytes for partition in partitions),
+        wal_batches=sum(partition.batch_count for partition in partitions),
         outcome=outcome if adoption.refusal is None else f"refused: {adoption.refusal}",
     )
 
 
-async def _adopt(
-    settings: Settings, chosen: Sequence[str], configs: dict[str, str], dry_run: bool
-) -> Sequence[Adoption]:
+async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
     from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.cluster.start.adoption import adopt, find_unknown_topics
+    from kafscale.cluster.start.adoption import adopt, find_unknown_topics, give_nothing_back
+    from kafscale.cluster.start.giving_back import UnknownBatches
     from kafscale.cluster.start.recovery import preview
     from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
+    from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command
-    from kafscale.store.paths import topic_id_text
 
     keep_files_private()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
-        if settings.data_dir.is_dir() or not dry_run:
+        if settings.data_dir.is_dir() or not plan.dry_run:
             stack.enter_context(lock_data_directory(settings.data_dir))
         metadata: MetadataStore
-        if dry_run:
+        if plan.dry_run:
             metadata = await stack.enter_async_context(copied_metadata(settings, with_data_dir=True))
             await preview(store, settings.namespace, metadata)
         else:
             metadata = await stack.enter_async_context(led_metadata(settings, store))
         topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
         await topics.load()
-        known = {topic.topic_id for topic in topics.all()}
         with counting("objects listed:") as report:
-            found = await find_unknown_topics(store, settings.namespace, known, report)
-        if chosen:
-            names = {name: topic for topic in found for name in (topic.name, topic_id_text(topic.topic_id))}
-            if unknown := [name for name in chosen if name not in names]:
-                raise NotFound(f"{unknown[0]}: no topic of this name or id that is to be adopted in {settings.store}")
-            found = [topic for topic in found if {topic.name, topic_id_text(topic.topic_id)} & {*chosen}]
-        return await adopt(topics, found, configs, broker_id=settings.broker_id, dry_run=dry_run)
+            found = await find_unknown_topics(store, settings.namespace, topics.has, report)
+        give_back: GiveBack | None = None if plan.dry_run else give_nothing_back
+        if (settings.data_dir / "wal").is_dir():
+            disk = stack.enter_context(closing(RealDisk(settings.data_dir / "wal")))
+            batches = UnknownBatches(disk, topics.knows)
+            found = await batches.find(found)
+            if not plan.dry_run:
+                give_back = partial(batches.give_back, segment_bytes=settings.wal_segment_bytes)
+        found = plan.choose(found, str(settings.store))
+        return await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=give_back)

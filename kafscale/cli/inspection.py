@@ -262,6 +262,10 @@ def _inspect_wal(view: memoryview, name: str) -> Inspection:
         found.add("created", iso_time(header.created_ms))
         found.add("started", "yes" if header.started else "no")
         for checked in check.entries():
+            if checked.entry.kind == wal_entries.TOPIC_NAME:
+                name = bytes(checked.entry.data).decode(errors="replace")
+                found.add(f"topic {name}", topic_id_text(checked.entry.topic_id))
+                continue
             topics.add((checked.entry.topic_id, checked.entry.partition))
             if checked.header is not None:
                 found.rows.append(_entry_row(checked.entry, checked.header))

@@ -95,11 +95,10 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
     keep_files_private()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of_command(settings))
-        if with_data_dir:
-            if not (settings.data_dir / "metadata.db").is_file():
-                raise StartupError(f"--data-dir {settings.data_dir} is no broker's data directory")
-            stack.enter_context(lock_data_directory(settings.data_dir))
         verifier = Verifier(store=store, namespace=settings.namespace)
+        if with_data_dir:
+            _check_metadata_file(verifier, settings)
+            stack.enter_context(lock_data_directory(settings.data_dir))
         own_objects = OwnObjects(store=store, namespace=settings.namespace)
         log = await list_log(store, settings.namespace)
         kept_until = await own_objects.read()
@@ -120,6 +119,25 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
             await own_objects.repair()
         verifier.report.add(own_objects.findings)
         return verifier.report
+
+
+def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
+    """Report a missing metadata.db beside a write-ahead log. Raises StartupError if there is neither."""
+    from kafscale.log.repair.findings import Finding, Kind
+    from kafscale.log.wal.data_directory import METADATA_NAME, WAL_NAME
+
+    path = settings.data_dir / METADATA_NAME
+    if path.is_file():
+        return
+    if not (settings.data_dir / WAL_NAME).is_dir():
+        raise StartupError(
+            f"--data-dir {settings.data_dir} is no broker's data directory: {METADATA_NAME} is not there"
+        )
+    message = (
+        "is missing, beside a write-ahead log: what the newest checkpoint in the bucket lacks is lost, unless you put "
+        "the file back from a copy before the next start"
+    )
+    verifier.report.add([Finding(name=str(path), kind=Kind.METADATA, message=message)])
 
 
 async def _read_wal(verifier: Verifier, settings: Settings) -> None:
@@ -151,6 +169,7 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
                     )
                     for topic in topics.all()
                 }
+                verifier.deleted = set(topics.deleted)
                 state = ClusterState(topics.store)
                 await state.load()
                 verifier.begun = lambda each: () if (found := state.placement(*each)) is None else begun(found)

@@ -25,6 +25,9 @@ like an entry (somebody stores WAL files in a topic) from being taken for one.
 Entries are numbered without gaps across files, and written in groups, each group only after the one before it was
 synced. `durable sequence` is the last entry that was durable when this one was written, so a valid entry behind a bad
 one tells whether the bad one had been acknowledged (damage) or was lost in the middle of a write (a torn tail).
+
+In a file on disk an entry of kind 3 tells the name of a topic (UTF-8, of partition -1), before the first record batch
+of that topic in the file. So each file can be read without the metadata. Earlier versions pass over it, and wrote none.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ ENTRY_MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
 RECORD_BATCH = 0  # the kinds of entries; 0 holds one record batch in Kafka's format 2, in its final bytes
 METADATA = 1  # a transaction of the metadata store, of no topic (zeros) and partition -1
 INDEX = 2  # where the entries of each partition are (`kafscale.formats.wal_index`), likewise of none
+TOPIC_NAME = 3  # the name of a topic, of partition -1
 
 _FILE_HEADER = struct.Struct(">8sHHIQQq20x")
 _PREFIX = struct.Struct(">III")
@@ -101,8 +105,8 @@ class WalEntry:
 
     `is_transactional` is not stored either, as the batch tells it, but the file says whether it has such entries.
 
-    `data` must not change until the entry is durable. The WAL numbers the entry when it is appended; `file` and
-    `position` (of the data in it) are known when it is durable.
+    `data` must not change until the entry is durable. A WAL on disk numbers the entry when it writes it, one in the
+    bucket when it is appended; `file` and `position` (of the data in it) are known when it is durable.
     """
 
     topic_id: bytes
@@ -122,6 +126,11 @@ class WalEntry:
     def end(self) -> int:
         """The position behind the data, where the next entry begins."""
         return self.position + len(self.data)
+
+
+def topic_name_entry(topic_id: bytes, name: str) -> WalEntry:
+    """Make the entry that tells the name of a topic."""
+    return WalEntry(topic_id, -1, -1, -1, name.encode(), kind=TOPIC_NAME)
 
 
 def encode_file_header(header: FileHeader) -> bytes:

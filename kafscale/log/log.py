@@ -17,7 +17,6 @@ journal holds. Neither waits for the pool: replayed batches stay in the log's fi
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
@@ -28,7 +27,7 @@ from kafscale.errors import DamagedObject, StoreError
 from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.bucket.deletion import Deleter
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer
@@ -41,10 +40,11 @@ from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Traffic
 from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.read.reader import LogReader
-from kafscale.log.replaying import Replay, RestoreBefore, is_never_lost
+from kafscale.log.replaying import NotOpen, Replay, RestoreBefore
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
 from kafscale.log.wal.journal import Journal
+from kafscale.log.wal.kept_aside import KeptAside
 from kafscale.metrics import CounterFamily, Measured, Metrics
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.views import StoreViews
@@ -141,7 +141,7 @@ class Log:
     is_alone: bool = True  # no other broker leads anything of the same namespace
     manifest_checkpointer: ManifestCheckpointer = attrs.field(init=False)
     restored: RestoreStatistics = attrs.field(factory=RestoreStatistics, init=False)
-    superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # batches that were not replayed, by file
+    kept: KeptAside = attrs.field(factory=KeptAside, init=False)  # batches that this start could not put back
     by_name: dict[str, list[Partition | None]] = attrs.field(factory=dict, init=False)
     moving: dict[PartitionId, Partition] = attrs.field(factory=dict, init=False)
     on_opened: list[Callable[[Partition], None]] = attrs.field(factory=list, init=False)
@@ -165,7 +165,9 @@ class Log:
             part.register(metrics)
         metrics.gauge("kafscale_partitions", "Partitions.", lambda: len(self.partitions))
         help = "Batches of the WAL that were not replayed, as another broker has written their offsets."
-        metrics.gauge("kafscale_superseded_batches", help, self.superseded.total)
+        metrics.gauge("kafscale_superseded_batches", help, self.kept.superseded.total)
+        help = "Batches of the WAL that were not replayed, as the metadata does not know their topics."
+        metrics.gauge("kafscale_unknown_topic_batches", help, self.kept.unknown.total)
         metrics.gauge("kafscale_tail_bytes", "Record batches that are not in the bucket yet.", self.tail_bytes)
         help = "Segments that are damaged and not read."
         metrics.gauge("kafscale_quarantined_segments", help, self.quarantined_count)
@@ -363,41 +365,42 @@ class Log:
 
     async def replay(
         self,
-        is_lost: Callable[[WalEntry], bool] = is_never_lost,
+        not_open: NotOpen | None = None,
         is_deleted: Callable[[PartitionId], Awaitable[bool]] = _is_never_deleted,
     ) -> None:
         """Bring back what the journal has and no segment has.
 
-        Of partitions that are not led here, `is_lost` tells what no segment has: that is kept for the user. Where
-        segments are missing, `is_deleted` looks whether another broker has deleted them with their topic. Raises
-        DamagedObject, StorageFailed, StoreError, Fenced.
+        `not_open` tells which entries of partitions that are not open here are to be kept for the user. Where segments
+        are missing, `is_deleted` looks whether another broker has deleted them with their topic. Raises DamagedObject,
+        StorageFailed, StoreError, Fenced.
         """
         replay = Replay(
             journal=self.journal,
             pool=self.pool,
             partitions=self.partitions,
             restore_before=self._restore_before,
-            superseded=self.superseded,
-            is_lost=is_lost,
+            kept=self.kept,
+            not_open=not_open or NotOpen(),
         )
         progress = _Progress("replaying the write-ahead log: %d entries")
-        damaged: dict[PartitionId, DamagedObject] = {}
+        too_early: dict[PartitionId, _TooEarly] = {}
 
         def handle(entry: WalEntry) -> bool:
             partition_id = entry.topic_id, entry.partition
             try:
-                return partition_id not in damaged and replay.handle(entry)
+                return replay.handle(entry)
             except DamagedObject as exc:
-                damaged[partition_id] = exc
+                too_early.setdefault(partition_id, _TooEarly(exc)).last_offset = entry.base_offset
                 return False
 
         await self.journal.replay(handle, on_progress=lambda done: progress.report(done.entry_count))
-        for partition_id, damage in damaged.items():
-            if not await is_deleted(partition_id):
-                raise damage
+        for partition_id, entries in too_early.items():
+            has_come = self.partitions[partition_id].next_offset > entries.last_offset
+            if not has_come and not await is_deleted(partition_id):
+                raise entries.damage
         await replay.finish()
         self._restore_before = _restore_nothing
-        await self.journal.keep_superseded(self.superseded)
+        await self.journal.keep_aside(self.kept)
         for partition in self.partitions.values():
             partition.skip_missing()
 
@@ -469,6 +472,18 @@ def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known
             len(unknown),
             names,
         )
+
+
+@attrs.define(eq=False, repr=False)
+class _TooEarly:
+    """Entries of one partition whose offsets were not the next ones.
+
+    That is `damage`, unless the log has them once more behind those that come before them, as where `kafscale adopt`
+    has put them back.
+    """
+
+    damage: DamagedObject
+    last_offset: int = attrs.field(default=0, init=False)  # the base offset of the last one
 
 
 @attrs.define(eq=False, repr=False)

@@ -19,7 +19,7 @@ from kafscale.log.flush.spilling import Spiller
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.partition.chunks import ChunkPool
-from kafscale.log.partition.durable import became_durable
+from kafscale.log.partition.durable import became_durable, topic_name
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producer_budget import ProducerBudget, is_any
 from kafscale.log.read.disk_cache import DiskCache
@@ -58,6 +58,7 @@ def open_journal(
         disk=disk,
         on_durable=became_durable,
         lease=lease,
+        topic_name=topic_name,
         segment_bytes=settings.wal_segment_bytes,
         max_bytes=settings.wal_max_bytes,
         sync_interval_seconds=settings.wal_sync_interval_seconds,

@@ -13,17 +13,22 @@ from kafscale.config import Durability
 from kafscale.errors import StartupError
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.log import Log
+from kafscale.log.replaying import NotOpen, is_none
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.journal import Handle
 from kafscale.log.wal.local_wal import Wal
 
 
 async def check_other_logs(
-    log: Log, durability: Durability, replay_bucket: Callable[[Handle], Awaitable[object]], disk: Disk
+    log: Log,
+    durability: Durability,
+    replay_bucket: Callable[[Handle], Awaitable[object]],
+    disk: Disk,
+    not_open: NotOpen,
 ) -> None:
     """Refuse to start without what another durability has acknowledged, once `log` is restored and replayed.
 
-    `replay_bucket` replays the log in the bucket.
+    `replay_bucket` replays the log in the bucket. `not_open` is as for `Log.replay`.
 
     Raises StartupError, DamagedObject, StorageFailed, StoreError.
     """
@@ -32,21 +37,22 @@ async def check_other_logs(
         await replay_bucket(counter.handle)
         counter.refuse("the write-ahead log in the bucket", "s3-wal")
     if durability is not Durability.WAL:
-        counter = _MissingBatches(log)
+        counter = _MissingBatches(log, not_open.is_unknown)
         await Wal(disk=disk, on_durable=lambda entries: None).replay(counter.handle)
         counter.refuse(f"the write-ahead log in {disk.location}", "wal")
 
 
 class _MissingBatches:
-    """Counts the batches that continue a partition behind its last segment."""
+    """Counts the batches that continue a partition behind its last segment, or are of an unknown one."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, is_unknown: Callable[[WalEntry], bool] = is_none) -> None:
         self.log = log
+        self.is_unknown = is_unknown
         self.count = 0
 
     def handle(self, entry: WalEntry) -> bool:
         partition = self.log.partition(entry.topic_id, entry.partition)
-        missing = partition is not None and entry.base_offset >= partition.next_offset
+        missing = self.is_unknown(entry) if partition is None else entry.base_offset >= partition.next_offset
         self.count += missing
         return missing
 

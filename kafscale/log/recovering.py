@@ -97,7 +97,7 @@ class Recovering:
             pool=self.log.pool,
             partitions={partition_id: each.partition for partition_id, each in batch.items()},
             restore_before=lambda partition_id, begun: _restore(batch[partition_id], begun),
-            superseded=self.log.superseded,
+            kept=self.log.kept,
         )
 
         def handle(entry: WalEntry) -> bool:

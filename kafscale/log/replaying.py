@@ -7,7 +7,6 @@ replayed batches stay in the log until they are flushed or fetched.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
@@ -15,11 +14,12 @@ import attrs
 from kafscale.errors import DamagedObject
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.bucket.postponed import PostponedEntries
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Journal
+from kafscale.log.wal.kept_aside import KeptAside
 from kafscale.wire.records import parse_header
 
 REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
@@ -27,46 +27,58 @@ REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held;
 RestoreBefore = Callable[[PartitionId, EpochStart], Awaitable[None]]
 
 
-def is_never_lost(_entry: WalEntry) -> bool:
-    """Tell of any entry that all of it is in the bucket, or wanted by nobody."""
+def is_none(_entry: WalEntry) -> bool:
+    """Answer no, whatever the entry."""
     return False
+
+
+@attrs.frozen(kw_only=True)
+class NotOpen:
+    """What is known of an entry whose partition is not open here.
+
+    `is_lost` tells whether another broker has written its offsets since. `is_unknown` tells whether the metadata knows
+    neither its partition nor that its topic was deleted; it is asked of a log on disk only, as a log in the bucket has
+    the metadata, too. Both are kept for the user. Of all others the bucket has everything, or their topic was deleted.
+    """
+
+    is_lost: Callable[[WalEntry], bool] = is_none
+    is_unknown: Callable[[WalEntry], bool] = is_none
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Replay:
     """One replay: hand entries in order to `handle`, then `finish`.
 
-    `restore_before` restores a partition as it was before an epoch that began at an offset. `superseded` counts batches
-    that were not taken, as another broker has written their offsets, by file.
+    `restore_before` restores a partition as it was before an epoch that began at an offset. `kept` counts batches that
+    were acknowledged and can't be put back.
     """
 
     journal: Journal
     pool: ChunkPool
     partitions: Mapping[PartitionId, Partition]
     restore_before: RestoreBefore
-    superseded: Counter[WalFile] = attrs.field(factory=Counter)
-    is_lost: Callable[[WalEntry], bool] = is_never_lost
+    kept: KeptAside = attrs.field(factory=KeptAside)
+    not_open: NotOpen = attrs.field(factory=NotOpen)
     _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
     _now_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
 
     def handle(self, entry: WalEntry) -> bool:
         """Put an entry back into its partition's tail; False if it is in the bucket, or its partition is none of these.
 
-        What is not led here any more was flushed before it was handed over, or its topic is deleted, unless it
-        `is_lost`. Raises DamagedObject if the bucket ends before it.
+        Raises DamagedObject if the bucket ends before it.
         """
         partition = self.partitions.get((entry.topic_id, entry.partition))
         if partition is None:
-            if self.is_lost(entry):
-                assert entry.file is not None
-                self.superseded[entry.file] += 1
+            if self.journal.is_local and self.not_open.is_unknown(entry):
+                self.kept.add_unknown(entry)
+            elif self.not_open.is_lost(entry):
+                self.kept.add_superseded(entry)
             return False
         if (entry.topic_id, entry.partition) in self._postponed or partition.is_superseded_by(entry):
             self._postponed.add(entry)
             return True
         if partition.has_superseded(entry):
-            assert entry.file is not None
-            self.superseded[entry.file] += 1
+            self.kept.add_superseded(entry)
             return False
         if entry.base_offset < partition.next_offset:
             return False

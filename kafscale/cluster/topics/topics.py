@@ -348,6 +348,18 @@ class TopicRegistry:
         """Topics that are deleted and may still have objects in the bucket, by their ids."""
         return self._state.deleted
 
+    def has(self, topic_id: bytes, partition: int) -> bool:
+        """Tell whether there is such a partition."""
+        topic = self.by_id(topic_id)
+        return topic is not None and partition < topic.partition_count
+
+    def knows(self, topic_id: bytes, partition: int) -> bool:
+        """Tell whether there is such a partition, or its topic is remembered as deleted.
+
+        One that is not known is of a topic that was deleted long ago, or the metadata is older than it.
+        """
+        return self.has(topic_id, partition) or topic_id in self.deleted
+
     async def forget_deleted(self, topic_ids: Iterable[bytes]) -> None:
         """These deleted topics have no objects now; forget those for which no upload can be under way any more."""
         before_ms = time.time_ns() // 1_000_000 - DELETED_REMEMBERED_MS

@@ -22,6 +22,7 @@ from kafscale.formats.wal_entries import (
     scan,
 )
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.kept_aside import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME
 from kafscale.wire.records import BatchHeader, validate_header
 
@@ -124,6 +125,14 @@ class CheckedWalFile:
 
     check: WalFileCheck
     entries: list[CheckedEntry]
+
+
+async def check_kept_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:
+    """Every copy of a file that a start has kept aside, oldest first; one at a time is in memory. Raises OSError."""
+    sizes = {name: size for name, size in (await disk.list()).items() if name.startswith(KEPT_PREFIX)}
+    for name in sorted(sizes):
+        check = WalFileCheck(name=name, content=await disk.read(name, 0, sizes[name]))
+        yield CheckedWalFile(check, await trio.to_thread.run_sync(list, check.entries()))
 
 
 async def check_wal_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 
@@ -33,9 +33,10 @@ from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, Partit
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, MissingSegment
 from kafscale.formats.resolution import NOTHING_DECIDED, resolve
 from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_entries import TOPIC_NAME
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import Listed
-from kafscale.log.check.local_wal_check import check_wal_files
+from kafscale.log.check.local_wal_check import CheckedWalFile, check_kept_files, check_wal_files
 from kafscale.log.check.s3_wal_check import S3WalCheck
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
@@ -89,19 +90,22 @@ class Verifier:
     """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
 
     `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None if there is none to ask. What
-    is not `metadata_is_current` may lack what happened since the last checkpoint. `manifests` is the last checkpoint of
+    is not `metadata_is_current` may lack what happened since the last checkpoint. `deleted` are the ids of topics that
+    are remembered as deleted. `manifests` is the last checkpoint of
     the segments, and `begun` tells where several brokers have decided that epochs of a partition began.
     """
 
     store: ObjectStore
     namespace: str
     topics: Mapping[bytes, KnownTopic] | None = None
+    deleted: Collection[bytes] = ()
     metadata_is_current: bool = True
     manifests: ManifestCheckpoint = attrs.field(factory=dict)
     begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: ()
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     report: Report = attrs.field(factory=Report, init=False)
     _logs: list[LoggedBatches] = attrs.field(factory=list, init=False)
+    _kept_aside: LoggedBatches = attrs.field(factory=lambda: LoggedBatches(Kind.WAL), init=False)
     _objects: dict[str, ObjectInfo] = attrs.field(factory=dict, init=False)
     _partitions: dict[PartitionId, list[CheckedSegment]] = attrs.field(factory=lambda: defaultdict(list), init=False)
 
@@ -141,9 +145,10 @@ class Verifier:
                     for found in file.check.damage
                 ]
                 self.report.wal_entries += len(file.entries)
-                for each in file.entries:
-                    if each.header is not None:
-                        batches.add(name, each.entry, each.header)
+                _add_batches(batches, name, file)
+        async with aclosing(check_kept_files(disk)) as files:
+            async for file in files:
+                _add_batches(self._kept_aside, f"{disk.location}/{file.check.name}", file)
         self._logs.append(batches)
 
     async def list_bucket(self) -> int:
@@ -171,6 +176,7 @@ class Verifier:
             self._check_partition(partition_id, segments)
         self._check_manifests()
         self._follow_logs()
+        self._look_for_unknown_batches()
         self.report.partitions = len(self._partitions)
         self._check_topics()
         self.report.add(())
@@ -371,6 +377,23 @@ class Verifier:
                         partition_id, end, partition=name, log_start_offset=log_start_offset
                     )
 
+    def _look_for_unknown_batches(self) -> None:
+        """Report batches of the log in a data directory whose partitions the metadata does not know."""
+        for log in self._logs:
+            if log.kind is Kind.WAL:
+                outcome = "the next start keeps them aside, and `kafscale adopt` gives them back"
+                self.report.findings += [log.unknown(each, outcome, damage=True) for each in self._unknown(log)]
+        outcome = "they were kept aside, and `kafscale adopt` gives them back"
+        kept = self._kept_aside
+        self.report.findings += [kept.unknown(each, outcome, damage=False) for each in self._unknown(kept)]
+
+    def _unknown(self, log: LoggedBatches) -> Sequence[PartitionId]:
+        return [each for each in sorted(log.partitions) if each[0] not in self.deleted and not self._is_known(each)]
+
+    def _is_known(self, partition_id: PartitionId) -> bool:
+        topic = self._topic(partition_id)
+        return topic is not None and partition_id[1] < topic.partition_count
+
     def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
         """None if it is not known, as the last segment may be damaged."""
         found = self._partitions.get(partition_id, [])
@@ -407,6 +430,14 @@ class Verifier:
             if any(finding.can_repair for finding in each.findings)
         ]
         return sorted(broken, key=lambda each: each.key.key)
+
+
+def _add_batches(batches: LoggedBatches, name: str, file: CheckedWalFile) -> None:
+    for each in file.entries:
+        if each.header is not None:
+            batches.add(name, each.entry, each.header)
+        elif each.entry.kind == TOPIC_NAME:
+            batches.topic_names[each.entry.topic_id] = bytes(each.entry.data).decode()
 
 
 def _segment(checked: CheckedSegment) -> Segment:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from kafscale.log.partition.partition import Partition
 
 
+def topic_name(entry: WalEntry) -> str:
+    """Return the name of the topic of an entry that a partition has appended, for the log to tell it."""
+    assert isinstance(entry, TailBatch)
+    return entry.owner.topic
+
+
 def became_durable(entries: Iterable[WalEntry]) -> None:
     """These entries, which partitions have appended, are durable, in this order: high watermarks move.
 

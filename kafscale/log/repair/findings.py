@@ -26,6 +26,7 @@ class Kind(enum.StrEnum):
     WAL_OBJECT = "wal-object"
     CHECKPOINT = "checkpoint"
     CLAIM = "claim"
+    METADATA = "metadata"
 
 
 @attrs.define(kw_only=True)

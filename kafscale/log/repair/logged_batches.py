@@ -16,6 +16,7 @@ import attrs
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.repair.findings import Finding, Kind
+from kafscale.store.paths import topic_id_text
 from kafscale.wire.records import BatchHeader
 
 WRITTEN_ANEW = "; a broker that took over has written it anew"
@@ -70,6 +71,7 @@ class LoggedBatches:
     partitions: defaultdict[PartitionId, LoggedPartition] = attrs.field(
         factory=lambda: defaultdict(LoggedPartition), init=False
     )
+    topic_names: dict[bytes, str] = attrs.field(factory=dict, init=False)  # by id, as far as the log tells them
     _names: list[str] = attrs.field(factory=list, init=False)
 
     def add(self, name: str, entry: WalEntry, header: BatchHeader) -> None:
@@ -136,6 +138,21 @@ class LoggedBatches:
                 message = f"{partition} {problem}" + ("" if damage else WRITTEN_ANEW)
                 yield self._finding(logged, at, message, damage=damage)
             next_offset = max(next_offset, logged.next_offsets[at])
+
+    def unknown(self, partition_id: PartitionId, outcome: str, *, damage: bool) -> Finding:
+        """Report the batches of a partition that the metadata does not know; `outcome` tells what becomes of them."""
+        logged = self.partitions[partition_id]
+        topic_id, index = partition_id
+        topic = f"{self.topic_names.get(topic_id, 'a topic whose name is not known')} ({topic_id_text(topic_id)})"
+        offsets = f"offsets {logged.first_offset} to {max(logged.next_offsets) - 1}"
+        return Finding(
+            name=self._names[logged.sources[0]],
+            kind=self.kind,
+            message=f"{len(logged.crcs)} record batches, {offsets}, are of partition {index} of {topic}, which the "
+            f"metadata does not know, as it was lost or is an older copy; {outcome}",
+            position=logged.positions[0],
+            damage=damage,
+        )
 
     def _finding(self, logged: LoggedPartition, at: int, message: str, *, damage: bool) -> Finding:
         return Finding(

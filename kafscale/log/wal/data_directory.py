@@ -21,6 +21,8 @@ from kafscale.log.wal.disk import NO_SPACE_ERRORS
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
+METADATA_NAME = "metadata.db"
+WAL_NAME = "wal"
 HOLDER_BYTES = 20  # always as many, so that a full disk has room for them once it had
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -41,6 +43,19 @@ def make_private(directory: Path) -> None:
                 changed_count += 1
     if changed_count:
         logger.info("%d files in %s could be read by other users, and can't any more", changed_count, directory)
+
+
+def warn_of_lost_metadata(directory: Path) -> None:
+    """Log at ERROR that a data directory has a write-ahead log and no metadata, which `serve` never leaves behind."""
+    path = directory / METADATA_NAME
+    if not path.exists() and any(directory.glob(f"{WAL_NAME}/wal-*.log")):
+        logger.error(
+            "%s is missing, though %s has a write-ahead log: this start takes the metadata from the newest checkpoint "
+            "in the bucket, if there is one, and what was changed after that is lost. To have it back, stop the broker "
+            "and put the file back from a copy",
+            path,
+            directory,
+        )
 
 
 @contextlib.contextmanager

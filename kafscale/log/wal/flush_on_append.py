@@ -6,7 +6,7 @@ the next one, and shares a `Round` with all else that waits for that.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ import attrs
 from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.wal.journal import Handle, ReplayProgress, Round
+from kafscale.log.wal.kept_aside import KeptAside
 
 
 @attrs.define(eq=False, repr=False)
@@ -79,7 +80,7 @@ class FlushOnAppend:
     async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
         """There is nothing: what was acknowledged is in segments."""
 
-    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
+    async def keep_aside(self, kept: KeptAside) -> None:
         """There is nothing."""
 
     async def settle(self) -> None:

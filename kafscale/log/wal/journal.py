@@ -6,7 +6,7 @@
 
 Its life, as the log and the broker see it:
 
-    start    `replay` hands over what no segment has; `keep_superseded`; then `tasks` run
+    start    `replay` hands over what no segment has; `keep_aside`; then `tasks` run
     serving  `append` gives the `Round` to wait for; `read` gives back what has left memory; `release` says that a
              segment has an entry, so that what no entry needs any more can be deleted
     flushes  go faster while it `is_crowded`, produces wait while it `is_full`
@@ -18,7 +18,6 @@ nothing is known of partitions: the `owner` of an entry is no more than a name.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Protocol
 
@@ -28,6 +27,7 @@ import trio
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import WalEntry, WalFile
+from kafscale.log.wal.kept_aside import KeptAside
 
 CROWDED_FRACTION = 0.75  # of the bytes that a log may have
 CROWDED_ENTRIES_COUNT = 250_000  # at 360 bytes of memory for each that waits for its flush
@@ -177,11 +177,10 @@ class Journal(EntryJournal, Protocol):
         What `handle` needs is pending until it is released. Raises DamagedObject, StorageFailed, StoreError.
         """
 
-    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
-        """Keep for the user what was replayed and not taken, as another broker has written its offsets since.
+    async def keep_aside(self, kept: KeptAside) -> None:
+        """Keep for the user the files with acknowledged batches that the replay could not put back.
 
-        `superseded` counts such entries by file. Those files stay in it that the user is told about now, for the first
-        time. Raises StorageFailed.
+        Those files stay in `kept` that the user is told about now, for the first time. Raises StorageFailed.
         """
 
     @property

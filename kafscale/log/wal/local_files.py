@@ -28,8 +28,8 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalFile, encode_file_header
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
+from kafscale.log.wal.kept_aside import kept_name
 from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay
-from kafscale.log.wal.superseded import KEPT_PREFIX
 
 NO_SPACE_RETRY_SECONDS = 1.0
 SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
@@ -145,7 +145,7 @@ class LocalFiles:
 
         Raises StorageFailed, or StorageFull: then the file stays in the log until a start that has room for a copy.
         """
-        name = f"{KEPT_PREFIX}{file.name}"
+        name = kept_name(file)
         unfinished = f"{SPARE_PREFIX}{name}"  # which the next replay deletes
         try:
             listed = await self.disk.list()

@@ -16,6 +16,7 @@ import trio
 from kafscale.errors import DamagedObject
 from kafscale.formats.wal_entries import (
     FILE_HEADER_BYTES,
+    TOPIC_NAME,
     FileHeader,
     WalFile,
     decode_file_header,
@@ -42,6 +43,7 @@ class Replay:
     handle: Handle
     on_progress: Callable[[ReplayProgress], None] | None = None
     files: list[WalFile] = attrs.field(factory=list, init=False)
+    topic_names: dict[bytes, str] = attrs.field(factory=dict, init=False)  # by id, as far as entries tell them
     next_number: int = attrs.field(default=1, init=False)
     next_sequence: int = attrs.field(default=1, init=False)
     _torn: str | None = attrs.field(default=None, init=False)  # where the last file's tail is torn
@@ -116,7 +118,10 @@ class Replay:
             file.end = entry.end
             self.next_sequence += 1
             self._entry_count += 1
-            file.pending_count += bool(self.handle(entry))
+            if entry.kind == TOPIC_NAME:
+                self.topic_names[entry.topic_id] = bytes(entry.data).decode()
+            else:
+                file.pending_count += bool(self.handle(entry))
             if file.end > slice_end:
                 slice_end = file.end + SLICE_BYTES
                 await trio.lowlevel.checkpoint()

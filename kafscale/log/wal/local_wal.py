@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import attrs
@@ -39,13 +39,14 @@ from kafscale.formats.wal_entries import (
     encode_file_header,
     run_bytes,
     run_start,
+    topic_name_entry,
 )
 from kafscale.log.wal.direct_io import PAGE_BYTES
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
 from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
+from kafscale.log.wal.kept_aside import KeptAside, keep_copies
 from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Room
 from kafscale.log.wal.local_replay import Replay
-from kafscale.log.wal.superseded import keep_copies
 from kafscale.metrics import Histogram, Metrics
 from kafscale.store.file.slices import SLICE_BYTES
 
@@ -103,7 +104,8 @@ class Wal(LogJournal):
 
     `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
     It must not raise. Where there is a `lease`, it is put off while that is not good, and so are the rounds. Whoever is
-    in `on_growth` is called when a file has been begun, or can't be, while the log `is_crowded`.
+    in `on_growth` is called when a file has been begun, or can't be, while the log `is_crowded`. `topic_name` tells the
+    name of an entry's topic, which each file has before the first batch of that topic; without it no name is written.
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
@@ -113,6 +115,7 @@ class Wal(LogJournal):
     disk: Disk
     on_durable: Callable[[Sequence[WalEntry]], None]
     lease: Lease | None = None
+    topic_name: Callable[[WalEntry], str] | None = None
     segment_bytes: int = 64 << 20
     max_bytes: int = 4 << 30
     waiting_max_count: int = WAITING_MAX_COUNT
@@ -122,6 +125,8 @@ class Wal(LogJournal):
     on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     files: LocalFiles = attrs.field(init=False)
+    topic_names: Mapping[bytes, str] = attrs.field(factory=dict, init=False)  # by id, as the replay has found them
+    _named: set[bytes] = attrs.field(factory=set, init=False)  # topics whose name the last file has
     _room: Room = attrs.field(init=False)  # of the files
     _full: deque[LocalRound] = attrs.field(factory=deque, init=False)  # those that end with a large entry
     _filling: LocalRound = attrs.field(factory=LocalRound, init=False)
@@ -130,7 +135,6 @@ class Wal(LogJournal):
     _work: Signal = attrs.field(factory=Signal, init=False)
     _wake_count: int = attrs.field(default=1, init=False)  # how many entries must be queued to wake the syncer
     _closed: StorageFailed | None = attrs.field(default=None, init=False)
-    _next_sequence: int = attrs.field(default=1, init=False)
     _last_round_count: int = attrs.field(default=0, init=False)
     _last_sync_time: float = attrs.field(default=-math.inf, init=False)
     _mean_sync_seconds: float = attrs.field(default=0.0, init=False)
@@ -192,8 +196,6 @@ class Wal(LogJournal):
         if self._closed is not None:
             raise StorageFailed(str(self._closed)) from self._closed
         round = self._filling
-        entry.sequence = self._next_sequence
-        self._next_sequence += 1
         round._entries.append(entry)
         round._size_bytes += ENTRY_HEADER_BYTES + len(entry.data)
         if len(entry.data) >= LARGE_ENTRY_BYTES and len(self._full) < FULL_MAX_COUNT:
@@ -286,11 +288,11 @@ class Wal(LogJournal):
         except OSError as exc:
             raise self.files.failure("replay it", exc) from exc
         self.files.restore(replay)
-        self._next_sequence = replay.next_sequence
+        self.topic_names = replay.topic_names
 
-    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
-        """Keep copies of the files; those stay in `superseded` of which there was none yet. Raises StorageFailed."""
-        await keep_copies(superseded, self.files.keep_copy, self.disk.location)
+    async def keep_aside(self, kept: KeptAside) -> None:
+        """Keep copies of the files; those stay in `kept` of which there was none yet. Raises StorageFailed."""
+        await keep_copies(kept, self.files.keep_copy, self.disk.location, self.topic_names)
 
     async def settle(self) -> None:
         """Do nothing: what was appended is written by `run`, also when that is cancelled."""
@@ -368,12 +370,16 @@ class Wal(LogJournal):
         file = self.files.in_use[-1]
         group = self._fitting(round, file)
         if not group or not self._can_tell(file, group):
-            await self._rotate(ENTRY_HEADER_BYTES + len(round._entries[0].data))
+            first = round._entries[0]
+            await self._rotate(_size_bytes([first, *self._names_for([first], set())]))
             return
-        buffers = encode(group, durable_sequence=self.files.durable_sequence, salt=file.header.salt)
+        names = self._names_for(group, self._named)
+        for sequence, entry in enumerate([*names, *group], self.files.durable_sequence + 1):
+            entry.sequence = sequence
+        buffers = encode([*names, *group], durable_sequence=self.files.durable_sequence, salt=file.header.salt)
         position = file.end
         if not file.header.started:
-            file.header = attrs.evolve(file.header, started=True, sequence=group[0].sequence)
+            file.header = attrs.evolve(file.header, started=True, sequence=self.files.durable_sequence + 1)
         if position == FILE_HEADER_BYTES:
             buffers.insert(0, encode_file_header(file.header))
             position = 0
@@ -391,7 +397,7 @@ class Wal(LogJournal):
         self._observe(self._last_sync_time - began)
         if self.lease is not None and not self.lease.is_good():
             await self.lease.wait()  # cancelled, it writes the same again
-        self._commit(group, file)
+        self._commit(names, group, file)
         del round._entries[: len(group)]
         self.on_durable(group)
 
@@ -424,6 +430,7 @@ class Wal(LogJournal):
     async def _rotate(self, entry_bytes: int) -> None:
         """Go on in the next file, which has room for an entry of that size."""
         await self.files.rotate(entry_bytes)
+        self._named.clear()
         if self.is_crowded:
             self._tell_crowded()
 
@@ -446,18 +453,30 @@ class Wal(LogJournal):
                 round.put_off()
 
     def _fitting(self, round: LocalRound, file: WalFile) -> list[WalEntry]:
+        """Return the first entries that the file has room for, with the names of their topics."""
         room = file.size_bytes - file.end
         fitting = round._entries[: max(0, self.waiting_max_count // 8 - file.entry_count)]
-        if round._size_bytes <= room:
+        names = self._names_for(fitting, self._named)
+        if round._size_bytes + _size_bytes(names) <= room:
             return fitting
+        unnamed = {name.topic_id: name for name in names}
         for index, entry in enumerate(fitting):
-            room -= ENTRY_HEADER_BYTES + len(entry.data)
+            name = unnamed.pop(entry.topic_id, None)
+            room -= _size_bytes([entry] if name is None else [name, entry])
             if room < 0:
                 return fitting[:index]
         return fitting
 
-    def _commit(self, group: Sequence[WalEntry], file: WalFile) -> None:
-        start = end = file.end
+    def _names_for(self, group: Sequence[WalEntry], named: Collection[bytes]) -> list[WalEntry]:
+        """Make entries that tell the names of those topics of a group that are not `named` yet."""
+        if self.topic_name is None:
+            return []
+        unnamed = {entry.topic_id: entry for entry in group if entry.topic_id not in named}
+        return [topic_name_entry(topic_id, self.topic_name(entry)) for topic_id, entry in unnamed.items()]
+
+    def _commit(self, names: Sequence[WalEntry], group: Sequence[WalEntry], file: WalFile) -> None:
+        start, end = file.end, file.end + _size_bytes(names)
+        self._named.update(entry.topic_id for entry in names)
         for entry in group:
             entry.file = file
             entry.position = position = end + ENTRY_HEADER_BYTES
@@ -484,6 +503,11 @@ class Wal(LogJournal):
     def _rounds(self) -> Sequence[LocalRound]:
         """Return all that are not done, in order."""
         return [*([] if self._syncing is None else [self._syncing]), *self._full, self._filling]
+
+
+def _size_bytes(entries: Iterable[WalEntry]) -> int:
+    """Count the bytes that entries take in a file."""
+    return sum(ENTRY_HEADER_BYTES + len(entry.data) for entry in entries)
 
 
 def _padding(end: int, size_bytes: int) -> bytes:

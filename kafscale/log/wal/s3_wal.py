@@ -32,7 +32,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
@@ -66,6 +66,7 @@ from kafscale.formats.wal_objects import (
     wal_object,
 )
 from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
+from kafscale.log.wal.kept_aside import KeptAside
 from kafscale.log.wal.s3_replay import EarlierLog
 from kafscale.log.wal.streams import Earlier
 from kafscale.metrics import Histogram, Metrics
@@ -303,7 +304,7 @@ class S3Wal(LogJournal):
 
         return await earlier.replay(count, on_progress=on_progress)
 
-    async def keep_superseded(self, superseded: Counter[WalFile]) -> None:
+    async def keep_aside(self, kept: KeptAside) -> None:
         """They stay in the bucket's objects, whose entries are told apart by their epochs."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

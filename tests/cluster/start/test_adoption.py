@@ -10,7 +10,7 @@ from kafscale.broker import StorageParts
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.node import epoch_key
 from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
-from kafscale.cluster.start.adoption import adopt, find_unknown_topics
+from kafscale.cluster.start.adoption import adopt, find_unknown_topics, give_nothing_back
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.errors import NotFound
 from kafscale.formats.producers import ProducedBatch, Producer
@@ -68,9 +68,8 @@ def version_2(name="orders", topic_id=TOPIC_ID, base_offset=0, *, leader_epoch=0
 async def adopt_all(store, metadata, overrides=None, *, dry_run=False):
     topics = TopicRegistry(store=metadata)
     await topics.load()
-    known = {topic.topic_id for topic in topics.all()}
-    found = await find_unknown_topics(store, "default", known, lambda _: None)
-    return await adopt(topics, found, overrides or {}, broker_id=0, dry_run=dry_run)
+    found = await find_unknown_topics(store, "default", topics.has, lambda _: None)
+    return await adopt(topics, found, overrides or {}, broker_id=0, give_back=None if dry_run else give_nothing_back)
 
 
 async def registered(metadata):

@@ -449,8 +449,9 @@ def wal_file(sequence, *base_offsets, topic_id=TOPIC_ID, leader_epoch=0, batches
     return f"wal-{number:020d}.log", data
 
 
-async def verify_with_wal(*files, topics=KNOWN, segment=V2):
+async def verify_with_wal(*files, topics=KNOWN, segment=V2, deleted=()):
     verifier = verifier_of(await store_of(segment), topics=topics)
+    verifier.deleted = deleted
     disk = MemoryDisk()
     for name, data in files:
         await disk.create(name, len(data), data)
@@ -511,7 +512,19 @@ async def test_a_missing_file_and_a_file_behind_a_torn_one_are_found():
 
 
 async def test_entries_of_deleted_topics_are_passed_over():
-    assert (await verify_with_wal(wal_file(1, 500, topic_id=bytes(16)))).is_whole
+    assert (await verify_with_wal(wal_file(1, 500, topic_id=bytes(16)), deleted=[bytes(16)])).is_whole
+
+
+@pytest.mark.parametrize("topics", [None, KNOWN])
+async def test_entries_of_topics_that_the_metadata_does_not_know_were_passed_over(topics):
+    name, data = wal_file(1, 500, 503, topic_id=bytes(16))
+    (finding,) = [
+        each for each in (await verify_with_wal((name, data), topics=topics)).findings if each.kind is Kind.WAL
+    ]
+    assert (finding.name, finding.damage) == (f"memory/{name}", True)
+    assert "2 record batches, offsets 500 to 503, are of partition 0 of a topic whose name" in finding.message
+    report = await verify_with_wal((f"superseded-{name}", data), topics=topics)
+    assert ([each.damage for each in report.findings if each.kind is Kind.WAL], report.is_whole) == ([False], True)
 
 
 # ---- the write-ahead log in the bucket ------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ def _version(content: bytes) -> int:
 
 
 def _are_transactional(entries) -> list[bool]:
-    return [parse_header(memoryview(entry.data)).is_transactional for entry in entries]
+    batches = (entry for entry in entries if entry.kind == wal_entries.RECORD_BATCH)
+    return [parse_header(memoryview(entry.data)).is_transactional for entry in batches]
 
 
 async def files_of(disk: Disk) -> list[Part]:
