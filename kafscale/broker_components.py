@@ -11,6 +11,7 @@ from functools import partial
 
 import trio
 
+from kafscale.api.handling.access import Access
 from kafscale.api.handling.authentication import Authenticator
 from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
@@ -94,7 +95,7 @@ async def build_services(
         store=metadata, policy=TopicPolicy.of(settings), place=leave_unplaced if several is None else several.place
     )
     assignment = Assignment(node) if several is None else ClusterAssignment(node, several.state, topics.get)
-    groups = _open_groups(settings, topics, group_configs, internal, leadership, draining)
+    groups = _open_groups(settings, topics, group_configs, internal, leadership, draining=draining, access=access)
     transactions = _open_transactions(settings, lead, topics, assignment, internal, producer_ids)
     leadership.keepers[transactions.topic] = transactions
     services = Services(
@@ -166,7 +167,9 @@ def _open_groups(
     configs: GroupConfigs,
     internal: InternalLog,
     leadership: Leadership,
+    *,
     draining: trio.Event,
+    access: Access,
 ) -> GroupCoordinator:
     """Make the coordinators of groups, which know of none yet."""
     count = partial(partition_count, topics, CONSUMER_OFFSETS_NAME)
@@ -178,6 +181,7 @@ def _open_groups(
         overrides=configs.overrides,
         has_topic=lambda name: topics.get(name) is not None,
         led=LedPartitions(count),
+        rights=access.authorizer,
     )
     keeper = GroupKeeper(groups, count)
     leadership.keepers[CONSUMER_OFFSETS_NAME] = keeper

@@ -80,6 +80,7 @@ class AclIndex:
     """
 
     may_deny_all: bool = attrs.field(default=False, init=False)
+    host_count: int = attrs.field(default=0, init=False)  # of bindings for a single host
     _bindings: dict[AclBinding, None] = attrs.field(factory=dict, init=False)  # in the order in which they came
     _patterns: dict[_PatternKey, dict[Subject, _Entries]] = attrs.field(factory=dict, init=False)
     _said_to: dict[tuple[ResourceType, Subject], dict[_Named, _Entries]] = attrs.field(factory=dict, init=False)
@@ -99,6 +100,7 @@ class AclIndex:
         if binding in self._bindings:
             return
         self._bindings[binding] = None
+        self.host_count += binding.host != WILDCARD
         key = _pattern_key(binding)
         if key not in self._patterns:
             self._patterns[key] = {}
@@ -115,6 +117,7 @@ class AclIndex:
         if binding not in self._bindings:
             return
         del self._bindings[binding]
+        self.host_count -= binding.host != WILDCARD
         key = _pattern_key(binding)
         pattern, subject = self._patterns[key], (binding.principal, binding.host)
         entries = pattern[subject]

@@ -13,12 +13,22 @@ import attrs
 from kafscale.security.acl_index import AclIndex, subjects_of
 from kafscale.security.acls import AclBinding, AclOperation, Permission, Right
 from kafscale.security.principals import Principal
+from kafscale.security.rights import DESCRIBE_TOPIC
 
 # Answers that are remembered: some 300 bytes each. When there are more all are forgotten, which costs a few
 # microseconds each.
 VERDICTS_MAX_COUNT: Final = 20_000
 REMEMBERED_NAME_MAX_LENGTH: Final = 255  # topics have 249 at most; group ids may have kilobytes
 _SOME_NAME: Final = "hardcode"  # what Kafka asks for to see whether a user may do something whatever the name
+
+
+@attrs.frozen
+class Viewer:
+    """A client, as far as its rights are concerned: the host is empty where no list names a host."""
+
+    principal: Principal
+    host: str
+
 
 _Question = tuple[Principal, str, Right, str | None]  # the name is None for "some resource of the type"
 
@@ -44,6 +54,14 @@ class AclAuthorizer:
         if verdict is None:
             verdict = self._remember((principal, host, right, name), self._decide(principal, host, right, name))
         return verdict
+
+    def viewer(self, principal: Principal, host: str) -> Viewer:
+        """Return what a client's rights depend on, to be remembered."""
+        return Viewer(principal, host if self.acls.host_count else "")
+
+    def may_describe(self, viewer: Viewer, topic: str) -> bool:
+        """Tell whether a client may know of a topic."""
+        return self.allows(viewer.principal, viewer.host, DESCRIBE_TOPIC, topic)
 
     def allows_some(self, principal: Principal, host: str, right: Right) -> bool:
         """Tell whether somebody may have a right to a resource of some name: Kafka's authorizeByResourceType."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.consumer import regexes
 from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
-from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
+from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply, Outcome, RegexRefresh, Reply, TimerKey
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.regexes import Search
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.topics import TopicMetadata
 from kafscale.cluster.groups.events import GroupProtocol, Join
@@ -58,6 +58,7 @@ class ConsumerGroupHarness:
 
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     now_ms: int = START_MS
+    rights: Rights | None = None
     overrides: dict[str, GroupOverrides] = attrs.field(factory=dict, init=False)
     context: ConsumerGroupContext = attrs.field(init=False)
     group: ConsumerGroup = attrs.field(init=False)
@@ -70,7 +71,10 @@ class ConsumerGroupHarness:
 
     def __attrs_post_init__(self) -> None:
         self.context = ConsumerGroupContext(
-            settings=self.settings, overrides=self.overrides, new_member_id=self._new_member_id
+            settings=self.settings,
+            overrides=self.overrides,
+            new_member_id=self._new_member_id,
+            rights=self.rights,
         )
         self.group = ConsumerGroup.new(GROUP_ID, self.context)
 
@@ -119,8 +123,13 @@ class ConsumerGroupHarness:
         if self.refresh is None:
             return
         refresh, self.refresh = self.refresh, None
-        found = [each for each in regexes.search(refresh, sorted(self.context.topics.by_name)) if each is not None][-1]
-        self.took(self.group.regexes_found(found, version=refresh.version, now_ms=self.now_ms))
+        search = Search(refresh, sorted(self.context.topics.by_name))
+        if self.context.rights is not None:
+            search.may_describe = self.context.rights.may_describe
+        for piece in search.pieces():
+            piece.run()
+            search.learn(piece)
+        self.took(self.group.regexes_found(search.found, version=refresh.version, now_ms=self.now_ms))
 
     def advance(self, by_ms: int) -> None:
         """Let time pass, and fire what is due on the way."""
@@ -153,6 +162,7 @@ class ConsumerClient:
     instance_id: str | None = None
     server_assignor: str | None = None
     rebalance_timeout_ms: int = 60_000
+    viewer: str | None = None
     epoch: int = attrs.field(default=0, init=False)
     owned: Partitions = attrs.field(factory=dict, init=False)
 
@@ -168,6 +178,7 @@ class ConsumerClient:
             owned={} if self.epoch == 0 else self.owned,
             client_id="client",
             client_host="/127.0.0.1",
+            viewer=self.viewer,
         )
         return attrs.evolve(request, **changed)
 

@@ -10,7 +10,7 @@ What clients ask goes through the bytes of requests and responses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import attrs
@@ -22,13 +22,17 @@ from kafscale.api.groups import (
     offset_commit,
     offset_fetch,
 )
+from kafscale.api.handling.access import Access
+from kafscale.api.handling.calls import Peer
 from kafscale.cluster.coordination.group_topics import follow_topics
+from kafscale.cluster.expressions.patterns import Piece
 from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.security.authorizer import AclAuthorizer
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -51,10 +55,10 @@ def wall_clock_ms() -> int:
     return WALL_CLOCK_START_MS + int(trio.current_time() * 1000)
 
 
-async def step_at_once(searching: Iterator[Any]) -> Any:
-    """Take a step of a search without a thread, so that time stands still meanwhile."""
+async def run_at_once(piece: Piece) -> None:
+    """Run a piece of a search without a thread, so that time stands still meanwhile."""
     await trio.lowlevel.checkpoint()
-    return next(searching)
+    piece.run()
 
 
 @attrs.define(eq=False)
@@ -66,6 +70,7 @@ class GroupWorld:
     settings: GroupSettings = attrs.field(factory=GroupSettings)
     consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     log: MemoryOffsetsLog = attrs.field(factory=MemoryOffsetsLog)
+    authorizer: AclAuthorizer | None = None
     draining: trio.Event = attrs.field(factory=trio.Event, init=False)
     groups: GroupCoordinator = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -77,11 +82,13 @@ class GroupWorld:
         *,
         settings: GroupSettings | None = None,
         consumer_settings: ConsumerGroupSettings | None = None,
+        authorizer: AclAuthorizer | None = None,
         **topics: int,
     ) -> Self:
         """Start a broker that has these topics, with so many partitions."""
         topic_registry = TopicRegistry(store=MemoryMetadataStore())
         world = cls(nursery, topic_registry, settings or GroupSettings(), consumer_settings or ConsumerGroupSettings())
+        world.authorizer = authorizer
         await world.create(**topics)
         await world.start()
         return world
@@ -98,7 +105,8 @@ class GroupWorld:
             consumer_settings=self.consumer_settings,
             has_topic=lambda name: self.topics.get(name) is not None,
             wall_clock_ms=wall_clock_ms,
-            search_step=step_at_once,
+            run_piece=run_at_once,
+            rights=self.authorizer,
         )
         follow_topics(groups.topics, self.topics)
         return groups
@@ -123,10 +131,18 @@ class GroupWorld:
 
     @property
     def services(self) -> Any:
-        return some_services(node=NODE, topics=self.topics, groups=self.groups, leadership=self.log, internal=LOCAL_LOG)
+        access = Access(authorizer=self.authorizer)
+        return some_services(
+            node=NODE,
+            topics=self.topics,
+            groups=self.groups,
+            leadership=self.log,
+            internal=LOCAL_LOG,
+            access=access,
+        )
 
-    async def ask(self, api: Any, request: object, *, version: int | None = None) -> Any:
-        return await ask(api, self.services, request, version=version)
+    async def ask(self, api: Any, request: object, *, version: int | None = None, peer: Peer | None = None) -> Any:
+        return await ask(api, self.services, request, version=version, peer=peer)
 
     async def describe(self, group_id: str = GROUP_ID) -> Any:
         answer = await self.ask(consumer_group_describe.API, ConsumerGroupDescribeRequest(group_ids=[group_id]))
@@ -153,6 +169,7 @@ class ConsumerMember:
     regex: str | None = None
     instance_id: str | None = None
     group_id: str = GROUP_ID
+    peer: Peer | None = None
     epoch: int = attrs.field(default=0, init=False)
     owned: Partitions = attrs.field(factory=dict, init=False)
 
@@ -173,7 +190,9 @@ class ConsumerMember:
 
     async def beat(self, *, version: int | None = None, **more: Any) -> Any:
         """Send a heartbeat, and do what the answer says."""
-        answer = await self.world.ask(consumer_group_heartbeat.API, self.request(**more), version=version)
+        answer = await self.world.ask(
+            consumer_group_heartbeat.API, self.request(**more), version=version, peer=self.peer
+        )
         if answer.error_code == e.NONE:
             self.epoch = answer.member_epoch
             if answer.assignment is not None:

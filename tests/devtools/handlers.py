@@ -38,6 +38,7 @@ def some_services(**components: object) -> Any:
     components.setdefault("membership", None)
     components.setdefault("following", None)
     components.setdefault("has_led_lately", lambda: True)
+    components.setdefault("pattern_thread", trio.CapacityLimiter(1))
     return SimpleNamespace(**components)
 
 

@@ -40,13 +40,13 @@ async def handle(
     await prepare_groups(services)
     if (error_code := coordinator_error(services, request.group_id)) != NONE:
         return ConsumerGroupHeartbeatResponse(error_code=error_code)
-    reply = await services.groups.consumer_heartbeat(request.group_id, _heartbeat(call, request)).wait()
+    reply = await services.groups.consumer_heartbeat(request.group_id, _heartbeat(services, call, request)).wait()
     if (error_code := await refusal_error(services, [reply.error_code])) != NONE:
         return ConsumerGroupHeartbeatResponse(error_code=error_code)
     return _response(reply)
 
 
-def _heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
+def _heartbeat(services: Services, call: Call, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
     names = request.subscribed_topic_names
     return Heartbeat(
         member_id=request.member_id,
@@ -60,6 +60,7 @@ def _heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
         owned=None if request.topic_partitions is None else _partitions(request.topic_partitions),
         client_id=call.client_id,
         client_host=f"/{call.peer.host}",  # as Kafka shows it
+        viewer=services.access.viewer(call),
         chooses_member_id=call.version >= FIRST_VERSION_WITH_OWN_IDS,
     )
 

@@ -15,7 +15,7 @@ from kafscale.api.handling.audit import AuditLog
 from kafscale.api.handling.calls import Call
 from kafscale.errors import KafkaError
 from kafscale.security.acls import CLUSTER_NAME, AclOperation, ResourceType, Right
-from kafscale.security.authorizer import AclAuthorizer
+from kafscale.security.authorizer import AclAuthorizer, Viewer
 from kafscale.security.rights import ERRORS, right_of
 from kafscale.wire.error_codes import NONE
 
@@ -64,6 +64,10 @@ class Access:
         if tells:
             self.audit.denied(call, right, name, partial(authorizer.rule, peer.principal, peer.host, right, name))
         return False
+
+    def viewer(self, call: Call) -> Viewer | None:
+        """Return the client as the authorizer knows it; None without an authorizer."""
+        return None if self.authorizer is None else self.authorizer.viewer(call.peer.principal, call.peer.host)
 
     def allows_some(self, call: Call, right: Right) -> bool:
         """Tell whether the client may have a right to a resource of whatever name."""

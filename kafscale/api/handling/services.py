@@ -49,7 +49,8 @@ class Services:
     whether whoever sent one may still act. `wait_awake` is to be waited for before an answer, as this process may have
     been suspended, and raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the bucket
     lately that it may. `following` reads what others lead, as far as it is in the bucket. `balance` tells what should
-    move. `referrals` remembers whom this broker has sent there.
+    move. `referrals` remembers whom this broker has sent there. In `pattern_thread` connections take turns to match
+    clients' regular expressions.
     """
 
     metrics: Metrics
@@ -86,6 +87,7 @@ class Services:
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True
     referrals: Referrals = attrs.field(factory=Referrals, init=False)
+    pattern_thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def drain(self) -> None:

@@ -10,15 +10,15 @@ ClusterAction, which partitions its producers have enrolled, and of which partit
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordination.state_records import now_ms
-from kafscale.cluster.groups.consumer.events import Refused
-from kafscale.cluster.groups.consumer.regexes import compile_regex
-from kafscale.cluster.transactions.questions import TransactionFilter
+from kafscale.cluster.expressions.patterns import InvalidPattern, Pattern, Piece, compile_pattern
+from kafscale.cluster.transactions.questions import ListedTransaction, TransactionFilter
 from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic
+from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.rights import CLUSTER_ACTION, DESCRIBE_TRANSACTION
@@ -32,8 +32,6 @@ from kafscale.wire.messages.own.enrolled import (
     EnrolledTopic,
 )
 
-MATCHES_PER_TURN = 8  # an expression of the largest size may take some milliseconds for one id
-
 
 async def handle(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
     if request.wants_enrolled:
@@ -44,11 +42,14 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
         longer_than_ms=request.duration_filter,
     )
     try:
-        matches = _matcher(request.transactional_id_pattern)
         await services.transactions.wait_settled()
+        found = services.transactions.coordinators.list(wanted, now_ms=now_ms())
+        listed = await _visible(services, call, found.transactions)
+        pattern = request.transactional_id_pattern
+        if pattern and (listed or services.access.allows_some(call, DESCRIBE_TRANSACTION)):
+            listed = await _matching(services, _compile(pattern), listed)
     except KafkaError as exc:
         return EnrolledResponse(error_code=exc.code)
-    found = services.transactions.coordinators.list(wanted, now_ms=now_ms())
     return EnrolledResponse(
         error_code=found.error_code,
         unknown_state_filters=sorted(found.unknown_state_names),
@@ -56,9 +57,7 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
             TransactionState(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
-            async for each in in_turns(found.transactions, steps=MATCHES_PER_TURN)
-            if matches(each.transactional_id)
-            and services.access.allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
+            async for each in in_turns(listed)
         ],
     )
 
@@ -90,15 +89,34 @@ async def _enrolled(services: Services, call: Call, request: EnrolledRequest) ->
     )
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Return what tells whether an id fits. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
-    if not pattern:
-        return lambda _: True
+def _compile(text: str) -> Pattern:
+    """Return the compiled expression. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
     try:
-        compiled = compile_regex(pattern)
-    except Refused as exc:
-        raise KafkaError(INVALID_REGULAR_EXPRESSION, str(exc)) from exc
-    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+        return compile_pattern(text)
+    except InvalidPattern as exc:
+        raise KafkaError(
+            INVALID_REGULAR_EXPRESSION, f"Transaction ID pattern `{text}` is not a valid regular expression: {exc}."
+        ) from exc
+
+
+async def _visible(services: Services, call: Call, found: Iterable[ListedTransaction]) -> list[ListedTransaction]:
+    allows = services.access.allows
+    return [
+        each async for each in in_turns(found) if allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
+    ]
+
+
+async def _matching(
+    services: Services, pattern: Pattern, listed: Sequence[ListedTransaction]
+) -> list[ListedTransaction]:
+    """Return those whose ids fit as a whole. Connections take turns in one thread."""
+    matching: list[ListedTransaction] = []
+    for start in range(0, len(listed), pattern.piece_count):
+        several = listed[start : start + pattern.piece_count]
+        piece = Piece(pattern, [each.transactional_id for each in several])
+        await run_in_thread(piece.run, limiter=services.pattern_thread)
+        matching += [each for each in several if each.transactional_id in piece.matched]
+    return matching
 
 
 API = Api(66, "ListTransactions", 0, 2, EnrolledRequest, EnrolledResponse, handle)

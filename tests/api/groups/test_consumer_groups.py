@@ -16,10 +16,13 @@ from kafscale.api.groups import (
     list_groups,
     offset_delete,
 )
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, ConsumerGroupSettings
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.topics.topics import MorePartitions
 from kafscale.errors import KafkaError
+from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from kafscale.security.authorizer import AclAuthorizer
+from kafscale.security.principals import Principal
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kafscale.wire.messages.delete_groups import DeleteGroupsRequest
@@ -31,6 +34,7 @@ from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from tests.devtools.group_services import ConsumerMember, GroupWorld, settle
+from tests.devtools.handlers import some_peer
 
 
 @pytest.fixture
@@ -477,3 +481,40 @@ async def test_offsets_of_a_deleted_topic_go(autojump_clock: MockClock, world: G
     await wait_all_tasks_blocked()
     assert world.log.offsets() == {}
     assert world.groups.offsets("g").get("t") is None
+
+
+# -- Rights ----------------------------------------------------------------------------------------------------------
+
+
+def may_read(user: str, prefix: str) -> AclBinding:
+    return AclBinding(
+        resource_type=ResourceType.TOPIC,
+        pattern_type=PatternType.PREFIXED,
+        resource_name=prefix,
+        principal=f"User:{user}",
+        host="*",
+        operation=AclOperation.READ,
+        permission=Permission.ALLOW,
+    )
+
+
+async def test_a_subscription_by_expression_tells_nothing_of_topics_that_may_not_be_described(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """A user with rights on `bob-*` learnt the ids and the numbers of partitions of all topics."""
+    authorizer = AclAuthorizer()
+    authorizer.acls.add(may_read("bob", "bob-"))
+    world = await GroupWorld.begun(nursery, authorizer=authorizer, **{"bob-a": 1, "bob-b": 2, "pay-roll": 3})
+    bob = member(world, topics=None, regex=".*", peer=attrs.evolve(some_peer(), principal=Principal("User", "bob")))
+    await settle(bob)
+    await wait_all_tasks_blocked()
+    await settle(bob)
+    assert bob.assigned == {"bob-a": {0}, "bob-b": {0, 1}}
+    authorizer.acls.add(may_read("bob", "pay-"))
+    authorizer.acls.remove(may_read("bob", "bob-"))
+    authorizer.changed()
+    await trio.sleep(REGEX_REFRESH_MIN_INTERVAL_MS / 1000 + 1)
+    await settle(bob)
+    await wait_all_tasks_blocked()
+    await settle(bob)
+    assert bob.assigned == {"pay-roll": {0, 1, 2}}

@@ -58,7 +58,7 @@ def join(deciding: Deciding, request: Join) -> Outcome[JoinResult]:
         current = deciding.replace(replaced, member_id)
     after = _told(current, request, told)
     has_new_topics = update_member(deciding, current, after)
-    has_new_topics |= regex_left(deciding, current.subscription, after.subscription)
+    has_new_topics |= regex_left(deciding, current.subscription, after)
     if has_new_topics:
         deciding.raise_epoch()
     deciding.check_topics()

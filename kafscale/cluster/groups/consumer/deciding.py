@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 from uuid import uuid4
 
 import attrs
@@ -32,18 +33,31 @@ from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGrou
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, preferred_assignor
 from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.viewers import Viewers
 from kafscale.cluster.groups.state_bytes import GroupStateBytes
+
+
+class Rights(Protocol):
+    """The authorizer, for topics that regular expressions find."""
+
+    @property
+    def version(self) -> int:
+        """The number of changes of rights since the start."""
+
+    def may_describe(self, viewer: Any, topic: str) -> bool:
+        """Tell whether a client may know of a topic."""
 
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class ConsumerGroupContext:
-    """What all groups of a coordinator share."""
+    """What all groups of a coordinator share; `rights` is None without an authorizer."""
 
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     topics: Topics = attrs.field(factory=Topics)
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
     overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict)  # by group id
     new_member_id: Callable[[], str] = lambda: str(uuid4())
+    rights: Rights | None = None
 
 
 @attrs.frozen
@@ -63,6 +77,7 @@ class SoftState:
         None  # of the topics, when the group last looked at its own; None: not since the start
     )
     refreshing: RegexRefresh | None = None  # what is being looked for
+    viewers: Viewers = attrs.field(factory=Viewers)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -134,6 +149,7 @@ class Deciding:
             ConsumerGroupMemberMetadataKey(group_id, member.member_id),
         ):
             self.write(CoordinatorRecord(key, None))
+        self.soft.viewers.remove(member.member_id)
         for kind in TimerKind:
             self.cancel_timer(kind, member.member_id)
 
@@ -170,7 +186,8 @@ class Deciding:
         if self.state.epoch <= self.state.assignment_epoch:
             return
         assignor = preferred_assignor(self.state, self.settings.assignors)
-        for member_id, partitions in compute_target(self.state, self.topics, assignor).items():
+        waiting = self.soft.viewers.waiting
+        for member_id, partitions in compute_target(self.state, self.topics, assignor, waiting=waiting).items():
             if self.state.targets.get(member_id) != partitions:
                 self.write(target_record(self.state.group_id, member_id, partitions))
         self.write(self.state.assignment_epoch_record(self.state.epoch))

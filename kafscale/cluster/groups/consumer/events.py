@@ -6,6 +6,7 @@ What the classic protocol sends is as for classic groups: `kafscale.cluster.grou
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
 import attrs
@@ -22,7 +23,10 @@ NO_TIMEOUT_MS = -1  # of a field that a heartbeat leaves out
 
 @attrs.frozen(kw_only=True)
 class Heartbeat:
-    """A ConsumerGroupHeartbeat request. None, and -1 for the timeout, is what has not changed since the last one."""
+    """A ConsumerGroupHeartbeat request. None, and -1 for the timeout, is what has not changed since the last one.
+
+    `viewer` is who sent it, as `Rights` know it.
+    """
 
     member_id: str
     member_epoch: int
@@ -35,6 +39,7 @@ class Heartbeat:
     owned: Partitions | None = None
     client_id: str
     client_host: str
+    viewer: Hashable = None
     chooses_member_id: bool = True  # the client makes its own id (version 1)
 
     @property
@@ -83,10 +88,16 @@ class TimerChange:
 
 @attrs.frozen(kw_only=True)
 class RegexRefresh:
-    """Somebody has to look for these expressions in all topics, by `regexes.search`, and say what was found."""
+    """Ask to look for expressions in all topics, by `regexes.Search`, and to tell the group what was found.
 
-    regexes: frozenset[str]
+    `viewers` are the clients that subscribe by each expression; it finds topics that all of them may describe. They
+    are empty without an authorizer.
+    """
+
+    viewers: Mapping[str, frozenset[Hashable]]
+    asker: Hashable  # the client whose heartbeat asks
     version: int  # of the topics that are searched
+    rights_version: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -26,7 +26,7 @@ from kafscale.cluster.groups.consumer.members import (
     MemberState,
     Subscription,
 )
-from kafscale.cluster.groups.consumer.regexes import begin_refresh, check_regex, regex_left
+from kafscale.cluster.groups.consumer.regexes import begin_refresh, check_regex, note_viewer, regex_left
 from kafscale.cluster.groups.consumer.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.sizes import metadata_bytes
 from kafscale.cluster.groups.consumer.state import GroupState
@@ -88,8 +88,9 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> Outcome[HeartbeatReply]
         current = deciding.replace(current, member_id)
         told = _told(current, request)
     has_new_topics = update_member(deciding, current, told)
-    has_new_topics |= regex_left(deciding, current.subscription, told.subscription)
-    deciding.refresh = begin_refresh(deciding)
+    has_new_topics |= regex_left(deciding, current.subscription, told)
+    note_viewer(deciding, current, told, request.viewer)
+    deciding.refresh = begin_refresh(deciding, request.viewer)
     if has_new_topics or state.epoch == 0:
         deciding.raise_epoch()
     deciding.check_topics()

@@ -1,98 +1,139 @@
 """Subscriptions by regular expression: the broker looks for the topics, so that all members see the same ones.
 
-The syntax is RE2's, as in Kafka, whose re2j is a port of it. The engine is RE2 itself (`google-re2`, maintained beside
-it, with wheels for every supported Python): it has no backtracking, takes time linear in expression times name, and
-memory up to a bound that is given to it, past which it refuses an expression. Python's own `re` has neither: `(a+)+$`
-would stop the broker.
+Looking through many topics is not for the event loop: a heartbeat asks for it by a `RegexRefresh`, the coordinator runs
+a `Search` piece by piece and hands what it found to the group.
 
-Looking through many topics is not for the event loop: a heartbeat asks for it by a `RegexRefresh`, somebody calls
-`search` piece by piece, in a thread (RE2 lets go of the interpreter while it matches) or between other work, and hands
-what it found to the group. One name may take an expression of the largest size some milliseconds.
+With an authorizer an expression finds the topics that all of its members' clients may describe. (Kafka takes the rights
+of the member whose heartbeat asks, so that what a member learns depends on who came first.) It is searched again when
+rights have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
+
+from kafscale.cluster.expressions.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import Refused, RegexRefresh
-from kafscale.cluster.groups.consumer.members import Subscription
+from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, Subscription
 from kafscale.cluster.groups.consumer.records import ConsumerGroupRegularExpressionKey, CoordinatorRecord
-from kafscale.cluster.groups.consumer.settings import REGEX_MAX_COUNT, REGEX_REFRESH_MIN_INTERVAL_MS
+from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record
 from kafscale.wire import error_codes
 
-# For the program and the automaton of one expression. RE2's own default is 8 MiB; 128 expressions are kept compiled.
-REGEX_MEMORY_BYTES = 1 << 20
-# Names that are looked at in one step of a search; an expression takes about 5 us for each.
-SEARCH_PIECE_COUNT = 128
-
-
-def compile_regex(regex: str) -> Any:
-    """Return a compiled expression. Raises Refused for one that is not RE2's syntax or too large."""
-    import re2  # on the first regular expression: most brokers never see one
-
-    if len(regex) > REGEX_MAX_COUNT:
-        raise Refused(
-            error_codes.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex has {len(regex)} characters; {REGEX_MAX_COUNT} are allowed.",
-        )
-    options = re2.Options()
-    options.max_mem = REGEX_MEMORY_BYTES
-    options.log_errors = False
-    options.never_capture = True
-    try:
-        return re2.compile(regex, options)
-    except re2.error as exc:
-        reason = exc.args[0].decode(errors="replace") if exc.args and isinstance(exc.args[0], bytes) else str(exc)
-        raise Refused(
-            error_codes.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}.",
-        ) from exc
+SEARCH_PIECE_COUNT = 256  # questions for rights between two pieces of a search
+KNOWN_MATCHES_MAX_COUNT = 200_000  # names of topics, each counted for each expression: some 20 MB
 
 
 def check_regex(state: GroupState, subscription: Subscription) -> None:
-    """Raise Refused for an expression that the group does not have yet and that is not valid."""
+    """Raise Refused for an expression that the group does not have yet and that is not valid, or one too many."""
     regex = subscription.topic_regex
-    if regex and regex not in state.regex_counts:
-        compile_regex(regex)
+    if not regex or regex in state.regex_counts:
+        return
+    if len(state.regex_counts) >= REGEXES_MAX_COUNT:
+        raise Refused(
+            error_codes.INVALID_REQUEST,
+            f"The group's members have {REGEXES_MAX_COUNT} different regular expressions already, as many as are "
+            "allowed. Subscribe by one of those, or by names of topics.",
+        )
+    try:
+        compile_pattern(regex)
+    except InvalidPattern as exc:
+        raise Refused(
+            error_codes.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {exc}.",
+        ) from exc
 
 
-def search(
-    refresh: RegexRefresh, names: Sequence[str], is_visible: Callable[[str], bool] = lambda _: True
-) -> Iterator[Mapping[str, frozenset[str]] | None]:
-    """Look for expressions in these topic names: None after each piece of them, and at last what was found for each.
+@attrs.define(eq=False, repr=False)
+class KnownMatches:
+    """Remember which names each expression matches: groups share that work, and new topics are all that is new."""
 
-    `is_visible` says which topics the member that asked may describe.
+    max_count: int = KNOWN_MATCHES_MAX_COUNT
+    _by_regex: dict[str, dict[str, bool]] = attrs.field(factory=dict, init=False)  # the one used last at the end
+    _count: int = attrs.field(default=0, init=False)
+
+    def of(self, regex: str) -> Mapping[str, bool]:
+        """Return which names have been looked at for an expression, and whether it matches them."""
+        known = self._by_regex[regex] = self._by_regex.pop(regex, {})
+        return known
+
+    def put(self, regex: str, names: Collection[str], matched: Collection[str]) -> None:
+        """Remember that of these names the expression matches some."""
+        known = self._by_regex.setdefault(regex, {})
+        before = len(known)
+        known.update({name: name in matched for name in names})
+        self._count += len(known) - before
+        while self._count > self.max_count:
+            self._count -= len(self._by_regex.pop(next(iter(self._by_regex))))
+
+
+@attrs.define(eq=False, repr=False)
+class Search:
+    """Look for the expressions of a group in these names of topics; `found` is complete when `pieces` has ended.
+
+    `may_describe` tells by client and topic what may be found; it is asked before anything is matched.
     """
-    found: dict[str, set[str]] = {regex: set() for regex in refresh.regexes}
-    matchers = []
-    for regex in refresh.regexes:
-        try:
-            matchers.append((compile_regex(regex).fullmatch, found[regex]))
-        except Refused:
-            continue  # it was valid when it was told; a later version of RE2 may see that otherwise
-    for start in range(0, len(names), SEARCH_PIECE_COUNT):
-        for name in names[start : start + SEARCH_PIECE_COUNT]:
-            for matches, topics in matchers:
-                if matches(name) and is_visible(name):
-                    topics.add(name)
-        yield None
-    yield {regex: frozenset(topics) for regex, topics in found.items()}
+
+    refresh: RegexRefresh
+    names: Sequence[str]
+    known: KnownMatches = attrs.field(factory=KnownMatches)
+    may_describe: Callable[[Any, str], bool] = lambda _viewer, _topic: True
+    found: dict[str, frozenset[str]] = attrs.field(factory=dict, init=False)
+    _regex: str = attrs.field(default="", init=False)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield pieces of some milliseconds, each of which is to be run, and then learnt, before the next one."""
+        for regex, viewers in self.refresh.viewers.items():
+            try:
+                pattern = compile_pattern(regex)
+            except InvalidPattern:
+                continue  # it was valid when it was told; it keeps what it has found
+            topics: set[str] = set()
+            for names in self._visible(viewers, pattern):
+                known = self.known.of(regex)
+                piece = Piece(pattern, [name for name in names if name not in known])
+                self._regex = regex
+                yield piece
+                topics.update(piece.matched, (name for name in names if known.get(name)))
+            self.found[regex] = frozenset(topics)
+
+    def learn(self, piece: Piece) -> None:
+        """Remember what a piece that has been run has matched, for other groups."""
+        self.known.put(self._regex, piece.names, piece.matched)
+
+    def _visible(self, viewers: Collection[Hashable], pattern: Pattern) -> Iterator[Sequence[str]]:
+        count = min(pattern.piece_count, max(1, SEARCH_PIECE_COUNT // max(1, len(viewers))))
+        for start in range(0, len(self.names), count):
+            names = self.names[start : start + count]
+            yield [name for name in names if all(self.may_describe(viewer, name) for viewer in viewers)]
 
 
-def regex_left(deciding: Deciding, before: Subscription, after: Subscription) -> bool:
+def regex_left(deciding: Deciding, before: Subscription, member: Member) -> bool:
     """Forget an expression that nobody has any more; tell whether what the member is to read is another thing already.
 
     It is where the new expression has been looked for already, for another member, or where there is no new one. (Kafka
     does not raise the epoch in the latter case, and the member keeps partitions that it does not want.)
     """
+    after = member.subscription
     if before.topic_regex == after.topic_regex:
         return False
+    if not after.topic_regex:
+        deciding.soft.viewers.remove(member.member_id)
     was_resolved = before.topic_regex in deciding.state.regexes
     delete_unsubscribed(deciding)
     return after.topic_regex in deciding.state.regexes if after.topic_regex else was_resolved
+
+
+def note_viewer(deciding: Deciding, before: Member, after: Member, viewer: Hashable) -> None:
+    """Note which client a member that subscribes by an expression belongs to: its rights count."""
+    regex = after.subscription.topic_regex
+    if deciding.context.rights is not None and regex:
+        is_known = before.member_epoch != JOIN_EPOCH and before.subscription.topic_regex == regex
+        deciding.soft.viewers.put(after.member_id, regex, viewer, is_known=is_known)
 
 
 def delete_unsubscribed(deciding: Deciding) -> None:
@@ -101,29 +142,52 @@ def delete_unsubscribed(deciding: Deciding) -> None:
         deciding.write(CoordinatorRecord(ConsumerGroupRegularExpressionKey(deciding.state.group_id, regex), None))
 
 
-def begin_refresh(deciding: Deciding) -> RegexRefresh | None:
-    """Return what has to be looked for now, if anything: new expressions, new topics, or what is old."""
+def begin_refresh(deciding: Deciding, asker: Hashable = None) -> RegexRefresh | None:
+    """Return what has to be looked for now, if anything: new expressions, new topics, other rights, or what is old."""
     state, soft = deciding.state, deciding.soft
     if not state.regex_counts or soft.refreshing is not None:
         return None
-    resolved = state.regexes.values()
-    if resolved:
-        last_ms = max(each.timestamp_ms for each in resolved)
-        if deciding.now_ms <= last_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
-            return None
-        is_old = deciding.now_ms > last_ms + deciding.settings.regex_refresh_interval_ms
-        has_new_topics = min(each.version for each in resolved) < deciding.topics.created_version
-        if state.regex_counts.keys() == state.regexes.keys() and not has_new_topics and not is_old:
-            return None
-    soft.refreshing = RegexRefresh(regexes=frozenset(state.regex_counts), version=deciding.topics.version)
+    last_ms = max((each.timestamp_ms for each in state.regexes.values()), default=None)
+    if last_ms is not None and deciding.now_ms <= last_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
+        return None
+    is_old = last_ms is None or deciding.now_ms > last_ms + deciding.settings.regex_refresh_interval_ms
+    rights = deciding.context.rights
+    refresh = RegexRefresh(
+        viewers=_viewers(deciding),
+        asker=asker,
+        version=deciding.topics.version,
+        rights_version=0 if rights is None else rights.version,
+    )
+    if is_old or any(_is_due(deciding, refresh, regex) for regex in refresh.viewers):
+        soft.refreshing = refresh
     return soft.refreshing
+
+
+def _viewers(deciding: Deciding) -> dict[str, frozenset[Hashable]]:
+    """Return the expressions that can be searched, and for whom: those whose members were all heard from."""
+    counts = deciding.state.regex_counts
+    if deciding.context.rights is None:
+        return dict.fromkeys(counts, frozenset())
+    known = {regex: deciding.soft.viewers.of(regex, count) for regex, count in counts.items()}
+    return {regex: viewers for regex, viewers in known.items() if viewers is not None}
+
+
+def _is_due(deciding: Deciding, refresh: RegexRefresh, regex: str) -> bool:
+    resolved = deciding.state.regexes.get(regex)
+    if resolved is None or resolved.version < deciding.topics.created_version:
+        return True
+    if deciding.context.rights is None:
+        return False
+    return not deciding.soft.viewers.is_searched(regex, refresh.viewers[regex], refresh.rights_version)
 
 
 def end_refresh(deciding: Deciding, found: Mapping[str, frozenset[str]], version: int) -> None:
     """Take over what was found; the next heartbeat computes another target assignment if it is something new."""
-    state = deciding.state
+    state, refresh = deciding.state, deciding.soft.refreshing
     deciding.soft.refreshing = None
-    has_new_topics = False
+    has_new_topics = refresh is not None and deciding.soft.viewers.note_searched(
+        {regex: refresh.viewers[regex] for regex in found}, refresh.rights_version
+    )
     for regex in sorted(state.regex_counts.keys() & found.keys()):
         before = state.regexes.get(regex)
         has_new_topics |= found[regex] != (frozenset() if before is None else before.topics)

@@ -6,9 +6,9 @@ import enum
 
 import attrs
 
-# A subscription by regular expression is stored with its group and looked for in every topic's name. Kafka has no limit
-# but that of a string, 32 KiB; RE2 refuses what would take more than its memory.
-REGEX_MAX_COUNT = 4096
+# Different regular expressions that the members of one group subscribe by. Kafka has no limit; members of a group that
+# do the same work have the same one.
+REGEXES_MAX_COUNT = 64
 # What one member may say about itself: topic names, ids, and what it says in the classic protocol. As there.
 MEMBER_METADATA_MAX_BYTES = 1024 * 1024
 # Between two searches through all topics for a group, whatever its members do. Not to be set in Kafka either.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+import attrs
 
 from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions, count
 from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec, MemberSpec
@@ -17,9 +19,14 @@ def preferred_assignor(state: GroupState, configured: tuple[str, ...]) -> str:
     return max(configured, key=lambda name: state.assignors[name])
 
 
-def compute_target(state: GroupState, topics: Topics, assignor: str) -> Mapping[str, Partitions]:
-    """Return what each member is to have. Cost: about linear in members and partitions, see `assignors`."""
-    return ASSIGNORS[assignor](_spec(state, topics))
+def compute_target(
+    state: GroupState, topics: Topics, assignor: str, *, waiting: Collection[str] = ()
+) -> Mapping[str, Partitions]:
+    """Return what each member is to have. Cost: about linear in members and partitions, see `assignors`.
+
+    Members that are `waiting` have no topics of their expressions yet (`viewers`).
+    """
+    return ASSIGNORS[assignor](_spec(state, topics, waiting))
 
 
 def covers_subscriptions(state: GroupState, topics: Topics) -> bool:
@@ -31,9 +38,10 @@ def covers_subscriptions(state: GroupState, topics: Topics) -> bool:
     return assigned == sum(topic.partition_count for topic in known if topic is not None)
 
 
-def _spec(state: GroupState, topics: Topics) -> GroupSpec:
+def _spec(state: GroupState, topics: Topics, waiting: Collection[str]) -> GroupSpec:
     topic_ids: dict[Subscription, frozenset[bytes]] = {}
-    for subscription in state.subscriptions:
+    without_regex = {each: attrs.evolve(state.members[each].subscription, topic_regex="") for each in waiting}
+    for subscription in dict.fromkeys([*state.subscriptions, *without_regex.values()]):
         known = (topics.by_name.get(name) for name in state.topic_names_of(subscription))
         topic_ids[subscription] = frozenset(topic.topic_id for topic in known if topic is not None)
     counts = {id: topics.by_id[id].partition_count for id in frozenset().union(*topic_ids.values())}
@@ -43,7 +51,7 @@ def _spec(state: GroupState, topics: Topics) -> GroupSpec:
             member.member_id: MemberSpec(
                 instance_id=member.instance_id,
                 rack_id=member.rack_id,
-                topic_ids=topic_ids[member.subscription],
+                topic_ids=topic_ids[without_regex.get(member.member_id, member.subscription)],
                 previous=previous.of(state.target(member.member_id)),
             )
             for member in state.members.values()

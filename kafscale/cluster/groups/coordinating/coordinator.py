@@ -24,7 +24,7 @@ from itertools import chain
 import attrs
 import trio
 
-from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
+from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
 from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
 from kafscale.cluster.groups.consumer.offset_checks import MEMBER_EPOCH_SINCE
@@ -37,7 +37,7 @@ from kafscale.cluster.groups.group import Group, GroupContext
 from kafscale.cluster.groups.group_log import GroupLog, OffsetsLog, Then
 from kafscale.cluster.groups.hosted.entry import GroupEntry
 from kafscale.cluster.groups.hosted.group import HostContext, HostedGroup
-from kafscale.cluster.groups.hosted.searching import Step, TopicSearch, step_in_thread
+from kafscale.cluster.groups.hosted.searching import RunPiece, TopicSearch, run_in_thread
 from kafscale.cluster.groups.hosted.switching import begin_classic, end_downgrade, first_heartbeat
 from kafscale.cluster.groups.logged.loading import GroupsLoading, LoadedGroup
 from kafscale.cluster.groups.logged.log_records import group_record, offset_record
@@ -75,7 +75,8 @@ class GroupCoordinator:
     """Made with its settings, usable while `run` runs, for the groups of the partitions that are led here.
 
     `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait. `has_topic` tells by name
-    whether there is a topic; offsets of others are forgotten when a partition is taken over.
+    whether there is a topic; offsets of others are forgotten when a partition is taken over. `rights` bound what
+    regular expressions find.
     """
 
     _offsets_log: OffsetsLog
@@ -85,7 +86,8 @@ class GroupCoordinator:
     _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
     _consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings, kw_only=True)
     _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
-    _search_step: Step = attrs.field(default=step_in_thread, kw_only=True)
+    _rights: Rights | None = attrs.field(default=None, kw_only=True)
+    _run_piece: RunPiece = attrs.field(default=run_in_thread, kw_only=True)
     led: LedPartitions = attrs.field(factory=LedPartitions, kw_only=True)
     state_bytes: GroupStateBytes = attrs.field(init=False)
     _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
@@ -110,13 +112,14 @@ class GroupCoordinator:
             wall_clock_ms=self._wall_clock_ms,
             state_bytes=self.state_bytes,
         )
-        self._search = TopicSearch(self.topics, self._search_step)
+        self._search = TopicSearch(self.topics, self._rights, self._run_piece)
         self._host = HostContext(
             consumer=ConsumerGroupContext(
                 settings=self._consumer_settings,
                 topics=self.topics,
                 state_bytes=self.state_bytes,
                 overrides=self._overrides,
+                rights=self._rights,
             ),
             timers=self._timers,
             wall_clock_ms=self._wall_clock_ms,

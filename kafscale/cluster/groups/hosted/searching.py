@@ -1,29 +1,38 @@
-"""Looking for the topics that groups subscribe to by regular expressions: one group after the other, in a thread.
+"""Looking for the topics that groups subscribe to by regular expressions: a piece of each search in turn, in a thread.
 
-An expression is a client's: one that is large takes milliseconds for a single name, in which RE2 lets others run.
+Expressions are clients': one that is large takes milliseconds for a single name, in which RE2 lets others run. Clients
+take turns, and within each the groups that it asked for, so that the searches of one hold up its own alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 
 import attrs
 import trio
 
+from kafscale.cluster.expressions.patterns import Piece
+from kafscale.cluster.groups.consumer.deciding import Rights
 from kafscale.cluster.groups.consumer.events import RegexRefresh
-from kafscale.cluster.groups.consumer.regexes import search
+from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.hosted.group import HostedGroup
 from kafscale.concurrency.signals import Signal
 
-Found = Mapping[str, frozenset[str]]
-Step = Callable[[Iterator[Found | None]], Awaitable[Found | None]]  # the next piece of a search
+RunPiece = Callable[[Piece], Awaitable[None]]
 
 
-async def step_in_thread(searching: Iterator[Found | None]) -> Found | None:
-    """Take the next step of a search, while others run."""
-    return await trio.to_thread.run_sync(next, searching)
+async def run_in_thread(piece: Piece) -> None:
+    """Run a piece of a search, while others run."""
+    await trio.to_thread.run_sync(piece.run)
+
+
+@attrs.define(eq=False, repr=False)
+class _Searching:
+    group: HostedGroup
+    search: Search
+    pieces: Iterator[Piece]
 
 
 @attrs.define(eq=False, repr=False)
@@ -31,13 +40,22 @@ class TopicSearch:
     """Searches while `run` runs; each group waits for one search at most."""
 
     topics: Topics
-    step: Step = step_in_thread
-    _waiting: deque[tuple[HostedGroup, RegexRefresh]] = attrs.field(factory=deque, init=False)
+    rights: Rights | None = None
+    run_piece: RunPiece = run_in_thread
+    _waiting: dict[Hashable, deque[_Searching]] = attrs.field(factory=dict, init=False)  # by client; the next one first
     _asked: Signal = attrs.field(factory=Signal, init=False)
+    _known: KnownMatches = attrs.field(factory=KnownMatches, init=False)
+    _names: Sequence[str] = attrs.field(factory=tuple, init=False)
+    _names_version: int = attrs.field(default=-1, init=False)
 
     def ask(self, group: HostedGroup, refresh: RegexRefresh) -> None:
         """Look for topics, and tell the group what was found."""
-        self._waiting.append((group, refresh))
+        if self._names_version != self.topics.version:
+            self._names, self._names_version = sorted(self.topics.by_name), self.topics.version
+        search = Search(refresh, self._names, self._known)
+        if self.rights is not None:
+            search.may_describe = self.rights.may_describe
+        self._waiting.setdefault(refresh.asker, deque()).append(_Searching(group, search, search.pieces()))
         self._asked.wake()
 
     async def run(self) -> None:
@@ -45,12 +63,24 @@ class TopicSearch:
         while True:
             while not self._waiting:
                 await self._asked.wait()
-            group, refresh = self._waiting.popleft()
-            if not group.is_dead:
-                group.regexes_found(await self._search(refresh), refresh.version)
+            asker, searches = next(iter(self._waiting.items()))
+            searching = searches.popleft()
+            if await self._goes_on(searching):
+                searches.append(searching)
+            del self._waiting[asker]
+            if searches:
+                self._waiting[asker] = searches
 
-    async def _search(self, refresh: RegexRefresh) -> Found:
-        searching = search(refresh, sorted(self.topics.by_name))
-        while (found := await self.step(searching)) is None:
-            pass
-        return found
+    async def _goes_on(self, searching: _Searching) -> bool:
+        """Run the next piece of a search, and tell whether there may be another one."""
+        group, search = searching.group, searching.search
+        piece = None if group.is_dead else next(searching.pieces, None)
+        if piece is None:
+            await trio.lowlevel.checkpoint()
+            group.regexes_found(search.found, search.refresh.version)
+        elif piece.names:
+            await self.run_piece(piece)
+            search.learn(piece)
+        else:
+            await trio.lowlevel.checkpoint()
+        return piece is not None

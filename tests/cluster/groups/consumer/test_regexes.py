@@ -1,14 +1,17 @@
-"""Subscriptions by regular expression: what is looked for, when, and that no expression takes the broker's time."""
+"""Subscriptions by regular expression: what is looked for, when, and for whom."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 
+import attrs
 import pytest
 
-from kafscale.cluster.groups.consumer.events import Refused, RegexRefresh
-from kafscale.cluster.groups.consumer.regexes import SEARCH_PIECE_COUNT, compile_regex, search
-from kafscale.cluster.groups.consumer.settings import REGEX_MAX_COUNT
+from kafscale.cluster.expressions.patterns import PATTERN_MAX_LENGTH, PIECE_MAX_COUNT, Piece
+from kafscale.cluster.groups.consumer.events import RegexRefresh
+from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
+from kafscale.cluster.groups.consumer.settings import REGEXES_MAX_COUNT
+from kafscale.cluster.groups.consumer.viewers import Viewers
 from kafscale.wire import error_codes as e
 from tests.devtools.consumer_groups import ConsumerClient, ConsumerGroupHarness, named, settle
 
@@ -27,7 +30,7 @@ def client(harness: ConsumerGroupHarness, member_id: str, regex: str) -> Consume
 def test_topics_are_looked_for_after_the_heartbeat_that_asks(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a", "foo.*")
     assert only.beat().assignment == {}
-    assert harness.refresh == RegexRefresh(regexes=frozenset({"foo.*"}), version=1)
+    assert harness.refresh == RegexRefresh(viewers={"foo.*": frozenset()}, asker=None, version=1)
     only.beat(is_full=False)
     assert harness.last.refresh is None, "it is being looked for"
     harness.find_topics()
@@ -154,36 +157,170 @@ def test_what_was_found_stays_over_a_restart(harness: ConsumerGroupHarness) -> N
     assert len(harness.log) == written_count
 
 
-def test_only_topics_that_may_be_described_are_found() -> None:
-    refresh = RegexRefresh(regexes=frozenset({"a.*", ".*z"}), version=1)
-    found = list(search(refresh, ["az", "ab", "z"], is_visible=lambda name: name != "ab"))
-    assert found == [None, {"a.*": frozenset({"az"}), ".*z": frozenset({"az", "z"})}]
+def run(search: Search) -> Iterator[Piece]:
+    for piece in search.pieces():
+        piece.run()
+        search.learn(piece)
+        yield piece
 
 
 def test_a_search_comes_in_pieces() -> None:
-    refresh = RegexRefresh(regexes=frozenset({"t.*"}), version=1)
-    names = [f"t{number}" for number in range(3 * SEARCH_PIECE_COUNT + 1)]
-    *pieces, found = search(refresh, names)
-    assert pieces == [None] * 4
-    assert found == {"t.*": frozenset(names)}
+    names = [f"t{number}" for number in range(3 * PIECE_MAX_COUNT + 1)]
+    search = Search(RegexRefresh(viewers={"t.*": frozenset()}, asker=None, version=1), names)
+    lengths = [len(piece.names) for piece in run(search)]
+    assert lengths == [PIECE_MAX_COUNT] * 3 + [1]
+    assert search.found == {"t.*": frozenset(names)}
+
+
+def test_what_one_group_has_matched_is_not_matched_again_for_another_one() -> None:
+    refresh, known = RegexRefresh(viewers={"a.*": frozenset()}, asker=None, version=1), KnownMatches()
+    for names, new in ((["ab", "b"], ["ab", "b"]), (["ab", "ac", "b"], ["ac"]), (["ab", "b"], [])):
+        search = Search(refresh, names, known)
+        assert [piece.names for piece in run(search)] == [new]
+        assert search.found == {"a.*": frozenset(name for name in names if name.startswith("a"))}
+
+
+def test_remembered_matches_have_a_bound() -> None:
+    known = KnownMatches(max_count=10)
+    for number in range(9):
+        known.put(f"{number}", [f"t{number}" for number in range(4)], ["t1"])
+    assert [bool(known.of(f"{number}")) for number in range(9)] == [False] * 7 + [True] * 2
+
+
+def test_a_group_has_a_bound_of_expressions(harness: ConsumerGroupHarness) -> None:
+    for number in range(REGEXES_MAX_COUNT):
+        assert client(harness, f"m{number}", f"foo{number}").beat().error_code == e.NONE
+    refused = client(harness, "one-too-many", "bar").beat()
+    assert refused.error_code == e.INVALID_REQUEST
+    assert client(harness, "same", "foo1").beat().error_code == e.NONE
 
 
 @pytest.mark.parametrize(
     "regex",
-    ["(", "[z-a]", r"(a)\1", "(?=a)b", "(?<!a)b", "a{1001}", "((a{100}){100}){100}", "x" * (REGEX_MAX_COUNT + 1)],
+    ["(", "[z-a]", r"(a)\1", "(?=a)b", "(?<!a)b", "a{1001}", "((a{100}){100}){100}", "x" * (PATTERN_MAX_LENGTH + 1)],
 )
-def test_what_is_not_re2_or_too_large_is_refused(regex: str) -> None:
-    with pytest.raises(Refused) as refused:
-        compile_regex(regex)
-    assert refused.value.error_code == e.INVALID_REGULAR_EXPRESSION
-    assert len(refused.value.message) < 2 * REGEX_MAX_COUNT + 200
+def test_what_is_not_re2_or_too_large_is_refused(harness: ConsumerGroupHarness, regex: str) -> None:
+    refused = client(harness, "a", regex).beat()
+    assert refused.error_code == e.INVALID_REGULAR_EXPRESSION
+    assert len(refused.error_message or "") < 2 * PATTERN_MAX_LENGTH + 200
 
 
-@pytest.mark.parametrize("regex", ["(a+)+$", "(a|aa)+$", "(a*)*b", "(.*a){20}b", "(x+x+)+y", "(a?){30}a{30}b"])
-def test_no_expression_takes_longer_than_linear_time(regex: str) -> None:
-    """Python's `re` comes to no end with some of these; the bound is a thousand times too wide."""
-    begun = time.process_time()
-    matches = compile_regex(regex).fullmatch
-    for _ in range(10):
-        assert matches("a" * 248 + "!") is None
-    assert time.process_time() - begun < 5
+# -- Rights -----------------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Table:
+    """Rights as a table: by client, the topics that it may describe."""
+
+    topics: dict[str, set[str]]
+    version: int = 0
+
+    def may_describe(self, viewer: str, topic: str) -> bool:
+        return topic in self.topics[viewer]
+
+
+@pytest.fixture
+def guarded() -> ConsumerGroupHarness:
+    rights = Table({"alice": {"foo", "foobar", "bar"}, "bob": {"bar"}})
+    made = ConsumerGroupHarness(rights=rights)
+    made.put_topics(foo=2, foobar=2, bar=2)
+    return made
+
+
+def change_rights(harness: ConsumerGroupHarness, **topics: set[str]) -> None:
+    assert isinstance(harness.context.rights, Table)
+    harness.context.rights.topics.update(topics)
+    harness.context.rights.version += 1
+
+
+def topics_of(client: ConsumerClient) -> set[str]:
+    return set(named(client.owned))
+
+
+def test_an_expression_finds_only_topics_that_the_member_may_describe(guarded: ConsumerGroupHarness) -> None:
+    bob = client(guarded, "b", ".*")
+    bob.viewer = "bob"
+    bob.beat()
+    guarded.find_topics()
+    settle(bob)
+    assert topics_of(bob) == {"bar"}
+
+
+def test_an_expression_finds_other_topics_when_rights_change(guarded: ConsumerGroupHarness) -> None:
+    bob = client(guarded, "b", ".*")
+    bob.viewer = "bob"
+    bob.beat()
+    guarded.find_topics()
+    settle(bob)
+    for topics in ({"bar", "foo"}, {"foo"}, set[str]()):
+        change_rights(guarded, bob=topics)
+        guarded.advance(10_001)
+        bob.beat(is_full=False)
+        guarded.find_topics()
+        settle(bob)
+        assert topics_of(bob) == topics
+        guarded.advance(10_001)
+        bob.beat(is_full=False)
+        assert guarded.refresh is None, "it has been looked for with these rights"
+
+
+def test_who_joins_with_an_expression_of_another_client_is_told_nothing_of_its_topics(
+    guarded: ConsumerGroupHarness,
+) -> None:
+    """Kafka gives the newcomer what the expression has found with the other client's rights."""
+    alice, bob = client(guarded, "a", ".*"), client(guarded, "b", ".*")
+    alice.viewer, bob.viewer = "alice", "bob"
+    alice.beat()
+    guarded.find_topics()
+    settle(alice)
+    assert topics_of(alice) == {"foo", "foobar", "bar"}
+    bob.beat()
+    settle(bob, alice)
+    assert topics_of(bob) == set()
+    assert topics_of(alice) == {"foo", "foobar", "bar"}
+    guarded.advance(10_001)
+    bob.beat(is_full=False)
+    guarded.find_topics()
+    settle(bob, alice)
+    assert topics_of(alice) | topics_of(bob) == {"bar"}, "the topics that both may describe"
+    bob.leave()
+    change_rights(guarded)
+    guarded.advance(10_001)
+    alice.beat(is_full=False)
+    guarded.find_topics()
+    settle(alice)
+    assert topics_of(alice) == {"foo", "foobar", "bar"}
+
+
+def test_after_a_restart_an_expression_is_searched_when_all_its_members_were_heard_from(
+    guarded: ConsumerGroupHarness,
+) -> None:
+    alice, bob = client(guarded, "a", ".*"), client(guarded, "b", ".*")
+    alice.viewer, bob.viewer = "alice", "bob"
+    alice.beat()
+    bob.beat()
+    guarded.find_topics()
+    guarded.advance(10_001)
+    settle(alice, bob)
+    guarded.find_topics()
+    settle(alice, bob)
+    assert topics_of(alice) | topics_of(bob) == {"bar"}
+    guarded.restart()
+    guarded.advance(10_001)
+    alice.beat(is_full=False)
+    assert guarded.refresh is None, "nobody knows yet what Bob may see"
+    assert topics_of(alice) | topics_of(bob) == {"bar"}
+    bob.beat(is_full=False)
+    guarded.find_topics()
+    settle(alice, bob)
+    assert topics_of(alice) | topics_of(bob) == {"bar"}
+
+
+def test_a_member_that_changes_to_the_classic_protocol_holds_up_no_search(guarded: ConsumerGroupHarness) -> None:
+    viewers = Viewers()
+    viewers.put("a", ".*", "alice", is_known=False)
+    viewers.put("b", ".*", "bob", is_known=False)
+    assert viewers.of(".*", 2) == {"alice", "bob"}
+    viewers.remove("b")
+    assert viewers.of(".*", 1) == {"alice"}
+    assert viewers.waiting == {"a"}

@@ -1,0 +1,1 @@
+"""Regular expressions of clients, within a budget: `patterns`."""
