@@ -7,13 +7,14 @@ and the defaults of the topic configs. None has a secret: of those, the settings
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import attrs
 
 from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.configs.entries import ConfigEntry, broker_synonyms
-from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults
+from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
 from kafscale.config import Listener, SecurityProtocol, Settings, SslVersion
 
 
@@ -31,7 +32,13 @@ class _BrokerConfig:
         definition = ConfigDefinition(
             name=self.name, type=self.type, default=self.default, documentation=self.documentation
         )
-        return _read_only(definition, _text(self.value(settings)))
+        return _read_only(definition, _text(self.value(settings)), usual=_text(self.value(_usual_settings())))
+
+
+@cache
+def _usual_settings() -> Settings:
+    """Return the settings of a broker that was started without options."""
+    return Settings()
 
 
 def _text(value: object) -> str | None:
@@ -479,10 +486,15 @@ _TABLE = (
 
 def broker_entries(settings: Settings, advertised: Iterable[Listener]) -> list[ConfigEntry]:
     """Every config of this broker, in order of name. `advertised` is what clients of each listener are told."""
-    listeners = _BrokerConfig(
-        "advertised.listeners", _STRING, "", lambda _: _listeners(advertised), "What clients are told to connect to."
+    definition = ConfigDefinition(
+        name="advertised.listeners",
+        type=_STRING,
+        default="",
+        documentation="What clients are told to connect to.",
     )
-    entries = [config.entry(settings) for config in (listeners, *_TABLE)] + _topic_defaults(settings)
+    own = _listeners(advertised)
+    entries = [_read_only(definition, own, usual=None if settings.advertised_listeners else own)]
+    entries += [config.entry(settings) for config in _TABLE] + _topic_defaults(settings)
     return sorted(entries, key=lambda entry: entry.definition.name)
 
 
@@ -490,18 +502,17 @@ def _topic_defaults(settings: Settings) -> list[ConfigEntry]:
     """Return what topics have by default, under the broker's names for it."""
     defaults = BrokerDefaults.of(settings)
     return [
-        _read_only(attrs.evolve(definition, name=definition.broker_name), defaults.value(definition))
+        _read_only(
+            attrs.evolve(definition, name=definition.broker_name),
+            defaults.value(definition),
+            usual=usual_defaults().value(definition),
+        )
         for definition in TOPIC_CONFIGS.values()
         if definition.broker_name is not None
     ]
 
 
-def _read_only(definition: ConfigDefinition, value: str | None) -> ConfigEntry:
-    is_default = value == definition.default
-    return ConfigEntry(
-        definition=definition,
-        value=value,
-        source=ConfigSource.DEFAULT_CONFIG if is_default else ConfigSource.STATIC_BROKER_CONFIG,
-        read_only=True,
-        synonyms=broker_synonyms(definition.name, value, definition.default),
-    )
+def _read_only(definition: ConfigDefinition, value: str | None, *, usual: str | None) -> ConfigEntry:
+    synonyms = broker_synonyms(definition.name, value, usual)
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+    return ConfigEntry(definition=definition, value=value, source=source, read_only=True, synonyms=synonyms)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource
-from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults
+from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
 
 
 @attrs.frozen(kw_only=True)
@@ -41,18 +41,21 @@ def _topic_entry(definition: ConfigDefinition, overrides: Mapping[str, str], def
         source = ConfigSource.DYNAMIC_TOPIC_CONFIG
         synonyms.append(ConfigSynonym(name=definition.name, value=override, source=source))
     if definition.broker_name is not None:
-        synonyms += broker_synonyms(definition.broker_name, defaults.value(definition), definition.default)
+        usual = usual_defaults().value(definition)
+        synonyms += broker_synonyms(definition.broker_name, defaults.value(definition), usual)
     return ConfigEntry(
         definition=definition,
         value=defaults.value(definition) if override is None else override,
-        source=defaults.source(definition) if override is None else ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         synonyms=synonyms,
     )
 
 
 def broker_synonyms(name: str, value: str | None, default: str | None) -> list[ConfigSynonym]:
-    """A broker's own setting, where it differs from Kafka's default, and that default."""
-    synonyms = [ConfigSynonym(name=name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
+    """Return a broker's own setting, where it differs from the default, and the default, if that is not null."""
+    synonyms = []
+    if default is not None:
+        synonyms.append(ConfigSynonym(name=name, value=default, source=ConfigSource.DEFAULT_CONFIG))
     if value != default:
         synonyms.insert(0, ConfigSynonym(name=name, value=value, source=ConfigSource.STATIC_BROKER_CONFIG))
     return synonyms

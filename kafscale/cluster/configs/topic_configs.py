@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import attrs
@@ -15,7 +16,6 @@ import attrs
 from kafscale.cluster.configs.definitions import (
     INT64_MAX,
     ConfigDefinition,
-    ConfigSource,
     ConfigType,
 )
 from kafscale.config import Settings
@@ -343,11 +343,11 @@ class BrokerDefaults:
                 assert definition.default is not None
                 return definition.default
 
-    def source(self, definition: ConfigDefinition) -> ConfigSource:
-        """STATIC_BROKER_CONFIG if the broker's settings say something else than Kafka's default."""
-        if self.value(definition) != definition.default:
-            return ConfigSource.STATIC_BROKER_CONFIG
-        return ConfigSource.DEFAULT_CONFIG
+
+@cache
+def usual_defaults() -> BrokerDefaults:
+    """Return what a topic has where nothing was set on it, nor on the broker by its options."""
+    return BrokerDefaults.of(Settings())
 
 
 def canonical_overrides(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -118,7 +118,7 @@ async def test_the_broker_has_its_settings_under_kafkas_names(services: Any) -> 
     assert told["log.retention.ms"] == ("604800000", DEFAULT_SOURCE)
     assert told["node.id"] == ("3", BROKER_SOURCE)
     assert told["ssl.keystore.location"] == (None, DEFAULT_SOURCE)
-    assert told["sasl.enabled.mechanisms"] == ("SCRAM-SHA-512,SCRAM-SHA-256", BROKER_SOURCE)
+    assert told["sasl.enabled.mechanisms"] == ("SCRAM-SHA-512,SCRAM-SHA-256", DEFAULT_SOURCE)
     assert all(config.read_only and config.documentation for config in configs.values())
     assert [config.name for config in configs.values()] == sorted(configs)
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafscale.cluster.configs.broker_configs import broker_entries
 from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.configs.entries import topic_entries
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, log_config, reference_page
 from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
@@ -74,8 +76,23 @@ def test_the_brokers_settings_are_the_defaults_of_topics() -> None:
     config = log_config({}, defaults)
     assert (config.segment_bytes, config.max_message_bytes, config.producer_id_expiration_ms) == (1 << 20, 5000, 60_000)
     assert log_config({"max.message.bytes": "7"}, defaults).max_message_bytes == 7
-    assert defaults.source(TOPIC_CONFIGS["max.message.bytes"]) is ConfigSource.STATIC_BROKER_CONFIG
-    assert defaults.source(TOPIC_CONFIGS["retention.ms"]) is ConfigSource.DEFAULT_CONFIG
+    sources = {entry.definition.name: entry.source for entry in topic_entries({}, defaults)}
+    assert sources["max.message.bytes"] is ConfigSource.STATIC_BROKER_CONFIG
+    assert sources["retention.ms"] is ConfigSource.DEFAULT_CONFIG
+
+
+def test_a_default_that_differs_from_kafkas_is_a_default_unless_an_option_was_set() -> None:
+    """It was told as STATIC_BROKER_CONFIG, as if an operator had set it; tools that compare clusters said so, too."""
+    own = str(Settings().segment_bytes)
+    assert own != TOPIC_CONFIGS["segment.bytes"].default
+    entries = {each.definition.name: each for each in topic_entries({}, BrokerDefaults.of(Settings()))}
+    entry = entries["segment.bytes"]
+    assert (entry.value, entry.source) == (own, ConfigSource.DEFAULT_CONFIG)
+    assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
+        ("log.segment.bytes", own, ConfigSource.DEFAULT_CONFIG)
+    ]
+    unset = broker_entries(Settings(), ())
+    assert [each.definition.name for each in unset if each.source is not ConfigSource.DEFAULT_CONFIG] == []
 
 
 def test_a_broker_default_below_the_least_that_a_topic_may_set_is_taken() -> None:
