@@ -12,6 +12,8 @@ An unexpected exception is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -114,7 +116,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 2
     except click.UsageError as exc:
         command = exc.ctx.command_path if exc.ctx else "kafscale"
-        return _fail(f"{command}: {_one_line(exc.format_message())}", 2)
+        return _fail(f"{command}: {_one_line(_with_commands(exc) or exc.format_message())}", 2)
     except click.ClickException as exc:
         return _fail(f"kafscale: {_one_line(exc.format_message())}", 1)
     except BaseException as exc:
@@ -126,6 +128,18 @@ def _run(arguments: Sequence[str]) -> int:
         if isinstance(expected, OutputLost):
             return _fail_of_output(expected)
         return _fail(f"kafscale: {_one_line(str(expected))}", 2 if isinstance(expected, ConfigError) else 1)
+
+
+def _with_commands(exc: click.UsageError) -> str | None:
+    """Return what to say of a command that there is not, with the nearest ones; None of another error."""
+    found = re.match(r"No such command '(.*)'\.", exc.message, re.DOTALL)
+    if found is None or exc.ctx is None or not isinstance(exc.ctx.command, click.Group):
+        return None
+    nearest = difflib.get_close_matches(found[1], exc.ctx.command.list_commands(exc.ctx))
+    names = " or ".join(f"'{name}'" for name in nearest)
+    return f"No such command '{found[1]}'. " + (
+        f"Did you mean {names}?" if nearest else f"`{exc.ctx.command_path} --help` lists what there is."
+    )
 
 
 def expected_error(exc: BaseException) -> KafScaleError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -72,6 +73,10 @@ class StatementGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click."""
+        if args and args[0] not in self.commands:
+            nearest = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
+            if nearest:
+                raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{nearest[0]}'?", ctx)
         return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["query", *args])
 
 
@@ -159,6 +164,7 @@ def _engines(chosen: EngineOptions, options: SparkOptions, source: dict[str, str
             start_spark=lambda: stack.enter_context(_spark_engine(options, source)),
             say=lambda line: say(f"kafscale: {line}", err=True),
             spark_alone=_spark_alone(options),
+            is_extended=any(name == "spark.sql.extensions" for name, _ in options.conf),
         )
         stack.callback(engines.close)
         yield engines
