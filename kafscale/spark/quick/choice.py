@@ -21,6 +21,7 @@ from kafscale.spark.session import INSTALL
 from kafscale.spark.sql.answers import Answer, SparkAnswer
 from kafscale.spark.sql.bucket_topics import BucketTopics
 from kafscale.spark.sql.engine import Engine
+from kafscale.spark.sql.mistakes import refuse_mistakes
 from kafscale.spark.sql.tokens import tokenize
 
 SETTING = ("SET", "RESET")
@@ -39,8 +40,9 @@ class Engines:
     """Answers statements by one of both engines, each of which starts when it is needed.
 
     max_bytes: what a statement may read for `auto` to take DuckDB. start_spark: called once at most. say: tells the
-    user a line. spark_alone: why `auto` takes Spark for all statements, as the end of a sentence. SET sets it, too,
-    which may change what others mean, such as by a time zone.
+    user a line. is_extended: extensions may know more statements than Spark does. spark_alone: why `auto` takes Spark
+    for all statements, as the end of a sentence. SET sets it, too, which may change what others mean, such as by a
+    time zone.
     """
 
     name: EngineName
@@ -49,6 +51,7 @@ class Engines:
     start_spark: Callable[[], Engine]
     say: Callable[[str], None]
     spark_alone: str | None = None
+    is_extended: bool = False
     _quick: QuickEngine | None = attrs.field(default=None, init=False)
     _spark: Engine | None = attrs.field(default=None, init=False)
 
@@ -58,6 +61,8 @@ class Engines:
         Raises ConfigError, QueryError, StartupError, StoreError.
         """
         reading = reading or Reading()
+        if not self.is_extended:
+            refuse_mistakes(statement)
         if self.name is EngineName.DUCKDB:
             return self._by_duckdb(statement, reading)
         if self.name is EngineName.SPARK:

@@ -74,5 +74,6 @@ def parsed(connection: DuckDBPyConnection, text: str) -> Node:
     ).fetchall()
     tree = json.loads(told[0][0])
     if tree.get("error") or len(tree["statements"]) != 1:
-        raise NotAlike("DuckDB does not read it as a query")
+        why = tree.get("error_message") if tree.get("error_type") == "parser" else None
+        raise NotAlike(f"DuckDB does not read it as a query ({why})" if why else "DuckDB does not read it as a query")
     return Node(tree["statements"][0]).node("node")

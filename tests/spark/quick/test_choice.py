@@ -72,6 +72,28 @@ def test_the_rest_goes_to_spark_and_is_refused_without_it(engines, said, stateme
             engines("duckdb").answer(statement)
 
 
+@pytest.mark.parametrize("engine", EngineName)
+@pytest.mark.parametrize("statement", ["selec 1", "select count(* from orders", "select 'a from orders"])
+def test_spark_was_started_to_report_a_typo(engines, said, engine, statement):
+    """That took 15 s."""
+    with pytest.raises(QueryError):
+        engines(engine).answer(statement)
+    assert said == []
+
+
+def test_extensions_of_spark_may_know_other_statements(engines):
+    with pytest.raises(SparkStarts):
+        engines("auto", is_extended=True, spark_alone="--conf sets what only Spark has").answer("optimize orders")
+
+
+def test_the_line_that_names_spark_says_where_duckdb_stopped(engines, said):
+    with pytest.raises(SparkStarts):
+        engines("auto").answer("select * form orders")
+    assert said == [
+        'Spark answers, because DuckDB does not read it as a query (syntax error at or near "orders")',
+    ]
+
+
 def test_duckdb_alone_has_no_bound_of_bytes(engines, said):
     answer = engines("duckdb", max_bytes=1).answer("select count(*) as n from orders")
     assert list(answer.csv_lines()) == ["n\n", "240\n"]
