@@ -2,25 +2,24 @@
 
 jsonschema knows no bounds. A regular expression may take time that is exponential in the text, as may choices within
 choices, and unique items their square. So its keywords are called through a budget of CPU time for each value; regular
-expressions are those of the library `regex`, which ends a search after a given time, and knows more of JavaScript's
-than `re` does; unique items are compared by their hashes. A value that takes too long is an error, as one that is not
-valid.
+expressions are bounded by `kafscale.spark.values.json_patterns`, whose library ends a search after a given time, and
+knows more of JavaScript's than `re` does; unique items are compared by their hashes. A value that takes too long is an
+error, as one that is not valid.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
 import attrs
 import jsonschema
-import regex
 
 from kafscale.errors import DecodeError
+from kafscale.spark.values.json_patterns import compiled
 
 VALIDATION_CPU_SECONDS = 2.0  # of one value; 1 MB of small objects takes half of it
 CALLS_BETWEEN_LOOKS = 64  # at the clock
@@ -48,11 +47,9 @@ class _Budget(threading.local):
         left_seconds = self.end_seconds - time.thread_time()
         try:
             if left_seconds > 0:
-                return _compiled(pattern).search(text, timeout=left_seconds) is not None
+                return compiled(pattern).search(text, left_seconds)
         except TimeoutError as exc:
             raise _too_long() from exc
-        except regex.error as exc:
-            raise DecodeError(f"{pattern!r} is no regular expression: {exc}") from exc
         raise _too_long()
 
 
@@ -61,13 +58,6 @@ _budget = _Budget()
 
 def _too_long() -> DecodeError:
     return DecodeError(f"to hold it to its writer schema takes more than {VALIDATION_CPU_SECONDS:g} s")
-
-
-@lru_cache(maxsize=1000)
-def _compiled(pattern: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a later version may take for sets within sets
-        return regex.compile(pattern)
 
 
 def make_validator(contents: Any, registry: Any) -> Any:
