@@ -11,9 +11,11 @@ import base64
 import binascii
 import json
 import re
+import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote_plus
@@ -28,7 +30,7 @@ TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 REFRESH_FRACTION = 0.8  # of a token's life: then another one is asked for. Kafka: sasl.login.refresh.window.factor
 ATTEMPTS_COUNT = 3
 RETRY_PAUSE_SECONDS = 0.1  # doubled each time. Kafka: sasl.login.retry.backoff.ms
-ANSWER_SECONDS = 10.0  # for each step of one attempt
+ANSWER_SECONDS = 10.0  # for one attempt
 ANSWER_MAX_BYTES = 64 << 10
 LASTS_MAX_SECONDS = 1 << 40  # what is more is no time
 REASON_MAX_COUNT = 200
@@ -126,16 +128,21 @@ class TokenEndpoint:
         form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
         trust = self.context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which trusts nobody, and is made at once
         answer = bytearray()
+        cut_off = _CutOff(ANSWER_SECONDS)
+        hooks = {"trace": cut_off.notice}
         try:
             with (
+                cut_off,
                 httpx.Client(verify=trust, follow_redirects=False, timeout=ANSWER_SECONDS) as client,
-                client.stream("POST", self.url, data=form, headers=self._headers()) as response,
+                client.stream("POST", self.url, data=form, headers=self._headers(), extensions=hooks) as response,
             ):
                 for piece in response.iter_bytes():
                     answer += piece
                     if len(answer) > ANSWER_MAX_BYTES:
                         raise self._refused(f"an answer larger than {ANSWER_MAX_BYTES} bytes")
+            cut_off.check()
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            cut_off.check()
             reason = bounded(str(exc) or type(exc).__name__, REASON_MAX_COUNT)
             raise BrokerUnavailable(f"no token from {self.url}: {reason}") from exc
         return self._read(response.status_code, bytes(answer))
@@ -169,6 +176,41 @@ class TokenEndpoint:
     def _refused(self, why: str) -> KafkaError:
         about = f"no token for '{self.client_id}' from {self.url}"
         return KafkaError(SASL_AUTHENTICATION_FAILED, f"{about}: it answers {bounded(escaped(why), REASON_MAX_COUNT)}")
+
+
+class _CutOff:
+    """Ends the connections of its block after a time: a timeout of httpx is for one wait, and a server may send slowly.
+
+    `notice` is httpx's hook `trace`, which is told of connections.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._sockets: list[socket.socket] = []
+        self._is_over = False
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def notice(self, event: str, details: dict[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._sockets.append(details["return_value"].get_extra_info("socket"))
+
+    def check(self) -> None:
+        """Raises BrokerUnavailable if the time is over."""
+        if self._is_over:
+            raise BrokerUnavailable(f"no token: the answer did not arrive as a whole in {self._seconds:g} s")
+
+    def _end(self) -> None:
+        self._is_over = True
+        for each in self._sockets:
+            with suppress(OSError):  # of one that TLS has taken over, or that is closed
+                socket.socket.shutdown(each, socket.SHUT_RDWR)  # wakes who waits for it
 
 
 def expiry_of(text: str) -> float | None:

@@ -1,11 +1,13 @@
-"""A server of HTTP in threads, with TLS or without, for tests of what asks one."""
+"""Servers of HTTP in threads, with TLS or without, for tests of what asks one; and one of bytes that are no HTTP."""
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -43,3 +45,27 @@ def http_server(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext |
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def sending_server(pieces: Callable[[], Iterable[bytes]], *, pause_seconds: float = 0.0) -> Iterator[str]:
+    """Answer each connection's first bytes with these pieces, a pause before each, until the client closes it."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            for piece in pieces():
+                time.sleep(pause_seconds)
+                connection.sendall(piece)
+
+    def serve(listening: socket.socket) -> None:
+        with suppress(OSError):  # closed at the end
+            while True:
+                threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()

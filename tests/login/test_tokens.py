@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, Token, TokenEndpoint, expiry_of
 from kafscale.testing.certificates import make_authority
+from tests.devtools.http_server import sending_server
 from tests.devtools.sasl import sign
 from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, Asked, Endpoint, token_endpoint
 
@@ -269,3 +271,18 @@ def test_librdkafka_gets_the_tokens_of_javas_settings(endpoint: Endpoint) -> Non
     itself = {**settings_for(endpoint), f"{OAUTH}.method": "oidc"}
     assert librdkafka_settings(itself) == itself
     assert json.dumps(itself)  # nothing but text
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nA", b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"]
+)
+def test_an_issuer_that_sends_a_byte_now_and_then_held_a_login_for_ever(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "ANSWER_SECONDS", 0.5)
+    with sending_server(lambda: [head, *[b"x"] * 5000], pause_seconds=0.02) as url:
+        began = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match=r"did not arrive as a whole in 0\.5 s"):
+            get(settings_for(Endpoint(url=f"{url}/token")))
+        assert time.monotonic() - began < 10

@@ -46,6 +46,7 @@ FIRST_DELAY_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 5.0
 AGAIN_SECONDS = 60.0  # after which credentials that do not expire are looked up again, which costs reading a file
 SOURCES_MAX_COUNT = 4
+CREDENTIALS_MAX_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +223,11 @@ def _source_of(settings: frozenset[tuple[str, str]], home: Path) -> _CredentialS
 
 
 def _call(call: HttpCall) -> HttpAnswer | None:
-    client = BlockingClient(timeout_seconds=call.timeout_seconds)
+    client = BlockingClient(
+        timeout_seconds=call.timeout_seconds,
+        deadline_seconds=3 * call.timeout_seconds,  # to connect, to send, to receive
+        body_max_bytes=CREDENTIALS_MAX_BYTES,
+    )
     try:
         answer = client.send(call.method, call.url, call.headers, call.body)
     except NoAnswer:

@@ -4,6 +4,9 @@ What was learnt of an id never changes, so it is kept; that an id is unknown is 
 registries, one may not have heard yet of what another has just given a producer, so an id that none of the URLs knows
 is asked for again for some seconds; but once, and not for each of many, as values of garbage name them. Each request
 goes round the URLs, three times with a pause, before `RegistryError` says what to do. Nothing is ever written.
+
+A registry may be wrong, or a stranger's: a request, a lookup with all its references, answers, and what is kept of
+them each have a bound, and an answer of another form than a registry's is a RegistryError.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 from uuid import UUID
 
@@ -32,7 +35,12 @@ UNKNOWN_SECONDS = 30  # how long an id stays unknown without another request
 LAG_PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.5)  # while an id may come that is unknown
 UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
 REFERENCE_MAX_DEPTH = 32
+ANSWER_MAX_BYTES = 8 << 20  # Confluent's registry keeps a schema in a record, of 1 MiB at most by default
+LOOKUP_SECONDS = 60.0  # for a schema with all its references, and attempts at several URLs
+LOOKUP_MAX_BYTES = 4 * ANSWER_MAX_BYTES
+KEPT_MAX_LENGTH = 64 << 20  # characters of schemas; then all are forgotten, and asked for again when they are needed
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+T = TypeVar("T")
 SchemaId = int | UUID  # newer serializers name a schema by its global id, in a header
 
 UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, schema
@@ -76,7 +84,7 @@ def _host_of(url: str) -> str | None:
 class RegistryOptions:
     """Where the registry is and who asks it. May be pickled: tasks make their own client of it.
 
-    urls: tried in order, at least one; a path before `/subjects` is kept.
+    urls: tried in order, at least one; a path before `/subjects` is kept. timeout_seconds: of a request in all.
     basic_auth: `user:password`. bearer_token: sent as it is. oauth: tokens of an issuer. At most one of them.
     ca_file: PEM file of the authorities that the registry's certificate is checked against; None for the system's.
     tls: Kafka's client settings of TLS (`kafscale.login.tls`), as pairs; they name files, which tasks read, too.
@@ -139,6 +147,26 @@ class Reference:
     schema: Schema
 
 
+@attrs.define(eq=False)
+class _Lookup:
+    """What is left for finding a schema with its references. Raises RegistryError when it is used up."""
+
+    end_seconds: float
+    left_bytes: int = LOOKUP_MAX_BYTES
+
+    def spend(self, count: int) -> None:
+        self.left_bytes -= count
+        if self.left_bytes < 0:
+            raise RegistryError(f"a schema and its references have more than {LOOKUP_MAX_BYTES} bytes")
+
+    def check_time(self, now_seconds: float, failures: Sequence[str]) -> None:
+        if now_seconds >= self.end_seconds:
+            about = f" ({'; '.join(failures)})" if failures else ""
+            raise RegistryError(
+                f"the schema registry gave no schema with its references in {LOOKUP_SECONDS:g} s{about}"
+            )
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RegistryClient:
     """May be used by many threads at once."""
@@ -150,6 +178,7 @@ class RegistryClient:
     _http: BlockingClient = attrs.field(init=False)
     _tokens: TokenEndpoint | None = attrs.field(default=None, init=False)
     _schemas: dict[SchemaId, Schema] = attrs.field(factory=dict, init=False)
+    _kept_length: int = attrs.field(default=0, init=False)
     _unknown_until: dict[SchemaId, float] = attrs.field(factory=dict, init=False)  # kept when that is over
     _patient_from: float = attrs.field(default=0.0, init=False)  # the next time that an unknown id is waited for
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -162,26 +191,34 @@ class RegistryClient:
                 context = tls_context({**dict(self.options.tls), **authorities})
             except ConfigError as exc:
                 raise ConfigError(f"the schema registry's {exc}") from exc
-        self._http = BlockingClient(timeout_seconds=self.options.timeout_seconds, ssl_context=context)
+        self._http = BlockingClient(
+            timeout_seconds=self.options.timeout_seconds,
+            deadline_seconds=self.options.timeout_seconds,
+            body_max_bytes=ANSWER_MAX_BYTES,
+            ssl_context=context,
+        )
         if self.options.oauth is not None:
             self._tokens = _token_endpoint(self.options.oauth, context)
 
     def by_id(self, schema_id: SchemaId) -> Schema:
         """The schema with this id, with all that it references. Raises UnknownSchema, RegistryError."""
-        return self._by_id(schema_id, REFERENCE_MAX_DEPTH)
+        return self._by_id(schema_id, REFERENCE_MAX_DEPTH, self._lookup())
 
     def by_subject(self, subject: str, version: int | str = "latest") -> Schema:
         """The schema of one version of a subject. Raises UnknownSchema, RegistryError."""
-        return self._by_subject(subject, version, REFERENCE_MAX_DEPTH)
+        return self._by_subject(subject, version, REFERENCE_MAX_DEPTH, self._lookup())
 
     def close(self) -> None:
         self._http.close()
 
-    def _by_subject(self, subject: str, version: int | str, depth: int) -> Schema:
-        found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
-        return self._by_id(int(found["id"]), depth)
+    def _lookup(self) -> _Lookup:
+        return _Lookup(self.clock() + LOOKUP_SECONDS)
 
-    def _by_id(self, schema_id: SchemaId, depth: int) -> Schema:
+    def _by_subject(self, subject: str, version: int | str, depth: int, lookup: _Lookup) -> Schema:
+        found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(str(version))}", lookup)
+        return self._by_id(_field(found, "id", int), depth, lookup)
+
+    def _by_id(self, schema_id: SchemaId, depth: int, lookup: _Lookup) -> Schema:
         schema = self._schemas.get(schema_id)
         if schema is not None:
             return schema
@@ -193,34 +230,45 @@ class RegistryClient:
             )
         path = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
         try:
-            found = self._get_when_there(path, schema_id)
+            found = self._get_when_there(path, schema_id, lookup)
             if (
                 found.get("schemaType") == "PROTOBUF"
             ):  # registries that don't know the format answer with the text again
-                found = {**found, **self._get(f"{path}?format=serialized")}
+                found = {**found, **self._get(f"{path}?format=serialized", lookup)}
         except UnknownSchema as exc:
             self._remember_unknown(schema_id)
             raise UnknownSchema(f"the schema registry has no schema {schema_id}") from exc
-        references = tuple(
-            Reference(name=one["name"], schema=self._by_subject(one["subject"], one["version"], depth - 1))
-            for one in found.get("references") or ()
-        )
         schema = Schema(
-            format=found.get("schemaType") or "AVRO", text=found["schema"], references=references, id=schema_id
+            format=_field(found, "schemaType", str, "AVRO"),
+            text=_field(found, "schema", str),
+            references=tuple(self._reference(one, depth - 1, lookup) for one in _field(found, "references", list, [])),
+            id=schema_id,
         )
-        self._schemas[schema_id] = schema
+        self._keep(schema_id, schema)
         return schema
 
-    def _get_when_there(self, path: str, schema_id: SchemaId) -> dict[str, Any]:
+    def _reference(self, found: Any, depth: int, lookup: _Lookup) -> Reference:
+        subject, version = _field(found, "subject", str), _field(found, "version", int)
+        return Reference(name=_field(found, "name", str), schema=self._by_subject(subject, version, depth, lookup))
+
+    def _keep(self, schema_id: SchemaId, schema: Schema) -> None:
+        with self._lock:
+            if self._kept_length > KEPT_MAX_LENGTH:
+                self._schemas.clear()
+                self._kept_length = 0
+            self._schemas[schema_id] = schema
+            self._kept_length += len(schema.text)
+
+    def _get_when_there(self, path: str, schema_id: SchemaId, lookup: _Lookup) -> dict[str, Any]:
         """Ask for an id, and again while it may be on its way from one registry to another. Raises UnknownSchema."""
         if schema_id not in self._unknown_until and self.clock() >= self._patient_from:
             for pause_seconds in LAG_PAUSES_SECONDS:
                 try:
-                    return self._get(path)
+                    return self._get(path, lookup)
                 except UnknownSchema:
                     self.sleep(pause_seconds)
             self._patient_from = self.clock() + UNKNOWN_SECONDS
-        return self._get(path)
+        return self._get(path, lookup)
 
     def _remember_unknown(self, schema_id: SchemaId) -> None:
         with self._lock:
@@ -228,14 +276,16 @@ class RegistryClient:
                 self._unknown_until.clear()
             self._unknown_until[schema_id] = self.clock() + UNKNOWN_SECONDS
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _get(self, path: str, lookup: _Lookup) -> dict[str, Any]:
         failures: list[str] = []
         for attempt in range(ROUND_COUNT):
             if attempt:
                 self.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+            lookup.check_time(self.clock(), failures)
             failures = []
             unknown: UnknownSchema | None = None
             for url in self.options.urls:
+                lookup.check_time(self.clock(), failures)
                 try:
                     answer = self._send(url.rstrip("/") + path)
                 except NoAnswer as exc:
@@ -244,6 +294,7 @@ class RegistryClient:
                 if answer.status in RETRIED_STATUSES:
                     failures.append(f"{url}: HTTP {answer.status}")
                     continue
+                lookup.spend(len(answer.body))
                 try:
                     return _body(url, path, answer)
                 except UnknownSchema as exc:
@@ -295,7 +346,7 @@ def _body(url: str, path: str, answer: Answer) -> dict[str, Any]:
     """The body of an answer that another attempt would not change."""
     try:
         body = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):  # 200,000 brackets are deeper than Python reads
         body = None
     if not isinstance(body, dict):
         body = {}
@@ -311,3 +362,16 @@ def _body(url: str, path: str, answer: Answer) -> dict[str, Any]:
             f"{url} does not answer as a schema registry does (HTTP {answer.status} for {path}): check the URL"
         )
     return body
+
+
+def _field(found: Any, name: str, type_: type[T], default: T | None = None) -> T:
+    """Return a field of an answer; the default, if there is one, where it is missing or null. Raises RegistryError."""
+    value = found.get(name) if isinstance(found, dict) else None
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, type_) or isinstance(value, bool):
+        raise RegistryError(
+            f"the schema registry does not answer as one does: its field '{name}' is missing or of another type; "
+            "check the URL"
+        )
+    return value

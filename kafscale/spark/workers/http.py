@@ -1,5 +1,8 @@
 """HTTP/1.1 for tasks of a Spark job: blocking, one connection per thread at a time, kept for the next request.
 
+An answer takes memory as it arrives, up to the client's maximum, whatever length it announces. A client with a deadline
+gives up at it, however steadily a server sends.
+
 Reading the log takes a GET for each object of some records. What the standard library's client and httpx make of such a
 request and its answer costs more CPU than all else that is done for it, so here it is a few lines of bytes each.
 Imports neither.
@@ -8,12 +11,14 @@ Imports neither.
 from __future__ import annotations
 
 import io
+import math
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
-from typing import cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
@@ -22,6 +27,9 @@ IDLE_MAX_COUNT = 64  # connections kept per origin
 RECEIVE_BYTES = 64 << 10
 LINE_MAX_BYTES = 64 << 10  # of a head, as http.client's
 HEADERS_MAX_COUNT = 100  # likewise
+INTERIM_MAX_COUNT = 10  # answers of 1xx before one
+PIECE_BYTES = 16 << 20  # of a body, for which memory is taken before it has come; most objects have less
+BODY_MAX_BYTES = 8 << 30  # S3 puts no more than 5 GiB into one object at once
 
 Headers = Mapping[str, str]
 
@@ -47,10 +55,13 @@ class Answer:
 class BlockingClient:
     """May be used by many threads at once.
 
+    timeout_seconds: without progress. deadline_seconds: from a request to the end of its answer; None for no deadline.
     ssl_context: None for the default one.
     """
 
     timeout_seconds: float
+    deadline_seconds: float | None = None
+    body_max_bytes: int = BODY_MAX_BYTES
     ssl_context: ssl.SSLContext | None = None
     _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -61,16 +72,17 @@ class BlockingClient:
         A kept connection may have been closed by the server meanwhile: then one more is tried, which is safe since all
         that Spark's readers send are reads.
         """
+        end_seconds = math.inf if self.deadline_seconds is None else time.monotonic() + self.deadline_seconds
         try:
             origin, target = split_url(url)
             request = _encode(method, target, {"host": origin.partition("://")[2], **headers}, body)
             connection = self._take_idle(origin)
             if connection is not None:
                 try:
-                    return self._exchange(origin, connection, request)
+                    return self._exchange(origin, connection, request, end_seconds)
                 except (Hangup, ConnectionError):
                     pass
-            return self._exchange(origin, self._connect(origin), request)
+            return self._exchange(origin, self._connect(origin, end_seconds), request, end_seconds)
         except (OSError, ValueError) as exc:
             raise NoAnswer(str(exc) or type(exc).__name__) from exc
 
@@ -82,27 +94,31 @@ class BlockingClient:
                     connection.close()
             self._idle.clear()
 
-    def _exchange(self, origin: str, connection: _Connection, request: bytes) -> Answer:
+    def _exchange(self, origin: str, connection: _Connection, request: bytes, end_seconds: float) -> Answer:
         keep = False
         try:
+            connection.receiver.end_seconds = end_seconds
+            connection.socket.settimeout(_left(self.timeout_seconds, end_seconds))
             connection.socket.sendall(request)
-            answer, keep = _receive(connection.stream)
+            answer, keep = _receive(connection.stream, self.body_max_bytes)
             return answer
         finally:
             if not keep or not self._put_idle(origin, connection):
                 connection.close()
 
-    def _connect(self, origin: str) -> _Connection:
+    def _connect(self, origin: str, end_seconds: float) -> _Connection:
         parts = urlsplit(origin)
         assert parts.hostname is not None
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        connected = socket.create_connection((parts.hostname, port), self.timeout_seconds)
+        connected = socket.create_connection((parts.hostname, port), _left(self.timeout_seconds, end_seconds))
         try:
+            connected.settimeout(_left(self.timeout_seconds, end_seconds))
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if parts.scheme == "https":
                 context = self.ssl_context or _default_context()
                 connected = context.wrap_socket(connected, server_hostname=parts.hostname)
-            return _Connection(connected, cast(io.BufferedReader, connected.makefile("rb", RECEIVE_BYTES)))
+            receiver = _Receiver(connected, self.timeout_seconds)
+            return _Connection(connected, receiver, io.BufferedReader(receiver, RECEIVE_BYTES))
         except BaseException:
             connected.close()
             raise
@@ -121,9 +137,35 @@ class BlockingClient:
             return True
 
 
+class _Receiver(io.RawIOBase):
+    """What comes from a socket: each wait ends after a timeout, and at the request's end."""
+
+    def __init__(self, connected: socket.socket, timeout_seconds: float) -> None:
+        self._socket = connected
+        self._timeout_seconds = timeout_seconds
+        self.end_seconds = math.inf
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self.end_seconds < math.inf:
+            self._socket.settimeout(_left(self._timeout_seconds, self.end_seconds))
+        return self._socket.recv_into(buffer)
+
+
+def _left(timeout_seconds: float, end_seconds: float) -> float:
+    """Return how long to wait for a socket. Raises TimeoutError at the end."""
+    left_seconds = end_seconds - time.monotonic()
+    if left_seconds <= 0:
+        raise TimeoutError("the answer did not arrive as a whole in time")
+    return min(timeout_seconds, left_seconds)
+
+
 @attrs.frozen(eq=False)
 class _Connection:
     socket: socket.socket
+    receiver: _Receiver
     stream: io.BufferedReader
 
     def close(self) -> None:
@@ -157,20 +199,23 @@ def _encode(method: str, target: str, headers: Headers, body: bytes) -> bytes:
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-def _receive(stream: io.BufferedReader) -> tuple[Answer, bool]:
+def _receive(stream: io.BufferedReader, max_bytes: int) -> tuple[Answer, bool]:
     """Return the answer, and whether another may follow. Raises NoAnswer, OSError, ValueError."""
-    version, status, headers = _receive_head(stream)
-    while 100 <= status < 200:
+    for _ in range(INTERIM_MAX_COUNT + 1):
         version, status, headers = _receive_head(stream)
+        if not 100 <= status < 200:
+            break
+    else:
+        raise NoAnswer(f"more than {INTERIM_MAX_COUNT} interim answers came, and no other")
     keeps = version == b"HTTP/1.1" and headers.get("connection", "").lower() != "close"
     if status in (204, 304):
         body = b""
     elif "transfer-encoding" in headers:
-        body = _receive_chunks(stream, headers["transfer-encoding"])
+        body = _receive_chunks(stream, headers["transfer-encoding"], max_bytes)
     elif "content-length" in headers:
-        body = _receive_bytes(stream, int(headers["content-length"]))
+        body = _receive_bytes(stream, int(headers["content-length"]), max_bytes)
     else:
-        body, keeps = stream.read(), False
+        body, keeps = _receive_rest(stream, max_bytes), False
     return Answer(status=status, headers=headers, body=body), keeps
 
 
@@ -193,22 +238,37 @@ def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
     raise NoAnswer("the head of an answer is cut off, too long, or no head")
 
 
-def _receive_bytes(stream: io.BufferedReader, count: int) -> bytes:
-    body = stream.read(count) if count > 0 else b""
-    if len(body) != count:
-        raise NoAnswer(f"the answer was cut off after {len(body)} of {count} bytes")
-    return body
+def _receive_bytes(stream: io.BufferedReader, count: int, max_bytes: int) -> bytes:
+    if not 0 <= count <= max_bytes:
+        raise NoAnswer(f"the answer says that it has {count} bytes; taken: at most {max_bytes}")
+    pieces: list[bytes] = []
+    left = count
+    while left and (piece := stream.read(min(left, PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left:
+        raise NoAnswer(f"the answer was cut off after {count - left} of {count} bytes")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _receive_chunks(stream: io.BufferedReader, encoding: str) -> bytes:
+def _receive_chunks(stream: io.BufferedReader, encoding: str, max_bytes: int) -> bytes:
     if encoding.lower() != "chunked":
         raise NoAnswer(f"an answer has the unknown transfer-encoding {encoding}")
-    chunks: list[bytes] = []
+    body = bytearray()
     while size := int(stream.readline(LINE_MAX_BYTES).partition(b";")[0], 16):
-        chunks.append(_receive_bytes(stream, size))
+        body += _receive_bytes(stream, size, max_bytes - len(body))
         if stream.readline(LINE_MAX_BYTES).strip():
             raise NoAnswer("a chunk of an answer is longer than it says")
     for _ in range(HEADERS_MAX_COUNT + 1):  # trailers, which tell nothing that is asked for
         if not stream.readline(LINE_MAX_BYTES).strip():
-            return b"".join(chunks)
+            return bytes(body)
     raise NoAnswer("an answer has too many trailers")
+
+
+def _receive_rest(stream: io.BufferedReader, max_bytes: int) -> bytes:
+    body = bytearray()
+    while piece := stream.read(min(PIECE_BYTES, max_bytes + 1 - len(body))):
+        body += piece
+        if len(body) > max_bytes:
+            raise NoAnswer(f"the answer has more than {max_bytes} bytes")
+    return bytes(body)

@@ -1,15 +1,22 @@
 """The registry's client: credentials, several URLs, another attempt, what it keeps, and what it says of failures."""
 
+import itertools
 import pickle
 import re
 import ssl
+import time
+import tracemalloc
+from contextlib import closing
 
 import pytest
 
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
+from kafscale.spark.values import registry as _registry
 from kafscale.spark.values.registry import (
+    ANSWER_MAX_BYTES,
     LAG_PAUSES_SECONDS,
+    LOOKUP_SECONDS,
     UNKNOWN_SECONDS,
     OAuthOptions,
     RegistryClient,
@@ -17,6 +24,7 @@ from kafscale.spark.values.registry import (
 )
 from kafscale.spark.values.registry_credentials import Credentials
 from kafscale.testing.certificates import make_authority
+from tests.devtools.http_server import sending_server
 from tests.devtools.registry import Registry, running_registry
 from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, Endpoint, token_endpoint
 
@@ -317,3 +325,92 @@ def test_a_subject_of_any_name_is_found(registry):
 def test_options_that_can_not_work_are_refused(options):
     with pytest.raises(ConfigError):
         RegistryOptions(**options)
+
+
+def answering(body: bytes, head: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\n" + (head or b"Content-Length: %d\r\n" % len(body)) + b"\r\n" + body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        answering(b"[" * 200_000),
+        answering(b'{"schema": ' + b"[" * 200_000),
+        answering(b"{}", b"Content-Length: 1000000000000\r\n"),
+        answering(b'{"schema": 5}'),
+        answering(b'{"schema": "int", "schemaType": ["AVRO"]}'),
+        answering(b'{"schema": "int", "references": {"a": 1}}'),
+        answering(b'{"schema": "int", "references": [5]}'),
+        answering(b'{"schema": "int", "references": [{"name": "n", "subject": 5, "version": 1}]}'),
+        answering(b'{"schema": "int", "references": [{"name": "n", "subject": "s", "version": "x"}]}'),
+        answering(b'{"id": 1e400}'),
+        answering(b'{"id": "x"}'),
+        answering(b'{"id": true}'),
+    ],
+    ids=range(12),
+)
+def test_an_answer_that_is_no_registrys_ended_a_task_with_another_error(answer):
+    with sending_server(lambda: [answer]) as url, closing(client_of(url, timeout_seconds=5.0)) as client:
+        with pytest.raises(RegistryError) as caught:
+            client.by_id(1)
+        assert type(caught.value) is RegistryError
+        with pytest.raises(RegistryError):
+            client.by_subject("s")
+
+
+def test_an_endless_answer_of_a_registry_took_all_memory():
+    head, piece = answering(b"", b"A: b\r\n"), b" " * 65536
+    with (
+        sending_server(lambda: itertools.chain([head], itertools.repeat(piece))) as url,
+        closing(client_of(url)) as client,
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(RegistryError, match="more than 8388608 bytes"):
+                client.by_id(1)
+            assert tracemalloc.get_traced_memory()[1] < 4 * ANSWER_MAX_BYTES
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_registry_that_sends_a_byte_now_and_then_held_a_task_for_ever():
+    pieces = [answering(b"", b"Content-Length: 5000\r\n"), *[b" "] * 5000]
+    with (
+        sending_server(lambda: pieces, pause_seconds=0.02) as url,
+        closing(client_of(url, timeout_seconds=0.3)) as client,
+    ):
+        began = time.monotonic()
+        with pytest.raises(RegistryError, match=r"in time|timed out"):
+            client.by_id(1)
+        assert time.monotonic() - began < 10
+
+
+def test_a_lookup_with_many_references_has_one_end(registry):
+    """Each of its requests is answered in time; all together take a second each here."""
+    reference = {"subject": "s", "version": 1}
+    many = tuple({"name": f"n{number}", **reference} for number in range(1000))
+    schema_id = registry.register("many", '"long"', references=many)
+    client = client_of(registry.url)
+    client.clock = lambda: float(client.request_count)
+    with pytest.raises(RegistryError, match=r"with its references in 60 s"):
+        client.by_id(schema_id)
+    assert client.request_count <= LOOKUP_SECONDS + 1
+    assert client.by_id(1).text == '"int"'
+    client.close()
+
+
+def test_a_lookup_takes_no_more_than_its_bytes_and_what_is_kept_is_bounded(registry, monkeypatch):
+    first, second = (registry.register(name, f'"{name * 2000}"') for name in ("a", "b"))
+    client = client_of(registry.url)
+    monkeypatch.setattr(_registry, "KEPT_MAX_LENGTH", 3000)
+    for _ in range(2):
+        client.by_id(first)
+        client.by_id(second)
+    assert client.request_count == 2
+    client.by_id(registry.register("c", '"c"'))
+    assert len(client._schemas) == 1
+    both = tuple({"name": name, "subject": name, "version": 1} for name in ("a", "b"))
+    monkeypatch.setattr(_registry._Lookup.__init__, "__defaults__", (3000,))
+    with pytest.raises(RegistryError, match="have more than"):
+        client.by_id(registry.register("d", '"d"', references=both))
+    client.close()

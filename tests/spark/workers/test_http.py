@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
+import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import pytest
 
 from kafscale.spark.workers.http import BlockingClient, NoAnswer
+from tests.devtools.http_server import sending_server
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CUT_OFF = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
@@ -113,3 +117,71 @@ def test_what_is_no_whole_answer_is_none(answer):
 def test_what_is_no_request_is_not_sent(url, headers):
     with closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoAnswer):
         client.send("GET", url, headers)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+MAX_BYTES = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", HEAD + b"Content-Length: 5000\r\n\r\n", HEAD + b"Transfer-Encoding: chunked\r\n\r\nfff\r\n", HEAD + b"\r\n"],
+)
+def test_an_answer_of_a_byte_now_and_then_ended_at_no_time(start):
+    """Each byte came within the timeout, so the wait was for ever."""
+    with (
+        sending_server(lambda: [start + b"H", *[b"T"] * 5000], pause_seconds=0.02) as url,
+        closing(BlockingClient(timeout_seconds=5, deadline_seconds=0.5)) as client,
+    ):
+        began = time.monotonic()
+        with pytest.raises(NoAnswer, match=r"in time|timed out"):
+            client.send("GET", url, {})
+        assert time.monotonic() - began < 4
+
+
+def test_a_deadline_is_of_one_request_and_not_of_its_connection():
+    with (
+        serving([WHOLE] * 2) as url,
+        closing(BlockingClient(timeout_seconds=5, deadline_seconds=0.3)) as client,
+    ):
+        assert client.send("GET", url, {}).body == b"hello"
+        time.sleep(0.4)
+        assert client.send("GET", url, {}).body == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (HEAD + b"Content-Length: 1000000000000\r\n\r\n", b"x" * 65536),
+        (HEAD + b"\r\n", b"x" * 65536),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b"x" * 65536 + b"\r\n"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"e8d4a51000\r\n" + b"x" * 65536),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_an_endless_answer_took_all_memory(start, piece):
+    with (
+        sending_server(lambda: itertools.chain([start], itertools.repeat(piece))) as url,
+        closing(BlockingClient(timeout_seconds=5, body_max_bytes=MAX_BYTES)) as client,
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(NoAnswer):
+                client.send("GET", url, {})
+            assert tracemalloc.get_traced_memory()[1] < 4 * MAX_BYTES
+        finally:
+            tracemalloc.stop()
+
+
+def test_an_announced_length_takes_no_memory_before_it_comes():
+    with (
+        sending_server(lambda: [HEAD + b"Content-Length: 8000000000\r\n\r\n"]) as url,
+        closing(BlockingClient(timeout_seconds=5)) as client,
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(NoAnswer, match="cut off after 0 of 8000000000"):
+                client.send("GET", url, {})
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        finally:
+            tracemalloc.stop()
