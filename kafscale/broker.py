@@ -211,8 +211,8 @@ class Broker:
                 metrics=self.metrics,
             )
             log = services.log
-            configured = services.client_quotas, services.group_configs, services.scram_users, services.acls
-            for registry in (services.topics, *configured, services.producer_ids):
+            configured = services.broker_configs, services.client_quotas, services.group_configs
+            for registry in (services.topics, *configured, services.scram_users, services.acls, services.producer_ids):
                 leading.start_soon(registry.run)
             leading.start_soon(self._token_keys.run)
             opened = await self._restore(lead, log, parts.disk)
@@ -224,6 +224,7 @@ class Broker:
     async def _restore(self, lead: Lead, log: Log, disk: Disk) -> Sequence[Topic]:
         """Topics, what the bucket holds, and what only the write-ahead log holds; returns the topics that are open."""
         services = self.services
+        await services.broker_configs.load()  # before topics, whose defaults are in it
         await services.topics.load()
         follow_topics(services.groups.topics, services.topics)
         await services.client_quotas.load()
@@ -405,6 +406,8 @@ class Broker:
             tls=self.security.tls if self.security is not None else None,
         )
         acceptor.register(self.metrics)
+        broker_configs = self.services.broker_configs
+        broker_configs.follow(lambda: acceptor.use_limits(broker_configs.settings.limits))
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as acceptors:
                 acceptors.start_soon(acceptor.accept, self.listeners, connections)

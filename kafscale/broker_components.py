@@ -29,10 +29,12 @@ from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
+from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.coordination.elsewhere import Elsewhere
 from kafscale.cluster.coordination.hanging import Knowledge
 from kafscale.cluster.coordination.searching import CoordinatedBy, HangingSearch
+from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog
@@ -119,6 +121,7 @@ async def build_services(
         ),
         fetch_sessions=FetchSessions(settings.limits.max_fetch_sessions_count),
         client_quotas=client_quotas,
+        broker_configs=BrokerConfigs(metadata, settings),
         group_configs=group_configs,
         scram_users=scram_users,
         authenticator=Authenticator(settings=settings.sasl, users=scram_users, metrics=metrics, token_keys=token_keys),
@@ -139,11 +142,20 @@ async def build_services(
     if several is not None:
         several.balance.meter.partitions = log.partitions.values
     services.following = _following(services, lead)
+    services.broker_configs.follow(partial(_use_broker_configs, services))
     transactions.register(metrics)
     leadership.register(metrics)
     groups.state_bytes.register(metrics)
     register_group_lag(services)
     return services
+
+
+def _use_broker_configs(services: Services) -> None:
+    """Put in force what was set on the broker at run time; the acceptor takes limits of connections by itself."""
+    settings, compactor = services.broker_configs.settings, services.log.compactor
+    services.topics.use_defaults(BrokerDefaults.of(settings, services.broker_configs.dynamic))
+    compactor.interval_seconds = settings.compaction_check_interval_seconds
+    compactor.map_bytes = settings.log_cleaner_dedupe_buffer_bytes
 
 
 def _open_log(settings: Settings, lead: Lead, disk: Disk, producer_ids: ProducerIds, metrics: Metrics) -> Log:

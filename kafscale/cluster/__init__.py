@@ -11,6 +11,7 @@
     configs         what topics and this broker can be told, in Kafka's names
     metadata        the store of all that is not in partitions: get, commit, checkpoints
 
-Beside these rooms, registries that follow the metadata: quotas, configs of groups, users, ACLs, producer ids.
+Beside these rooms, registries that follow the metadata: quotas, configs of brokers and groups, users, ACLs,
+producer ids.
 State machines are synchronous: events go in, replies and timers come out.
 """

@@ -16,8 +16,10 @@ v13 an error code of the whole, which is always 0: no client is told to bootstra
 Who leads a partition is the assignment's answer; the leader's id fills replicas and ISR as often as the topic's
 replication factor says. Brokers are those that the client can connect to by the listener that it used; a partition that
 none of them leads is LEADER_NOT_AVAILABLE, and its replica the broker that it waits for. Topics with as many partitions
-and replicas and the same leaders share them, encoded once. A created topic is durable and described in the same answer,
-not LEADER_NOT_AVAILABLE first.
+and replicas and the same leaders share them, encoded once.
+
+A topic that is created as a client asks for it is durable and described in the first answer. Kafka's first answer is an
+error (UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE), after which clients ask again; none waits for that error.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ v0  what is not named goes back to its default
 v1  throttled by the client
 v2  flexible
 
-A broker's configs are read-only: they are set where it is started. To set none, or to delete what is never set, is no
-error. Beside others there is one that can be set, of any of them, by any of them: `kafscale.draining`, whether it is to
-lead nothing.
+Of a broker, and of all brokers (a resource without a name), those can be set that Kafka changes at run time for a whole
+cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more, of which those that mean
+nothing here are kept and told. The others are set where a broker is started; to delete one that is not set is no error.
+Where there are several brokers, `kafscale.draining` of any of them says that it is to lead nothing.
 """
 
 from __future__ import annotations

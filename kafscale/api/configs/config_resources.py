@@ -15,6 +15,7 @@ from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
+from kafscale.cluster.dynamic_configs import ALL_BROKERS
 from kafscale.cluster.groups.settings import GROUP_ID_MAX_COUNT
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.cluster.topics.topics import NewConfigs
@@ -88,9 +89,9 @@ async def change_configs(
 ) -> list[KafkaError | None]:
     """Change the configs of each resource; what became of each.
 
-    `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. A
-    broker has none that can be changed but, beside others, whether it is drained: to delete what is not set on it is no
-    error, as in Kafka, whose tools do that. A request of more than 10,000 configs or resources changes nothing.
+    `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. To
+    delete what is not set is no error, as in Kafka, whose tools do that. A request of more than 10,000 configs or
+    resources changes nothing.
     """
     try:
         check_batch_size(sum(max(1, len(resource.configs)) for resource in resources))
@@ -142,16 +143,24 @@ def check_broker_id(services: Services, name: str, *, expected: str = "") -> int
 async def _change_broker(
     services: Services, name: str, overrides: Callable[[Configs], Configs], *, validate_only: bool
 ) -> None:
-    """Say whether a broker is drained, which is all that can be said of one. Raises KafkaError."""
-    membership = services.membership
-    if membership is None or not name:
-        _check_read_only(overrides({}))
+    """Set other configs on a broker, or on all brokers where there is no name. Raises KafkaError."""
+    membership, configs = services.membership, services.broker_configs
+    if not name:
+        await configs.alter(ALL_BROKERS, overrides, validate_only=validate_only)
         return
     broker_id = check_broker_id(services, name)
+    if membership is None:
+        await configs.alter(broker_id, overrides, validate_only=validate_only)
+        return
     was_draining = membership.records[broker_id].is_draining
-    configs = dict(overrides({DRAINING.name: "true"} if was_draining else {}))
-    is_draining = bool(DRAINING.parse(configs.pop(DRAINING.name, str(DRAINING.default))))
-    _check_read_only(configs)
+    draining = {DRAINING.name: "true"} if was_draining else {}
+    wanted = overrides(draining).get(DRAINING.name, str(DRAINING.default))
+    is_draining = bool(DRAINING.parse(wanted))
+
+    def change(old: Configs) -> Configs:
+        return {key: value for key, value in overrides({**old, **draining}).items() if key != DRAINING.name}
+
+    await configs.alter(broker_id, change, validate_only=validate_only)
     if is_draining != was_draining and not validate_only:
         await membership.set_draining(broker_id, is_draining)
 
@@ -180,12 +189,6 @@ def check_group_name(name: str, if_empty: str) -> None:
         raise KafkaError(INVALID_REQUEST, if_empty)
     if len(name) > GROUP_ID_MAX_COUNT:
         raise KafkaError(INVALID_REQUEST, f"A group's id has at most {GROUP_ID_MAX_COUNT} characters.")
-
-
-def _check_read_only(configs: Configs) -> None:
-    """Raises KafkaError INVALID_REQUEST if a broker is to have any of these set."""
-    if configs:
-        raise KafkaError(INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(configs)})")
 
 
 def outcomes(

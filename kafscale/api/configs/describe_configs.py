@@ -6,11 +6,11 @@ v3  types and documentation (KIP-569)
 v4  flexible
 
 A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, as
-they are in effect, all read-only, as far as Kafka has a name for them; `kafscale config` shows the others too. A broker
-resource without a name is the cluster's dynamic defaults, of which there are none. Another broker's id is refused, or
-beside others has what is known of it here: whether it serves, and whether it is drained (`kafscale.draining`). A group,
-which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of share and Streams groups are not
-listed, as there are none here.
+they are in effect, as far as Kafka has a name for them; `kafscale config` shows the others too. Those that can be set
+at run time are not read-only. A broker resource without a name is what was set for all brokers. Another broker's id is
+refused, or beside others has what is known of it here: whether it serves, and whether it is drained
+(`kafscale.draining`). A group, which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of
+share and Streams groups are not listed, as there are none here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.broker_configs import broker_entries
-from kafscale.cluster.configs.entries import ConfigEntry, topic_entries
+from kafscale.cluster.configs.entries import ConfigEntry, default_entries, topic_entries
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.concurrency.turns import distinct
 from kafscale.config import Listener
@@ -77,10 +77,10 @@ def _entries(services: Services, peer: Peer, resource: DescribeConfigsResource) 
         topic = services.topics.get(name)
         if topic is None:
             raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-        return topic_entries(topic.overrides, services.topics.policy.defaults)
+        return topic_entries(topic.overrides, services.topics.defaults)
     if resource.resource_type == BROKER:
         if not name:
-            return ()
+            return default_entries(services.broker_configs.dynamic)
         return _broker_entries(services, peer, name)
     if resource.resource_type == GROUP:
         check_group_name(name, "Group name must not be empty")
@@ -92,7 +92,8 @@ def _broker_entries(services: Services, peer: Peer, name: str) -> Sequence[Confi
     broker_id = check_broker_id(services, name, expected=f"{services.node.node_id} or empty string")
     entries = []
     if broker_id == services.node.node_id:
-        entries += broker_entries(services.settings, _advertised(services, peer))
+        dynamic = services.broker_configs.dynamic
+        entries += broker_entries(services.settings, _advertised(services, peer), dynamic)
     if services.membership is not None and (record := services.membership.records.get(broker_id)) is not None:
         entries += member_entries(record)
     return sorted(entries, key=lambda each: each.definition.name)

@@ -3,9 +3,10 @@
 v0  set, delete, append to a list, take from a list
 v1  flexible
 
-A broker's configs are read-only: they are set where it is started. To set none, or to delete what is never set, is no
-error. Beside others there is one that can be set, of any of them, by any of them: `kafscale.draining`, whether it is to
-lead nothing.
+Of a broker, and of all brokers (a resource without a name), those can be set that Kafka changes at run time for a whole
+cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more, of which those that mean
+nothing here are kept and told. The others are set where a broker is started; to delete one that is not set is no error.
+Where there are several brokers, `kafscale.draining` of any of them says that it is to lead nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kafscale.api.configs.config_resources import Configs, change_configs, outco
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.configs.definitions import ConfigType, split_list
+from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
@@ -65,7 +67,7 @@ def _apply(configs: dict[str, str], config: AlterableConfig) -> None:
 
 def _edit_list(configs: Configs, config: AlterableConfig, value: str) -> str:
     """The items of a list with those of `value` added or taken away. Raises KafkaError INVALID_CONFIG."""
-    definition = TOPIC_CONFIGS.get(config.name)
+    definition = TOPIC_CONFIGS.get(config.name) or DYNAMIC_CONFIGS.get(config.name)
     if definition is None or definition.type is not ConfigType.LIST:
         operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"
         raise KafkaError(INVALID_CONFIG, f"Can't {operation} to key {config.name} because its type is not LIST.")

@@ -21,6 +21,7 @@ from kafscale.cluster.brokers.following import Following
 from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
+from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
@@ -69,6 +70,7 @@ class Services:
     transactional_offsets: TransactionalOffsets
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas
+    broker_configs: BrokerConfigs
     group_configs: GroupConfigs
     scram_users: ScramUsers
     authenticator: Authenticator

@@ -119,7 +119,7 @@ def _result(services: Services, call: Call, name: str, outcome: Outcome) -> Crea
         return CreatableTopicResult(
             name=name, topic_id=outcome.topic_id, topic_config_error_code=TOPIC_AUTHORIZATION_FAILED
         )
-    entries = topic_entries(outcome.overrides, services.topics.policy.defaults)
+    entries = topic_entries(outcome.overrides, services.topics.defaults)
     return CreatableTopicResult(
         name=name,
         topic_id=outcome.topic_id,

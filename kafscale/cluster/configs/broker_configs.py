@@ -1,7 +1,8 @@
 """This broker's settings under the names that Kafka's broker configs have, so that Kafka's tools can show them.
 
-They are read-only: KafScale's settings are set where it is started. Listed are Kafka's names that mean something here,
-and the defaults of the topic configs. None has a secret: of those, the settings have files only.
+Most are read-only: KafScale's settings are set where it is started. `DYNAMIC_CONFIGS` can be set at run time. Listed
+are Kafka's names that mean something here, what was set at run time, and the defaults of the topic configs. None has a
+secret: of those, the settings have files only.
 """
 
 from __future__ import annotations
@@ -12,8 +13,15 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
-from kafscale.cluster.configs.entries import ConfigEntry, broker_synonyms
+from kafscale.cluster.configs.definitions import (
+    NOTHING_SET,
+    ConfigDefinition,
+    ConfigSource,
+    ConfigType,
+    DynamicConfigs,
+)
+from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
+from kafscale.cluster.configs.entries import ConfigEntry, broker_synonyms, with_dynamic
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
 from kafscale.config import Listener, SecurityProtocol, Settings, SslVersion
 
@@ -484,8 +492,10 @@ _TABLE = (
 )
 
 
-def broker_entries(settings: Settings, advertised: Iterable[Listener]) -> list[ConfigEntry]:
-    """Every config of this broker, in order of name. `advertised` is what clients of each listener are told."""
+def broker_entries(
+    settings: Settings, advertised: Iterable[Listener], dynamic: DynamicConfigs = NOTHING_SET
+) -> list[ConfigEntry]:
+    """Return every config of this broker, in order of name. `advertised` is what clients of each listener are told."""
     definition = ConfigDefinition(
         name="advertised.listeners",
         type=_STRING,
@@ -495,7 +505,16 @@ def broker_entries(settings: Settings, advertised: Iterable[Listener]) -> list[C
     own = _listeners(advertised)
     entries = [_read_only(definition, own, usual=None if settings.advertised_listeners else own)]
     entries += [config.entry(settings) for config in _TABLE] + _topic_defaults(settings)
-    return sorted(entries, key=lambda entry: entry.definition.name)
+    names = {each.definition.name for each in entries}
+    for name in dynamic.in_force().keys() - names:
+        if (known := DYNAMIC_CONFIGS.get(name)) is not None:
+            synonyms = broker_synonyms(name, known.default, known.default)
+            entries.append(
+                ConfigEntry(
+                    definition=known, value=known.default, source=ConfigSource.DEFAULT_CONFIG, synonyms=synonyms
+                )
+            )
+    return sorted((with_dynamic(each, dynamic) for each in entries), key=lambda entry: entry.definition.name)
 
 
 def _topic_defaults(settings: Settings) -> list[ConfigEntry]:

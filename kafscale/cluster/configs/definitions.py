@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 import math
 import re
+from collections.abc import Mapping
 from decimal import Decimal
+from types import MappingProxyType
+from typing import Final
 
 import attrs
 
@@ -16,6 +19,9 @@ Value = bool | int | float | str | tuple[str, ...]
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+# Kafka 4.1 sets this one when a cluster is made, so that it knows which replicas may lead (KIP-966).
+CLUSTER_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({MIN_INSYNC_REPLICAS: "1"})
 
 
 class ConfigType(enum.IntEnum):
@@ -34,6 +40,7 @@ class ConfigSource(enum.IntEnum):
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     GROUP_CONFIG = 8
@@ -114,6 +121,26 @@ class ConfigDefinition:
 
     def _invalid(self, value: object, why: str) -> KafkaError:
         return KafkaError(INVALID_CONFIG, f"Invalid value {value} for configuration {self.name}: {why}")
+
+
+@attrs.frozen
+class DynamicConfigs:
+    """Broker configs that were set at run time, by name: those of one broker, and those of all brokers."""
+
+    own: Mapping[str, str] = MappingProxyType({})
+    default: Mapping[str, str] = CLUSTER_DEFAULTS
+
+    def values(self, name: str) -> list[tuple[str, ConfigSource]]:
+        """Return the values that were set for a config, the one in force first."""
+        own, default = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return [(each[name], source) for each, source in ((self.own, own), (self.default, default)) if name in each]
+
+    def in_force(self) -> Mapping[str, str]:
+        """Return the configs that are in force, by name."""
+        return {**self.default, **self.own}
+
+
+NOTHING_SET: Final = DynamicConfigs()
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource
+from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, DynamicConfigs
+from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
 
 
@@ -42,13 +43,41 @@ def _topic_entry(definition: ConfigDefinition, overrides: Mapping[str, str], def
         synonyms.append(ConfigSynonym(name=definition.name, value=override, source=source))
     if definition.broker_name is not None:
         usual = usual_defaults().value(definition)
+        synonyms += dynamic_synonyms(definition.broker_name, defaults.dynamic)
         synonyms += broker_synonyms(definition.broker_name, defaults.value(definition), usual)
     return ConfigEntry(
         definition=definition,
-        value=defaults.value(definition) if override is None else override,
+        value=synonyms[0].value if synonyms else definition.default,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         synonyms=synonyms,
     )
+
+
+def dynamic_synonyms(name: str, dynamic: DynamicConfigs) -> list[ConfigSynonym]:
+    """Return what was set for a broker config at run time, the most specific first."""
+    return [ConfigSynonym(name=name, value=value, source=source) for value, source in dynamic.values(name)]
+
+
+def with_dynamic(entry: ConfigEntry, dynamic: DynamicConfigs) -> ConfigEntry:
+    """Return a broker's config as it is with what was set at run time."""
+    name = entry.definition.name
+    found = dynamic_synonyms(name, dynamic)
+    if not found:
+        return entry if name not in DYNAMIC_CONFIGS else attrs.evolve(entry, read_only=False)
+    return attrs.evolve(
+        entry, value=found[0].value, source=found[0].source, read_only=False, synonyms=[*found, *entry.synonyms]
+    )
+
+
+def default_entries(dynamic: DynamicConfigs) -> list[ConfigEntry]:
+    """Return what was set for all brokers, in order of name; without what this version does not know."""
+    only = DynamicConfigs(own={}, default=dynamic.default)
+    return [
+        with_dynamic(
+            ConfigEntry(definition=DYNAMIC_CONFIGS[name], value=None, source=ConfigSource.DEFAULT_CONFIG), only
+        )
+        for name in sorted(dynamic.default.keys() & DYNAMIC_CONFIGS.keys())
+    ]
 
 
 def broker_synonyms(name: str, value: str | None, default: str | None) -> list[ConfigSynonym]:

@@ -15,8 +15,10 @@ import attrs
 
 from kafscale.cluster.configs.definitions import (
     INT64_MAX,
+    NOTHING_SET,
     ConfigDefinition,
     ConfigType,
+    DynamicConfigs,
 )
 from kafscale.config import Settings
 from kafscale.errors import KafkaError
@@ -316,29 +318,46 @@ _LOG_ATTRIBUTES = {
 
 @attrs.frozen
 class BrokerDefaults:
-    """What a topic has where nothing was set on it: the broker's settings, else Kafka's defaults."""
+    """Configs of a topic on which nothing was set: by what brokers got at run time, their options, Kafka's defaults.
 
-    log: LogConfig = attrs.field(factory=LogConfig)
+    `static` is what the options say. `log` is in force.
+    """
+
+    static: LogConfig = attrs.field(factory=LogConfig)
+    dynamic: DynamicConfigs = NOTHING_SET
+    log: LogConfig = attrs.field(init=False)
+
+    @log.default
+    def _in_force(self) -> LogConfig:
+        configs = self.dynamic.in_force()
+        changes: dict[str, Any] = {
+            attribute: definition.parse(configs[definition.broker_name])
+            for name, attribute in _LOG_ATTRIBUTES.items()
+            if (definition := TOPIC_CONFIGS[name]).broker_name is not None and definition.broker_name in configs
+        }
+        return attrs.evolve(self.static, **changes)
 
     @classmethod
-    def of(cls, settings: Settings) -> BrokerDefaults:
+    def of(cls, settings: Settings, dynamic: DynamicConfigs = NOTHING_SET) -> BrokerDefaults:
         return cls(
             LogConfig(
                 max_message_bytes=settings.limits.max_message_bytes,
                 segment_bytes=settings.segment_bytes,
                 file_delete_delay_ms=settings.segment_delete_delay_ms,
                 producer_id_expiration_ms=settings.limits.producer_id_expiration_ms,
-            )
+            ),
+            dynamic,
         )
 
     def value(self, definition: ConfigDefinition) -> str:
+        """Return what the options say of a config."""
         match definition.name:
             case "max.message.bytes":
-                return str(self.log.max_message_bytes)
+                return str(self.static.max_message_bytes)
             case "segment.bytes":
-                return str(self.log.segment_bytes)
+                return str(self.static.segment_bytes)
             case "file.delete.delay.ms":
-                return str(self.log.file_delete_delay_ms)
+                return str(self.static.file_delete_delay_ms)
             case _:
                 assert definition.default is not None
                 return definition.default
@@ -368,13 +387,17 @@ def log_config(overrides: Mapping[str, str], defaults: BrokerDefaults) -> LogCon
         _LOG_ATTRIBUTES[name]: value for name, value in values.items() if name in _LOG_ATTRIBUTES
     }
     config = attrs.evolve(defaults.log, **changes)
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+    if config.min_compaction_lag_ms <= config.max_compaction_lag_ms:
+        return config
+    if {"min.compaction.lag.ms", "max.compaction.lag.ms"} <= overrides.keys():
         raise KafkaError(
             INVALID_CONFIG,
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
         )
-    return config
+    if "min.compaction.lag.ms" in overrides:  # the default gives way: a broker's may change under any topic
+        return attrs.evolve(config, max_compaction_lag_ms=config.min_compaction_lag_ms)
+    return attrs.evolve(config, min_compaction_lag_ms=config.max_compaction_lag_ms)
 
 
 def _definition(name: str) -> ConfigDefinition:
@@ -387,8 +410,8 @@ def _definition(name: str) -> ConfigDefinition:
 def reference_page() -> str:
     """`docs/reference/topic-configs.md`."""
     rows = [
-        f"| `{d.name}` | {d.type.name.lower()} | {_shown(d.default)} | {_valid(d)} | {'yes' if d.acts else 'no'} | "
-        f"{d.documentation} |"
+        f"| `{d.name}` | {d.type.name.lower()} | {_shown(d.default)} | {valid_values(d)} | "
+        f"{'yes' if d.acts else 'no'} | {d.documentation} |"
         for d in _TABLE
     ]
     return "\n".join([_REFERENCE_HEAD, *rows, ""])
@@ -400,7 +423,8 @@ _REFERENCE_HEAD = """\
 Every topic config of Kafka 4.1 can be set, is checked as Kafka checks it, and is listed by DescribeConfigs as the
 value that it means (`100000` for ` +100000 `). The column *acts* says which of them change what KafScale does today;
 the others are kept for the day when they do. Three defaults are the broker's: `max.message.bytes`
-(`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and `file.delete.delay.ms` (`--segment-delete-delay`).
+(`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and `file.delete.delay.ms` (`--segment-delete-delay`). All
+defaults can be [changed at run time](broker-configs.md).
 
 This page is made from `kafscale/cluster/configs/topic_configs.py`; a test holds it to the code.
 
@@ -412,7 +436,8 @@ def _shown(default: str | None) -> str:
     return f"`{default}`" if default else "empty"
 
 
-def _valid(definition: ConfigDefinition) -> str:
+def valid_values(definition: ConfigDefinition) -> str:
+    """Return which values a config may have, for a reference page; empty if any."""
     if definition.allowed:
         return ", ".join(f"`{value}`" for value in definition.allowed)
     if definition.item_pattern is not None:

@@ -8,11 +8,12 @@ objects, and any other is decoded. To decode what had just been encoded was a th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import attrs
 
-from kafscale.cluster.configs.topic_configs import BrokerDefaults
+from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.metadata.base import Change
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Read, read_all
@@ -29,6 +30,7 @@ from kafscale.cluster.topics.records import (
     read_topic,
     topic_key,
 )
+from kafscale.errors import KafkaError
 
 
 @attrs.frozen
@@ -47,7 +49,7 @@ class TopicState:
     was at the start is here: from then on no topic is refused. `read` reads values.
     """
 
-    _defaults: BrokerDefaults
+    defaults: BrokerDefaults
     index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
@@ -82,6 +84,22 @@ class TopicState:
                 self.log_start_offsets.setdefault(topic_id, {})[partition] = offset
         return events
 
+    def use_defaults(self, defaults: BrokerDefaults) -> list[TopicEvent]:
+        """Have other defaults of topics' configs; returns the topics that change by them.
+
+        A topic whose configs this version can't read keeps what it has.
+        """
+        self.defaults, self.planned = defaults, None  # what is planned has the configs of before: it is read anew
+        events = []
+        for topic in list(self.index.by_name.values()):
+            with suppress(KafkaError):
+                config = log_config(topic.overrides, defaults)
+                if config != topic.config:
+                    changed = attrs.evolve(topic, config=config)
+                    self.index.put(changed)
+                    events.append(TopicEvent(topic, changed))
+        return events
+
     def keys(self) -> Iterator[str]:
         """Yield the keys of all that is here."""
         yield from map(topic_key, self.index.by_name)
@@ -95,7 +113,7 @@ class TopicState:
             topic = self.planned.topics[name]
             assert topic is not None, "a topic was put that was to be deleted"
             return topic
-        return read_topic(name, value, self._defaults, is_running=self.is_running)
+        return read_topic(name, value, self.defaults, is_running=self.is_running)
 
     def _deleted_topic(self, key: str, value: bytes) -> DeletedTopic:
         if self.planned is not None and self.planned.has(key, value):

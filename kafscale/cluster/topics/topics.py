@@ -206,6 +206,17 @@ class TopicRegistry:
     def _index(self) -> TopicIndex:
         return self._state.index
 
+    @property
+    def defaults(self) -> BrokerDefaults:
+        """The configs of a topic on which nothing was set."""
+        return self._state.defaults
+
+    def use_defaults(self, defaults: BrokerDefaults) -> None:
+        """Have other defaults from now on. Listeners are told of each topic whose configs change by them."""
+        for event in self._state.use_defaults(defaults):
+            for listener in self._listeners:
+                listener.tell(event)
+
     async def load(self) -> None:
         """Read everything from the metadata store. To be called before somebody follows: the caller opens `all`.
 
@@ -414,7 +425,7 @@ class TopicRegistry:
             raise KafkaError(INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' collides with existing topic: {other}")
         internal = INTERNAL_OVERRIDES if is_internal(new.name) else {}
         overrides = canonical_overrides({**new.overrides, **internal})
-        config = log_config(overrides, self.policy.defaults)
+        config = log_config(overrides, self.defaults)
         replication_factor = self._replication_factor(new.replication_factor)
         partition_count = self._partition_count(new.name, new.partition_count)
         if draft.topic_count >= self.policy.topic_max_count:
@@ -455,7 +466,7 @@ class TopicRegistry:
     def _plan_configs(self, draft: TopicDraft, change: NewConfigs) -> Topic:
         topic = _existing(draft, change.name)
         overrides = canonical_overrides(change.overrides(topic.overrides))
-        topic = attrs.evolve(topic, overrides=overrides, config=log_config(overrides, self.policy.defaults))
+        topic = attrs.evolve(topic, overrides=overrides, config=log_config(overrides, self.defaults))
         draft.put(topic)
         return topic
 

@@ -36,7 +36,12 @@ class IpLimits:
     _rates: Remembered[str, Rate] = attrs.field(factory=lambda: Remembered(Rate), init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._max_counts = {each.ip: each.count for each in self.limits.max_connections_per_ip_overrides}
+        self.use(self.limits)
+
+    def use(self, limits: Limits) -> None:
+        """Have other limits, for connections from now on."""
+        self.limits = limits
+        self._max_counts = {each.ip: each.count for each in limits.max_connections_per_ip_overrides}
 
     def hold_seconds(self, host: str) -> float:
         """Count a new connection of a host. Returns for how long to hold it before it is closed; 0 if it may stay."""

@@ -151,6 +151,11 @@ class Acceptor:
             return None
         return transport
 
+    def use_limits(self, limits: Limits) -> None:
+        """Have other limits, for connections from now on."""
+        self.limits = limits
+        self.ip_limits.use(limits)
+
     def _full(self, stream: trio.SocketStream) -> str | None:
         """Why there should be no more connections; None if there may be."""
         open_count = len(self.connections) + self.handshakes.count

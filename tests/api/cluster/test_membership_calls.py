@@ -94,6 +94,19 @@ async def test_any_broker_says_whether_another_one_is_drained(two: LoopbackClust
         assert not is_draining(two, 2)
 
 
+async def test_any_broker_sets_what_another_one_has_at_run_time_and_whether_it_is_drained(two: LoopbackCluster) -> None:
+    backoff = "log.cleaner.backoff.ms"
+    async with two.client(1) as client:
+        assert await alter(client, "2", (DRAINING, SET, "true"), (backoff, SET, "2000")) == (e.NONE, None)
+        assert await alter(client, "", (backoff, SET, "3000")) == (e.NONE, None)
+        assert is_draining(two, 2)
+        await two.broker(2).services.catch_up()
+        seconds = [two.broker(each).services.log.compactor.interval_seconds for each in (1, 2)]
+        assert seconds == [3.0, 2.0]
+        assert await alter(client, "2", (backoff, DELETE, None)) == (e.NONE, None)
+        assert is_draining(two, 2)
+
+
 async def test_to_replace_the_configs_of_a_broker_takes_back_that_it_is_drained(two: LoopbackCluster) -> None:
     async with two.client(2) as client:
         for configs, is_so in (([ReplacedConfig(name=DRAINING, value="true")], True), ([], False)):

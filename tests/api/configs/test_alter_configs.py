@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs import alter_configs, incremental_alter_configs
+from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.consumer.settings import GroupOverrides
 from kafscale.cluster.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages import alter_configs as legacy
@@ -20,6 +22,10 @@ from tests.devtools.handlers import ask, some_services
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+NOBODY_IN = (
+    "Invalid value 0 for configuration max.connections.per.ip: --max-connections-per-ip: '0' lets nobody in; allowed: "
+    "with --max-connections-per-ip-overrides"
+)
 
 
 @pytest.fixture
@@ -29,6 +35,7 @@ async def services() -> Any:
     return some_services(
         topics=topics,
         group_configs=GroupConfigs(MemoryMetadataStore()),
+        broker_configs=BrokerConfigs(MemoryMetadataStore(), Settings(broker_id=1)),
         node=Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={}),
     )
 
@@ -159,9 +166,34 @@ async def test_validate_only_changes_nothing(services: Any) -> None:
         (change(name=""), error_codes.INVALID_REQUEST, "Default topic resources are not allowed."),
         (change(name=".."), error_codes.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: '..' is not allowed"),
         (
-            change(("log.retention.ms", SET, "1"), name="1", kind=BROKER),
+            change(("log.retention.hours", SET, "1"), name="1", kind=BROKER),
             error_codes.INVALID_REQUEST,
-            "Cannot update these configs dynamically: Set(log.retention.ms)",
+            "Cannot update these configs dynamically: Set(log.retention.hours)",
+        ),
+        (
+            change(("log.retention.ms", SET, "x"), name="1", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Invalid value x for configuration log.retention.ms: Not a number of type LONG",
+        ),
+        (
+            change(("message.max.bytes", SET, "-1"), name="", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Invalid value -1 for configuration message.max.bytes: Value must be at least 0",
+        ),
+        (
+            change(("sasl.enabled.mechanisms", SET, "PLAIN"), name="1", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            "Cannot update these configs dynamically: Set(sasl.enabled.mechanisms)",
+        ),
+        (
+            change(("min.insync.replicas", SET, "2"), name="1", kind=BROKER),
+            error_codes.INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        ),
+        (
+            change(("max.connections.per.ip", SET, "0"), name="1", kind=BROKER),
+            error_codes.INVALID_REQUEST,
+            NOBODY_IN,
         ),
         (
             change(("node.id", SET, "3"), ("log.retention.ms", DELETE, None), ("b", SET, "1"), name="", kind=BROKER),
@@ -195,6 +227,26 @@ async def test_errors_have_kafkas_code_and_message(services: Any, resource: Any,
     (result,) = await alter(services, resource)
     assert (result.error_code, result.error_message) == (code, message)
     assert services.topics.get("a").overrides == {"retention.ms": "5", "cleanup.policy": "compact"}
+
+
+async def test_configs_of_a_broker_and_of_all_brokers_are_set_changed_and_removed(services: Any) -> None:
+    configs = services.broker_configs
+    backoff, retention = "log.cleaner.backoff.ms", "log.retention.ms"
+    both = change((backoff, SET, " +20000 "), ("log.cleanup.policy", APPEND, "compact"), name="+01", kind=BROKER)
+    default = change((backoff, SET, "30000"), (retention, SET, "7777"), name="", kind=BROKER)
+    results = await alter(services, both, default)
+    assert [each.error_code for each in results] == [0, 0]
+    assert configs.dynamic.own == {backoff: "20000", "log.cleanup.policy": "delete,compact"}
+    assert configs.dynamic.default == {"min.insync.replicas": "1", backoff: "30000", retention: "7777"}
+    (tried,) = await alter(services, change((backoff, SET, "1"), name="1", kind=BROKER), validate_only=True)
+    assert tried.error_code == 0
+    await alter(services, change((backoff, DELETE, None), (retention, DELETE, None), name="1", kind=BROKER))
+    assert configs.dynamic.own == {"log.cleanup.policy": "delete,compact"}
+    assert configs.dynamic.in_force()[backoff] == "30000"
+    await alter(
+        services, replacement(("num.io.threads", "9"), name="1", kind=BROKER), replacement(name="", kind=BROKER)
+    )
+    assert (configs.dynamic.own, configs.dynamic.default) == ({"num.io.threads": "9"}, {"min.insync.replicas": "1"})
 
 
 @pytest.mark.parametrize("name", ["1", "+01", ""])

@@ -6,6 +6,9 @@ import attrs
 import pytest
 
 from kafscale.api.configs.describe_configs import API
+from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
+from kafscale.cluster.configs.topic_configs import BrokerDefaults
+from kafscale.cluster.dynamic_configs import ALL_BROKERS, BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.node import Endpoint, Node
@@ -23,6 +26,7 @@ from tests.devtools.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8
+DYNAMIC_SOURCE, DYNAMIC_DEFAULT_SOURCE = 2, 3
 
 
 @pytest.fixture
@@ -33,7 +37,8 @@ async def services() -> Any:
     node = Node(node_id=3, cluster_id="c", broker_epoch=0, advertised={})
     groups = GroupConfigs(MemoryMetadataStore(), ConsumerGroupSettings(heartbeat_interval_ms=6_000))
     await groups.alter([NewConfigs(name="g", overrides=lambda _: {"consumer.session.timeout.ms": "50000"})])
-    return some_services(settings=settings, topics=topics, node=node, group_configs=groups)
+    brokers = BrokerConfigs(MemoryMetadataStore(), settings)
+    return some_services(settings=settings, topics=topics, node=node, group_configs=groups, broker_configs=brokers)
 
 
 async def describe(
@@ -119,7 +124,8 @@ async def test_the_broker_has_its_settings_under_kafkas_names(services: Any) -> 
     assert told["node.id"] == ("3", BROKER_SOURCE)
     assert told["ssl.keystore.location"] == (None, DEFAULT_SOURCE)
     assert told["sasl.enabled.mechanisms"] == ("SCRAM-SHA-512,SCRAM-SHA-256", DEFAULT_SOURCE)
-    assert all(config.read_only and config.documentation for config in configs.values())
+    assert all(config.documentation for config in configs.values())
+    assert {name for name, config in configs.items() if config.read_only} == configs.keys() - DYNAMIC_CONFIGS
     assert [config.name for config in configs.values()] == sorted(configs)
 
 
@@ -128,8 +134,55 @@ async def test_each_broker_config_is_listed_once(services: Any) -> None:
     assert len(by_name(result)) == len(result.configs)
 
 
-async def test_a_broker_without_a_name_is_the_dynamic_defaults_of_which_there_are_none(services: Any) -> None:
-    assert by_name(await describe(services, BROKER, "")) == {}
+def told(config: DescribeConfigsResourceResult) -> tuple[str | None, int, bool, list[tuple[str, str | None, int]]]:
+    synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
+    return config.value, config.config_source, config.read_only, synonyms
+
+
+async def test_a_broker_without_a_name_is_what_was_set_for_all_brokers(services: Any) -> None:
+    """Kafka 4.1 sets min.insync.replicas when a cluster is made, and tells it as such of topics and brokers, too."""
+    insync = "min.insync.replicas"
+    as_set = (insync, "1", DYNAMIC_DEFAULT_SOURCE)
+    found = by_name(await describe(services, BROKER, "", include_synonyms=True))
+    assert {name: told(config) for name, config in found.items()} == {
+        insync: ("1", DYNAMIC_DEFAULT_SOURCE, False, [as_set])
+    }
+    for kind, name in ((BROKER, "3"), (TOPIC, "a")):
+        config = by_name(await describe(services, kind, name, include_synonyms=True))[insync]
+        assert told(config) == ("1", DYNAMIC_DEFAULT_SOURCE, False, [as_set, (insync, "1", DEFAULT_SOURCE)])
+
+
+async def test_what_was_set_at_run_time_is_told_before_the_brokers_options(services: Any) -> None:
+    configs, dynamic = services.broker_configs, DYNAMIC_SOURCE
+    configs.follow(lambda: services.topics.use_defaults(BrokerDefaults.of(configs.settings, configs.dynamic)))
+    await configs.alter(3, lambda _: {"message.max.bytes": "6000", "num.io.threads": "9"})
+    await configs.alter(ALL_BROKERS, lambda _: {"message.max.bytes": "7000", "log.retention.ms": "9"})
+    broker = by_name(await describe(services, BROKER, "3", include_synonyms=True))
+    synonyms = [
+        ("message.max.bytes", "6000", dynamic),
+        ("message.max.bytes", "7000", DYNAMIC_DEFAULT_SOURCE),
+        ("message.max.bytes", "5000", BROKER_SOURCE),
+        ("message.max.bytes", "1048588", DEFAULT_SOURCE),
+    ]
+    assert told(broker["message.max.bytes"]) == ("6000", dynamic, False, synonyms)
+    threads = [("num.io.threads", "9", dynamic), ("num.io.threads", "8", DEFAULT_SOURCE)]
+    assert told(broker["num.io.threads"]) == ("9", dynamic, False, threads)
+    assert told(broker["log.cleaner.backoff.ms"])[:3] == ("15000", DEFAULT_SOURCE, False)
+    assert broker["num.partitions"].read_only
+    topic = by_name(await describe(services, TOPIC, "a", include_synonyms=True))
+    assert told(topic["max.message.bytes"]) == ("6000", dynamic, False, synonyms)
+    retention = [
+        ("retention.ms", "5", TOPIC_SOURCE),
+        ("log.retention.ms", "9", DYNAMIC_DEFAULT_SOURCE),
+        ("log.retention.ms", "604800000", DEFAULT_SOURCE),
+    ]
+    assert told(topic["retention.ms"]) == ("5", TOPIC_SOURCE, False, retention)
+    defaults = by_name(await describe(services, BROKER, ""))
+    assert {name: each.value for name, each in defaults.items()} == {
+        "log.retention.ms": "9",
+        "message.max.bytes": "7000",
+        "min.insync.replicas": "1",
+    }
 
 
 async def advertised(services: Any, **listeners: tuple[Listener, Endpoint | None]) -> str | None:

@@ -92,7 +92,8 @@ def test_a_default_that_differs_from_kafkas_is_a_default_unless_an_option_was_se
         ("log.segment.bytes", own, ConfigSource.DEFAULT_CONFIG)
     ]
     unset = broker_entries(Settings(), ())
-    assert [each.definition.name for each in unset if each.source is not ConfigSource.DEFAULT_CONFIG] == []
+    others = {each.definition.name: each.source for each in unset if each.source is not ConfigSource.DEFAULT_CONFIG}
+    assert others == {"min.insync.replicas": ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}  # as Kafka 4.1 tells it
 
 
 def test_a_broker_default_below_the_least_that_a_topic_may_set_is_taken() -> None:

@@ -1,0 +1,198 @@
+"""Broker configs that can be set at run time, as in Kafka 4.1: on one broker, or as the default of all brokers.
+
+All of Kafka's are taken that may hold for a whole cluster, as tools and operators set them; `acts` says which change
+what KafScale does. Those of single listeners, of TLS and of SASL are refused: to keep one without doing what it says
+would leave a broker less secure than its operator believes. `TOPIC_CONFIGS` has the ones that are defaults of topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from kafscale.cluster.configs.definitions import (
+    INT32_MAX,
+    INT64_MAX,
+    MIN_INSYNC_REPLICAS,
+    ConfigDefinition,
+    ConfigType,
+    split_list,
+)
+from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, valid_values
+from kafscale.config import IpConnections, Settings
+from kafscale.errors import ConfigError, KafkaError
+from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
+
+_DOUBLE_MAX = "1.7976931348623157E308"
+
+logger = logging.getLogger(__name__)
+
+
+def _config(
+    name: str, type: ConfigType, default: str, documentation: str, *, least: float = 1, acts: bool = False
+) -> ConfigDefinition:
+    return ConfigDefinition(name=name, type=type, default=default, documentation=documentation, least=least, acts=acts)
+
+
+_INT, _LONG, _DOUBLE = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
+_ANY_INT, _ANY_LONG = str(INT32_MAX), str(INT64_MAX)
+_THREADS = "Threads of Kafka's brokers. KafScale has one event loop."
+_TIERED = "Kafka's tiered storage. Every KafScale topic lives in the object store."
+_THROTTLED = "Bytes a second for replication. KafScale has none: the store replicates."
+_TABLE = (
+    _config("background.threads", _INT, "10", _THREADS),
+    _config("follower.replication.throttled.rate", _LONG, _ANY_LONG, _THROTTLED, least=0),
+    _config("leader.replication.throttled.rate", _LONG, _ANY_LONG, _THROTTLED, least=0),
+    _config("log.cleaner.backoff.ms", _LONG, "15000", "How often to look for dirty partitions.", least=0, acts=True),
+    _config("log.cleaner.dedupe.buffer.size", _LONG, "134217728", "Memory for keys of a compaction.", acts=True),
+    _config("log.cleaner.io.buffer.load.factor", _DOUBLE, "0.9", "How full that memory may be.", least=0),
+    _config("log.cleaner.io.buffer.size", _INT, "524288", "Memory for what a compaction reads.", least=0),
+    _config("log.cleaner.io.max.bytes.per.second", _DOUBLE, _DOUBLE_MAX, "How fast a compaction reads.", least=0),
+    _config("log.cleaner.threads", _INT, "1", _THREADS, least=0),
+    _config("max.connection.creation.rate", _INT, _ANY_INT, "New connections a second.", least=0),
+    _config("max.connections", _INT, _ANY_INT, "Connections open at once.", least=0, acts=True),
+    _config("max.connections.per.ip", _INT, _ANY_INT, "Those of one IP address.", least=0, acts=True),
+    ConfigDefinition(
+        name="max.connections.per.ip.overrides",
+        type=ConfigType.STRING,
+        default="",
+        documentation="IP addresses that may have another number of connections, as IP:NUMBER,...",
+        acts=True,
+    ),
+    ConfigDefinition(
+        name="metric.reporters",
+        type=ConfigType.LIST,
+        default="org.apache.kafka.common.metrics.JmxReporter",
+        documentation="Classes of Kafka's brokers that report metrics. KafScale has /metrics.",
+    ),
+    _config("num.io.threads", _INT, "8", _THREADS),
+    _config("num.network.threads", _INT, "3", _THREADS),
+    _config("num.recovery.threads.per.data.dir", _INT, "2", _THREADS),
+    _config("num.replica.fetchers", _INT, "1", _THREADS, least=0),
+    _config("producer.id.expiration.ms", _INT, "86400000", "How long an idle producer is known.", acts=True),
+    _config("remote.fetch.max.wait.ms", _INT, "500", _TIERED),
+    _config("remote.list.offsets.request.timeout.ms", _LONG, "30000", _TIERED),
+    _config("remote.log.index.file.cache.total.size.bytes", _LONG, "1073741824", _TIERED),
+    _config("remote.log.manager.copier.thread.pool.size", _INT, "10", _TIERED),
+    _config("remote.log.manager.copy.max.bytes.per.second", _LONG, _ANY_LONG, _TIERED),
+    _config("remote.log.manager.expiration.thread.pool.size", _INT, "10", _TIERED),
+    _config("remote.log.manager.fetch.max.bytes.per.second", _LONG, _ANY_LONG, _TIERED),
+    _config("remote.log.reader.threads", _INT, "10", _TIERED),
+    _config("replica.alter.log.dirs.io.max.bytes.per.second", _LONG, _ANY_LONG, _THROTTLED, least=0),
+    ConfigDefinition(
+        name="transaction.partition.verification.enable",
+        type=ConfigType.BOOLEAN,
+        default="true",
+        documentation="Whether a partition must be enrolled before a transaction writes to it. Here it always must.",
+    ),
+)
+_TOPIC_DEFAULTS = (
+    attrs.evolve(each, name=each.broker_name) for each in TOPIC_CONFIGS.values() if each.broker_name is not None
+)
+
+DYNAMIC_CONFIGS: Mapping[str, ConfigDefinition] = {each.name: each for each in (*_TABLE, *_TOPIC_DEFAULTS)}
+
+
+def _with_limits(settings: Settings, **changes: Any) -> Settings:
+    return attrs.evolve(settings, limits=attrs.evolve(settings.limits, **changes))
+
+
+# Each makes the settings of a broker on which a config was set to a value. Raises ConfigError where they forbid it.
+_SETTERS: Mapping[str, Callable[[Settings, Any], Settings]] = {
+    "log.cleaner.backoff.ms": lambda s, value: attrs.evolve(s, compaction_check_interval_seconds=value / 1000),
+    "log.cleaner.dedupe.buffer.size": lambda s, value: attrs.evolve(s, log_cleaner_dedupe_buffer_bytes=value),
+    "max.connections": lambda s, value: _with_limits(s, max_connections_count=value),
+    # Before those of one address, without which it may not be zero.
+    "max.connections.per.ip.overrides": lambda s, value: _with_limits(
+        s, max_connections_per_ip_overrides=tuple(map(IpConnections.parse, split_list(value)))
+    ),
+    "max.connections.per.ip": lambda s, value: _with_limits(s, max_connections_per_ip_count=value),
+    "producer.id.expiration.ms": lambda s, value: _with_limits(s, producer_id_expiration_ms=value),
+}
+
+
+def settings_with(settings: Settings, configs: Mapping[str, str]) -> Settings:
+    """Return the settings of a broker on which configs were set. Ignores those that its options forbid, and says so."""
+    for name in _SETTERS:
+        if name in configs:
+            try:
+                settings = _set(settings, name, configs[name])
+            except (ConfigError, ValueError) as exc:
+                logger.warning("the broker config %s=%s is not in effect: %s", name, configs[name], exc)
+    return settings
+
+
+def checked_dynamic(
+    settings: Settings, new: Mapping[str, str], old: Mapping[str, str], *, of_one_broker: bool
+) -> dict[str, str]:
+    """Return the new configs, with each value that differs from the old ones as Kafka answers it.
+
+    Raises KafkaError if one of these may not be set, or the settings forbid it.
+    """
+    kept = {name: text for name, text in new.items() if old.get(name) == text}
+    changed = {name: text for name, text in new.items() if name not in kept}
+    refused = [name for name in changed if name not in DYNAMIC_CONFIGS]
+    if refused:
+        raise KafkaError(INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(refused)})")
+    if of_one_broker and MIN_INSYNC_REPLICAS in changed:
+        raise KafkaError(INVALID_CONFIG, "Broker-level min.insync.replicas cannot be altered while ELR is enabled.")
+    try:
+        changed = {name: DYNAMIC_CONFIGS[name].canonical(text) for name, text in changed.items()}
+    except KafkaError as exc:
+        raise KafkaError(INVALID_REQUEST, exc.message) from exc
+    settings = settings_with(settings, readable_dynamic(kept))
+    for name in filter(changed.__contains__, _SETTERS):
+        try:
+            settings = _set(settings, name, changed[name])
+        except (ConfigError, ValueError) as exc:
+            message = f"Invalid value {changed[name]} for configuration {name}: {exc}"
+            raise KafkaError(INVALID_REQUEST, message) from exc
+    return {**new, **changed}
+
+
+def readable_dynamic(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return stored configs without those that only a later version knows."""
+    found: dict[str, str] = {}
+    for name, text in configs.items():
+        try:
+            found[name] = DYNAMIC_CONFIGS[name].canonical(text)
+        except (KeyError, KafkaError):
+            logger.warning("the broker config %s=%s is not in effect: only a later version knows it", name, text)
+    return found
+
+
+def _set(settings: Settings, name: str, text: str) -> Settings:
+    return _SETTERS[name](settings, DYNAMIC_CONFIGS[name].parse(text))
+
+
+def reference_page() -> str:
+    """`docs/reference/broker-configs.md`."""
+    topic_configs = {each.broker_name: each.name for each in TOPIC_CONFIGS.values()}
+    rows = []
+    for name, each in sorted(DYNAMIC_CONFIGS.items()):
+        topic = topic_configs.get(name)
+        documentation = each.documentation if topic is None else f"The default of topics' `{topic}`."
+        acts = "yes" if each.acts else "no"
+        rows.append(f"| `{name}` | {each.type.name.lower()} | {valid_values(each)} | {acts} | {documentation} |")
+    return "\n".join([_REFERENCE_HEAD, *rows, ""])
+
+
+_REFERENCE_HEAD = """\
+# Broker configs at run time
+
+AlterConfigs and IncrementalAlterConfigs set these configs on one broker, or on all brokers (a resource without a name;
+`kafka-configs.sh --entity-default`), as in Kafka 4.1. They are kept in the metadata, hold from the answer on and after
+a restart, and DescribeConfigs tells them as DYNAMIC_BROKER_CONFIG and DYNAMIC_DEFAULT_BROKER_CONFIG. What is set on a
+broker goes before what is set on all, and that before the options that the broker was started with. The column *acts*
+says which of them change what KafScale does; the others are kept and told, since tools set them. Kafka's configs of
+listeners, TLS and SASL can't be set at run time, and neither can any config that is not in this list.
+
+With `--processes` each process is a broker with an id of its own, and has its own `max.connections`.
+
+This page is made from `kafscale/cluster/configs/dynamic.py`; a test holds it to the code.
+
+| name | type | values | acts | what it is |
+|---|---|---|---|---|"""
