@@ -244,7 +244,7 @@ class Broker:
                 await lead.several.check_leads(list(log.partitions.values()))
             raise
         await self._decide(lead, log)
-        await services.producer_ids.begin(log.producer_ids())
+        await services.producer_ids.begin()
         return opened
 
     async def _find(self, lead: Lead, log: Log, disk: Disk) -> None:

@@ -85,9 +85,8 @@ async def build_services(
         rack=settings.rack,
     )
     producer_ids = ProducerIds(metadata, lead.epoch)
-    if several is not None:
-        producer_ids.is_beside = several.is_beside
     log = _open_log(settings, lead, disk, producer_ids, metrics)
+    producer_ids.remembered = log.producer_ids
     internal, leadership, draining = InternalLog(log), Leadership(log), trio.Event()
     client_quotas, group_configs = ClientQuotas(metadata), GroupConfigs(metadata, consumer_group_settings(settings))
     scram_users, acls = ScramUsers.of(settings, metadata), AclRegistry(metadata)
@@ -168,7 +167,7 @@ def _open_log(settings: Settings, lead: Lead, disk: Disk, producer_ids: Producer
         metrics=metrics,
         check_lead=lead.check.confirm,
         check_lead_lately=lead.check.confirm_lately,
-        was_allocated=producer_ids.was_allocated,
+        is_withheld=producer_ids.is_withheld,
         is_alone=lead.several is None,
     )
 

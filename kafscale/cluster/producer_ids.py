@@ -1,20 +1,24 @@
-"""Producer ids: never handed out twice, whatever is lost, and whoever still runs.
+"""Producer ids: never handed out twice, whatever is lost, and whatever broker still runs.
 
     id = epoch of the broker that hands it out << 32 | number
 
-Each start of a broker claims an epoch that no other has had (`kafscale.cluster.start.claim`), so its ids are
-nobody else's: not those of a broker whose disk is lost, nor of one that is suspended and goes on handing out ids later.
-Nothing must be remembered for that, and nothing waits for the bucket. Earlier versions counted from 0 on over all
-starts; the ids of an epoch begin behind theirs.
+Each start of a broker claims an epoch that no other has had (`kafscale.cluster.start.claim`), so its ids differ from
+those of a broker whose disk is lost, and of one that is suspended and goes on handing out ids later. Nothing must be
+remembered for that, and nothing waits for the bucket. Earlier versions counted from 0 on over all starts; the ids of an
+epoch begin behind theirs.
 
-What is handed out is noted in blocks, durably before the first of a block is used, so that an InitProducerId costs a
-disk sync only once in a thousand. So it is known which ids there are (`was_allocated`). Where a broker began without
-the last changes of the metadata, as after a lost disk in `wal` mode, nobody knows how many the ones before had handed
-out: it may be any of their epochs then.
+The numbers of an epoch begin at a random one. A bucket that was wiped or restored from a backup counts its epochs
+again, while producers of before go on with the ids that they have, and partitions take these, as in Kafka. The ids of
+today must not be the same: a new producer's batches would be taken for repeated ones of the old producer, and dropped.
+
+Ids are noted in blocks, durably before the first of a block is handed out, so that an InitProducerId costs a disk sync
+only once in a thousand. Ids that a partition remembers are passed over, as a client may have made them up. Partitions
+refuse ids of the block that are not handed out yet (`is_withheld`), for the same reason.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -31,63 +35,48 @@ from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_
 _PREFIX = "producer-ids/"
 NEXT_BLOCK_KEY = f"{_PREFIX}next-block"  # below it are those of earlier versions, and of topics that were adopted
 BLOCK_COUNT = 1000  # Kafka's
-IDS_PER_EPOCH = 1 << 32  # a start that hands out a thousand each second has enough for seven weeks
+IDS_PER_EPOCH = 1 << 32  # a start that hands out a thousand each second has enough for five weeks
+RANDOM_NUMBERS_COUNT = 1 << 30
+"""An epoch's first number is one of these. A million ids of a lost bucket meet a thousand of today once in 1,000."""
 _ENDS = f"{_PREFIX}ends/"
-_UNCERTAIN = f"{_PREFIX}uncertain/"
 
 
-async def note_uncertain(store: MetadataStore, first_epoch: int, until_epoch: int) -> None:
-    """Note that of these epochs (`until_epoch` exclusive) more ids may be in use than the metadata knows of.
-
-    One of them may have been that of an earlier version, whose ids are small.
-    """
-    puts = {f"{_UNCERTAIN}{max(0, first_epoch):010d}": encode(until_epoch)}
-    if first_epoch > 0 and await store.get(NEXT_BLOCK_KEY) is not None:
-        puts[f"{_UNCERTAIN}{0:010d}"] = encode(1)
-    await store.commit(Transaction(puts=puts, essential=True))
-
-
-def _is_alone(_epoch: int) -> bool:
-    return False
+def _random_number() -> int:
+    return random.randrange(RANDOM_NUMBERS_COUNT)
 
 
 @attrs.define(eq=False, repr=False)
 class ProducerIds:
     """Hands out the producer ids of an epoch; `begin` before use.
 
-    `is_beside` tells whether an epoch may be that of another broker that hands out ids now.
+    `remembered` gives the ids that the broker's partitions remember. `first_number` is the least that is handed out.
     """
 
     store: MetadataStore
     epoch: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(EPOCH_MAX)])
-    is_beside: Callable[[int], bool] = _is_alone
+    remembered: Callable[[], Iterable[int]] = tuple
+    first_number: int = attrs.field(factory=_random_number)
     _next: int = attrs.field(init=False)
     _end: int = attrs.field(init=False)
-    _known_ids: frozenset[int] = attrs.field(factory=frozenset, init=False)  # of this epoch, and not from here
+    _passed_over: frozenset[int] = attrs.field(factory=frozenset, init=False)  # of the block
     _earlier_end: int = attrs.field(default=0, init=False)
     _ends: dict[int, int] = attrs.field(factory=dict, init=False)  # by epoch
-    _uncertain: dict[int, range] = attrs.field(factory=dict, init=False)  # of epochs, by the first of them
     _reserving: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _follower: Follower = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._next = self._end = self._first
+        self._next = self._end = self._first + self.first_number
         self._follower = Follower(self.store, (_PREFIX,), self._apply, known_keys=tuple)
 
     @property
     def _first(self) -> int:
         return self.epoch * IDS_PER_EPOCH
 
-    async def begin(self, known_ids: Iterable[int] = ()) -> None:
-        """Begin with the ids that the log remembers, none of which is handed out; to be called at the start.
-
-        A client may have made them up. A producer that got the id of another one would be taken for that one, and its
-        batches for duplicates.
-        """
+    async def begin(self) -> None:
+        """Begin behind the ids that the metadata knows of; to be called at the start."""
         await self._follower.load()
         own = range(self._first, self._first + IDS_PER_EPOCH)
-        self._known_ids = frozenset(each for each in known_ids if each in own)
-        starts = [self._first, self._ends.get(self.epoch, 0), self._earlier_end]
+        starts = [self._next, self._ends.get(self.epoch, 0), self._earlier_end]
         self._next = self._end = max(each for each in starts if each in own)
 
     async def run(self) -> None:
@@ -97,18 +86,15 @@ class ProducerIds:
     def _apply(self, change: Change) -> None:
         """None of these is ever deleted."""
         for key, value in change.puts.items():
-            if not key.startswith((NEXT_BLOCK_KEY, _ENDS, _UNCERTAIN)):
+            if not key.startswith((NEXT_BLOCK_KEY, _ENDS)):  # earlier versions wrote others
                 continue
             end = self._follower.read(key, value, partial(decode, int))
             if end is None:
                 continue
             if key == NEXT_BLOCK_KEY:
                 self._earlier_end = end
-            elif key.startswith(_ENDS):
-                self._ends[int(key.removeprefix(_ENDS))] = end
             else:
-                first_epoch = int(key.removeprefix(_UNCERTAIN))
-                self._uncertain[first_epoch] = range(first_epoch, end)
+                self._ends[int(key.removeprefix(_ENDS))] = end
 
     async def allocate(self) -> int:
         """A new producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE when all of the epoch's are used up, and
@@ -119,23 +105,12 @@ class ProducerIds:
                 if self._next == self._end:
                     await self._reserve_block()
                 self._next += 1
-                if self._next - 1 not in self._known_ids:
+                if self._next - 1 not in self._passed_over:
                     return self._next - 1
 
-    def was_allocated(self, producer_id: int) -> bool:
-        """Tell whether the id may be one that a broker has handed out; never False for one that has been.
-
-        Of ids from before this version, True for all that are below the last block.
-        """
-        epoch = producer_id // IDS_PER_EPOCH
-        if 0 <= producer_id < self._earlier_end or any(epoch in epochs for epochs in self._uncertain.values()):
-            return True
-        if epoch == self.epoch:
-            return producer_id < self._next
-        if epoch < 0:
-            return False
-        # A broker that serves beside this one: what it notes may not have come here yet.
-        return self.is_beside(epoch) or producer_id < self._ends.get(epoch, 0)
+    def is_withheld(self, producer_id: int) -> bool:
+        """Tell whether the id is of the block that is being handed out, and was not handed out yet."""
+        return self._next <= producer_id < self._end and producer_id not in self._passed_over
 
     async def _reserve_block(self) -> None:
         key = f"{_ENDS}{self.epoch:010d}"
@@ -144,7 +119,7 @@ class ProducerIds:
         async def plan(revision: int) -> Transaction:
             nonlocal end
             known_end = self._ends.get(self.epoch, 0)
-            if known_end > self._end:  # somebody else hands out ids of this epoch: those are not ours
+            if known_end > self._end:  # another broker hands out ids of this epoch: those are not ours
                 self._next = self._end = known_end
             end = min(self._end + BLOCK_COUNT, self._first + IDS_PER_EPOCH)
             if end == self._end:
@@ -156,4 +131,5 @@ class ProducerIds:
             await self._follower.commit_planned(plan)
         except StoreError as exc:  # as Kafka where no block of ids is to be had; every client tries again after that
             raise KafkaError(COORDINATOR_LOAD_IN_PROGRESS, f"the metadata can't be changed just now: {exc}") from exc
-        self._end = end
+        block, self._end = range(self._end, end), end
+        self._passed_over = frozenset(each for each in self.remembered() if each in block)

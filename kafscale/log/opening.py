@@ -21,7 +21,7 @@ from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.durable import became_durable, topic_name
 from kafscale.log.partition.partition import Partition
-from kafscale.log.partition.producer_budget import ProducerBudget, is_any
+from kafscale.log.partition.producer_budget import ProducerBudget, is_none
 from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.file_ranges import FileRanges
 from kafscale.log.read.footers import Footers
@@ -76,15 +76,15 @@ def open_log(
     metrics: Metrics,
     check_lead: Callable[[], Awaitable[None]] | None = None,
     check_lead_lately: Callable[[], Awaitable[None]] | None = None,
-    was_allocated: Callable[[int], bool] = is_any,
+    is_withheld: Callable[[int], bool] = is_none,
     is_alone: bool = True,
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
     `check_lead` raises Fenced if another broker has taken over; without it nobody can. Where a flush acknowledges it is
     asked before each commit of one. With a local journal `check_lead_lately` is asked before each flush: it looks only
-    if nobody has looked for some seconds. `was_allocated` says whether a producer id was ever given out, and `is_alone`
-    that no other broker leads anything of the same namespace.
+    if no look was made for some seconds. `is_withheld` says whether a producer id is about to be given out, and
+    `is_alone` that no other broker leads anything of the same namespace.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     partitions: dict[PartitionId, Partition] = {}
@@ -126,7 +126,7 @@ def open_log(
             target_bytes=settings.segment_merge_bytes or settings.segment_bytes,
             interval_seconds=settings.compaction_check_interval_seconds,
         ),
-        producer_budget=ProducerBudget.of(settings.limits, was_allocated),
+        producer_budget=ProducerBudget.of(settings.limits, is_withheld),
         traffic=TrafficMetrics.register(metrics),
         partitions=partitions,
         is_alone=is_alone,

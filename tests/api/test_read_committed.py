@@ -7,8 +7,6 @@ import trio
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.log.partition.partition import Partition
-from kafscale.log.partition.producer_budget import is_any
 from kafscale.wire import error_codes
 from kafscale.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -24,7 +22,7 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from kafscale.wire.records import batches, iterate_records, parse_header
-from tests.devtools.memory_broker import MemoryBroker, memory_parts
+from tests.devtools.memory_broker import memory_parts
 from tests.devtools.memory_log import append_nowait
 from tests.devtools.one_topic import TOPIC, first_partition, one_topic, request_in
 from tests.devtools.transactions import abort, commit, send
@@ -33,12 +31,6 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 PLENTY_BYTES = 1 << 20
 LONG_MS = 60_000
 NEWEST_BY_NAME = 12
-
-
-def _partition(running: MemoryBroker) -> Partition:
-    """The first partition of a broker that takes producer ids it has never given out."""
-    running.broker.services.log.producer_budget.was_allocated = is_any
-    return first_partition(running)
 
 
 async def _fetch(
@@ -77,7 +69,7 @@ async def test_a_fetch_ends_at_the_last_stable_offset_and_tells_what_was_aborted
     autojump_clock: trio.testing.MockClock, is_flushed: bool
 ) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        partition = _partition(running)
+        partition = first_partition(running)
         await send(partition, b"aborted", producer_id=1)
         await send(partition, b"committed", producer_id=2)
         await abort(partition, producer_id=1)
@@ -101,7 +93,7 @@ async def test_the_latest_offset_at_read_committed_is_the_last_stable_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        partition = _partition(running)
+        partition = first_partition(running)
         appended, round = append_nowait(partition, b"plain", timestamps_ms=[100])
         await round.wait()
         await send(partition, b"open")
@@ -121,7 +113,7 @@ async def test_a_fetch_of_what_is_committed_wakes_when_a_transaction_ends_and_no
 ) -> None:
     """However few bytes the marker has, and however many the records before it."""
     async with one_topic(memory_parts()) as (running, client):
-        partition = _partition(running)
+        partition = first_partition(running)
         found: list[PartitionData] = []
 
         async def wait() -> None:
@@ -143,7 +135,7 @@ async def test_a_fetch_of_what_is_committed_wakes_when_a_transaction_ends_and_no
 
 async def test_records_may_be_deleted_past_an_open_transaction(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        partition = _partition(running)
+        partition = first_partition(running)
         await send(partition, b"open")
         append_nowait(partition, b"plain")
         await send(partition, b"more", sequence=1)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from kafscale.cli.main import run
-from kafscale.log.partition.producer_budget import is_any
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
 from tests.devtools.memory_log import append_nowait
 from tests.devtools.transactions import abort, commit, send
@@ -28,7 +27,6 @@ def broker() -> Iterator[BackgroundBroker]:
 
 async def _write(broker: BackgroundBroker) -> None:
     log = broker._running().services.log
-    log.producer_budget.was_allocated = is_any
     partition = log.partition_named(TOPIC, 0)
     assert partition is not None
     await send(partition, b"aborted", producer_id=1)

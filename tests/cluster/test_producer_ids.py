@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import pytest
 import trio
 
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds, note_uncertain
+from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH, NEXT_BLOCK_KEY, RANDOM_NUMBERS_COUNT, ProducerIds
 from kafscale.errors import KafkaError
 from kafscale.store.paths import EPOCH_MAX
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -13,9 +16,12 @@ from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
 from tests.devtools.late_metadata import LateMetadataStore, compete
 
 
-async def begun(store: MemoryMetadataStore | None = None, epoch: int = 0, known_ids=()) -> ProducerIds:
-    producer_ids = ProducerIds(store or MemoryMetadataStore(), epoch)
-    await producer_ids.begin(known_ids)
+async def begun(
+    store: MemoryMetadataStore | None = None, epoch: int = 0, known_ids: Sequence[int] = (), **first_number: int
+) -> ProducerIds:
+    first_number.setdefault("first_number", 0)
+    producer_ids = ProducerIds(store or MemoryMetadataStore(), epoch, lambda: known_ids, **first_number)
+    await producer_ids.begin()
     return producer_ids
 
 
@@ -88,16 +94,17 @@ async def test_an_id_is_not_handed_out_before_its_block_is_durable() -> None:
         await producer_ids.allocate()
     assert scope.cancelled_caught
     store.gate = None
-    assert not producer_ids.was_allocated(0)
     assert await producer_ids.allocate() == 0
 
 
 async def test_ids_that_the_log_remembers_are_not_handed_out() -> None:
     store = MemoryMetadataStore()
-    producer_ids = await begun(store, 0, [0, 1, 3, 999, 1000, IDS_PER_EPOCH])
+    known_ids = [0, 1, 3, 999]
+    producer_ids = await begun(store, 0, known_ids)
     assert store.commits == []
-    assert await allocated(producer_ids, 998)
-    assert await allocated(producer_ids, 2) == [1003, 1004]
+    assert await allocated(producer_ids, 996) == [each for each in range(BLOCK_COUNT) if each not in known_ids]
+    known_ids += [1000, 1002, IDS_PER_EPOCH]  # taken meanwhile
+    assert await allocated(producer_ids, 2) == [1001, 1003]
 
 
 async def test_ids_that_a_client_made_up_do_not_use_up_all_that_there_are() -> None:
@@ -113,35 +120,25 @@ async def test_an_epoch_whose_ids_are_used_up_hands_out_none_of_the_next() -> No
     assert caught.value.code == COORDINATOR_NOT_AVAILABLE
 
 
-async def test_ids_that_nobody_has_handed_out_are_told_from_those_that_have_been() -> None:
-    store = await of_an_earlier_version(2000)
-    ids = [*range(2000)]
-    for epoch in (1, 2, 5):
-        producer_ids = await begun(store, epoch)
-        ids += await allocated(producer_ids, 3)
-    assert all(map(producer_ids.was_allocated, ids))
-    strange = [-1, -(1 << 63), 2000, ids[-1] + 1, 3 * IDS_PER_EPOCH, 6 * IDS_PER_EPOCH, (1 << 63) - 1]
-    strange += [2 * IDS_PER_EPOCH + BLOCK_COUNT]  # of a block that is noted, any may have been used
-    assert not any(map(producer_ids.was_allocated, strange))
+async def test_a_cluster_that_was_lost_and_its_successor_hand_out_different_ids() -> None:
+    """Both count their epochs from 0, and producers of the first go on at the second."""
+    ids: set[int] = set()
+    for life in range(20):
+        random.seed(life)
+        producer_ids = ProducerIds(MemoryMetadataStore())
+        await producer_ids.begin()
+        ids |= {*await allocated(producer_ids, BLOCK_COUNT + 1)}
+    assert len(ids) == 20 * (BLOCK_COUNT + 1)
+    assert max(ids) < RANDOM_NUMBERS_COUNT + 2 * BLOCK_COUNT < IDS_PER_EPOCH // 2
 
 
-async def test_of_epochs_whose_metadata_may_be_lost_any_id_may_have_been_handed_out() -> None:
-    sample = [epoch * IDS_PER_EPOCH + 123_456 for epoch in range(6)]
-    for store, earlier in ((MemoryMetadataStore(), False), (await of_an_earlier_version(2000), True)):
-        await note_uncertain(store, 2, 4)
-        producer_ids = await begun(store, 4)
-        assert [producer_ids.was_allocated(each) for each in sample] == [earlier, False, True, True, False, False]
-
-
-async def test_what_another_broker_hands_out_is_known() -> None:
-    store = MemoryMetadataStore()
-    newer = await begun(store, 4)
-    older = await begun(store, 3)
-    first = await older.allocate()
-    assert newer.was_allocated(first)
-    assert not newer.was_allocated(first + BLOCK_COUNT)
-    await note_uncertain(store, 2, 3)
-    assert newer.was_allocated(2 * IDS_PER_EPOCH + 123_456)
+async def test_ids_of_the_block_are_withheld_until_they_are_handed_out() -> None:
+    producer_ids = await begun(known_ids=[3], first_number=0)
+    assert not producer_ids.is_withheld(0)  # no block is reserved yet
+    assert await producer_ids.allocate() == 0
+    withheld = [each for each in range(-1, BLOCK_COUNT + 2) if producer_ids.is_withheld(each)]
+    assert withheld == [1, 2, *range(4, BLOCK_COUNT)]
+    assert not producer_ids.is_withheld(IDS_PER_EPOCH + 1)
 
 
 async def test_two_that_were_given_the_same_epoch_hand_out_different_ids() -> None:
@@ -162,7 +159,5 @@ async def test_what_a_later_version_has_written_ends_nobody() -> None:
     store = MemoryMetadataStore()
     producer_ids = await begun(store, 3)
     await store.commit(Transaction(puts={NEXT_BLOCK_KEY: b'{"next":1}', "producer-ids/ends/0000000001": b"[]"}))
-    await store.commit(Transaction(puts={"producer-ids/ends/0000000002": encode(2 * IDS_PER_EPOCH + 5)}))
-    assert producer_ids.was_allocated(2 * IDS_PER_EPOCH + 4)
-    assert not producer_ids.was_allocated(IDS_PER_EPOCH)
+    await store.commit(Transaction(puts={"producer-ids/uncertain/0000000002": encode(3)}))  # of an earlier version
     assert await producer_ids.allocate() == 3 * IDS_PER_EPOCH

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,22 @@ def partitions(consumer):
 
 def count(consumer):
     return len(consumer.named("record_data"))
+
+
+def test_an_idempotent_producer_goes_on_at_a_cluster_that_has_never_given_out_its_id(own_broker, name, tmp_path):
+    """It ended with InvalidPidMappingException."""
+    java = JavaTools(bootstrap=own_broker.bootstrap, class_path=class_path())
+    config = tmp_path / "producer.properties"
+    config.write_text(f"enable.idempotence=true\nretries={2**31 - 1}\n")
+    rate = ["--max-messages", "3000", "--throughput", "300", "--producer.config", str(config)]
+    with java.start("VerifiableProducer", "--topic", name, *rate) as producer:
+        producer.wait_until(lambda: len(producer.named("producer_send_success")) >= 500, "acknowledgements")
+        own_broker.kill()
+        shutil.rmtree(own_broker.data_dir)
+        own_broker.start()
+        assert producer.wait() == 0
+    assert not producer.named("producer_send_error")
+    assert len(producer.named("producer_send_success")) == 3000
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])

@@ -217,8 +217,8 @@ def test_an_old_state_with_too_many_producers_is_cut_down_to_the_latest():
     assert set(states.producers) == set(states.kept_in) == set(range(10))
 
 
-def test_ids_that_were_never_given_out_are_refused_and_not_remembered():
-    states = ProducerStates(ProducerBudget(was_allocated=lambda producer_id: producer_id < 5))
+def test_ids_that_are_yet_to_be_given_out_are_refused_and_not_remembered():
+    states = ProducerStates(ProducerBudget(is_withheld=lambda producer_id: producer_id >= 5))
     states.refuse(header(7), 0)
     with pytest.raises(KafkaError) as refused:
         states.check(header(7))

@@ -94,11 +94,6 @@ class Several:
         surplus = self.balance.weigh() if self.controller.is_mine else self.balance.surplus()
         return place_topics(self.state, surplus, draft, transaction)
 
-    def is_beside(self, incarnation: int) -> bool:
-        """Tell whether this may be the incarnation of a broker that serves; one may have begun a moment ago."""
-        known = {record.incarnation for record in self.state.brokers.values()}
-        return incarnation in known or incarnation >= self.state.next_number
-
     def begun(self, partition_id: PartitionId) -> Sequence[EpochStart]:
         """Return where the last epoch of a partition began that was decided, as `resolve` wants it."""
         placement = self.state.placement(*partition_id)

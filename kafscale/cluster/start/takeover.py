@@ -24,7 +24,6 @@ from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.cluster.node import epoch_key
-from kafscale.cluster.producer_ids import note_uncertain
 from kafscale.cluster.start.claim import (
     TAKEOVER_WAIT_SECONDS,
     Claim,
@@ -216,8 +215,6 @@ class Start:
         epoch = claimed.claim.epoch
         found, earlier = await undisturbed(partial(self._apply_earlier, epoch, is_alone))
         versions.inherit(found.keys)
-        if claimed.must_wait:  # whoever it was may have metadata that is nowhere else
-            await note_uncertain(self.local, earlier.kept_until.epoch, epoch)
         await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}, essential=True))
         return earlier
 

@@ -7,7 +7,8 @@ last has been acknowledged long ago. Nobody is refused for being new. A producer
 is new to the partition does; only a batch that it repeats after that would be stored twice. That can happen to those
 alone that were evicted while they may still wait for an answer, so these are counted, and told in the log.
 
-Ids that no broker has ever given out are refused, so a client that makes them up takes no room from others.
+An id that the cluster has never given out is taken, as in Kafka: its producer may have it from a bucket that was wiped
+or restored since. A client that makes ids up takes no more room than one that asks for them.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ class Evictable(Protocol):
         """Forget the producer that has been idle for longest."""
 
 
-def is_any(_producer_id: int) -> bool:
-    """Say that any id was given out, where nobody knows."""
-    return True
+def is_none(_producer_id: int) -> bool:
+    """Say that no id is yet to be given out, where that is not known."""
+    return False
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ProducerBudget:
     """Shared by all partitions, which count in and out what they remember.
 
-    `was_allocated` says whether an id has ever been given out.
+    `is_withheld` says whether an id is the next producer's, or will be soon.
     """
 
     partition_max_count: int = sys.maxsize
     max_count: int = sys.maxsize
     max_bytes: int = sys.maxsize
-    was_allocated: Callable[[int], bool] = is_any
+    is_withheld: Callable[[int], bool] = is_none
     evicted_idle_count: Counter = attrs.field(factory=Counter, init=False)
     evicted_active_count: Counter = attrs.field(factory=Counter, init=False)
     count: int = attrs.field(default=0, init=False)
@@ -70,12 +71,12 @@ class ProducerBudget:
     _warned_ms: int | None = attrs.field(default=None, init=False)
 
     @classmethod
-    def of(cls, limits: Limits, was_allocated: Callable[[int], bool]) -> ProducerBudget:
+    def of(cls, limits: Limits, is_withheld: Callable[[int], bool]) -> ProducerBudget:
         return cls(
             partition_max_count=limits.max_producer_ids_per_partition_count,
             max_count=limits.max_producer_ids_count,
             max_bytes=limits.max_producer_state_bytes,
-            was_allocated=was_allocated,
+            is_withheld=is_withheld,
         )
 
     @property

@@ -90,16 +90,16 @@ class ProducerStates:
         """Check whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap),
-        INVALID_PRODUCER_ID_MAPPING (its id was never given out) or NOT_LEADER_OR_FOLLOWER (see above). A producer that
-        is not known, or no longer, may begin anywhere, but not behind a batch of it that was refused; a new epoch of a
+        INVALID_PRODUCER_ID_MAPPING (its id will be another's) or NOT_LEADER_OR_FOLLOWER (see above). A producer that is
+        not known, or no longer, may begin anywhere, but not behind a batch of it that was refused; a new epoch of a
         known one begins at 0.
         """
         producer = self.producers.get(header.producer_id)
         if producer is None:
-            if not self.budget.was_allocated(header.producer_id):
+            if self.budget.is_withheld(header.producer_id):
                 raise KafkaError(
                     INVALID_PRODUCER_ID_MAPPING,
-                    f"producer id {header.producer_id} was never given out here: the client needs a new producer",
+                    f"producer id {header.producer_id} is yet to be given out: the client needs a new producer",
                 )
             if is_early or self.is_early(header):
                 raise KafkaError(NOT_LEADER_OR_FOLLOWER, "what was sent before this may have been refused: try again")
@@ -207,7 +207,7 @@ class ProducerStates:
         producer_id = header.producer_id
         if is_early or self.is_early(header):
             return  # those before it may have been refused, too, before the partition was opened
-        if header.has_producer_id and producer_id not in self.producers and self.budget.was_allocated(producer_id):
+        if header.has_producer_id and producer_id not in self.producers and not self.budget.is_withheld(producer_id):
             self._make_room(now_ms)
             self._add(Producer(producer_id, header.producer_epoch, [], now_ms, due_sequence=header.base_sequence))
 

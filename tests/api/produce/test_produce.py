@@ -14,6 +14,7 @@ import trio.testing
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.gate import Gate
 from kafscale.client.connection import Connection
+from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, Limits
 from kafscale.errors import KafkaError
@@ -113,7 +114,6 @@ async def broker(limits: Limits | None = None, **configs: str) -> AsyncIterator[
             name=TOPIC, partition_count=2, overrides={key.replace("_", "."): v for key, v in configs.items()}
         )
         await running.broker.services.topics.create([topic])
-        running.broker.services.log.producer_budget.was_allocated = lambda _: True
         yield Fixture(running, await running.connect())
 
 
@@ -187,7 +187,6 @@ def _with_attributes(attributes: int, **more: ProducerStamp) -> bytearray:
     return build_batch(records(b"x"), attributes=attributes, **more)  # type: ignore[arg-type]
 
 
-UNKNOWN = error_codes.INVALID_PRODUCER_ID_MAPPING
 STAMP = ProducerStamp(producer_id=1, producer_epoch=0, base_sequence=0)
 REFUSED = {
     "no batch": (None, error_codes.INVALID_RECORD),
@@ -424,7 +423,6 @@ async def test_a_retry_of_what_is_not_durable_yet_is_acknowledged_only_when_it_i
     assert isinstance(parts.disk, MemoryDisk)
     async with memory_broker(parts, memory_settings()) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
-        running.broker.services.log.producer_budget.was_allocated = lambda _: True
         first, second = await running.connect(), await running.connect()
         for sequence in range(before_count):
             await first.request(stamped(sequence, 1), ProduceResponse)
@@ -438,24 +436,47 @@ async def test_a_retry_of_what_is_not_durable_yet_is_acknowledged_only_when_it_i
         assert trio.current_time() - sent_at >= sync_seconds
 
 
-async def test_an_id_that_was_never_given_out_is_refused_also_after_a_restart(
+async def test_a_producer_whose_id_this_cluster_never_gave_out_begins_at_any_sequence(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    def stamped(producer_id: int, sequence: int = 0) -> ProduceRequest:
-        return produce(build_batch(records(b"x"), producer=ProducerStamp(producer_id, 0, sequence)))
+    """Its bucket was wiped or restored: INVALID_PRODUCER_ID_MAPPING ended Java's producer."""
+
+    async def answer(fixture: Fixture, producer_id: int, sequence: int) -> tuple[int, int]:
+        batch = build_batch(records(b"x"), producer=ProducerStamp(producer_id, 0, sequence))
+        found = await fixture.send(produce(batch))
+        return found.error_code, found.base_offset
 
     parts = memory_parts()
     async with memory_broker(parts) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
         fixture = Fixture(running, await running.connect())
-        assert await fixture.refused(stamped(0).topic_data[0].partition_data[0].records) == UNKNOWN
-        given = await running.broker.services.producer_ids.allocate()
-        assert (await fixture.send(stamped(given))).error_code == error_codes.NONE
-        assert (await fixture.send(stamped(1 << 62))).error_code == UNKNOWN
+        assert await answer(fixture, 0, 57) == (error_codes.NOT_LEADER_OR_FOLLOWER, -1)  # others may be under way
+        await trio.sleep(OPENING_SECONDS)
+        for offset, producer_id in enumerate((0, 1 << 62, IDS_PER_EPOCH - 1)):
+            assert await answer(fixture, producer_id, 57) == (error_codes.NONE, offset)
+        assert await answer(fixture, 0, 57) == (error_codes.NONE, 0)
+        assert await answer(fixture, 0, 59) == (error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     async with memory_broker(parts) as running:
         fixture = Fixture(running, await running.connect())
-        assert (await fixture.send(stamped(given, 1))).error_code == error_codes.NONE
-        assert (await fixture.send(stamped(given + (1 << 40)))).error_code == UNKNOWN
+        assert await answer(fixture, 0, 57) == (error_codes.NONE, 0)
+        assert await answer(fixture, 0, 58) == (error_codes.NONE, 3)
+
+
+async def test_an_id_that_will_be_another_producers_is_refused_until_it_is_given_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its owner's first batch would be taken for the repeated one of a client that made the id up, and dropped."""
+    async with broker() as it:
+        allocate = it.running.broker.services.producer_ids.allocate
+        given = await allocate()
+        ahead = build_batch(records(b"x"), producer=ProducerStamp(given + 1, 0, 0))
+        assert await it.refused(ahead) == error_codes.INVALID_PRODUCER_ID_MAPPING
+        beyond = build_batch(records(b"x"), producer=ProducerStamp(given + BLOCK_COUNT, 0, 0))
+        assert (await it.send(produce(beyond))).error_code == error_codes.NONE
+        ids = {await allocate() for _ in range(BLOCK_COUNT + 1)}
+        assert given + 1 in ids
+        assert given + BLOCK_COUNT not in ids
+        assert (await it.send(produce(ahead))).base_offset == 1
 
 
 async def test_batches_that_are_refused_or_known_keep_no_chunk_of_an_idle_partition(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.log.partition.producer_budget import is_any
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -40,7 +39,6 @@ async def producers(client: Connection) -> dict[int, ProducerState]:
 
 async def test_producers_are_told_with_their_last_sequence(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        running.broker.services.log.producer_budget.was_allocated = is_any
         assert await producers(client) == {}
         partition = first_partition(running)
         for sequence in (0, 3):
@@ -59,7 +57,6 @@ async def test_producers_are_told_with_their_last_sequence(autojump_clock: trio.
 
 async def test_open_transactions_are_told_with_their_first_offset(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        running.broker.services.log.producer_budget.was_allocated = is_any
         partition = first_partition(running)
         await send(partition, b"committed", producer_id=1)
         await commit(partition, producer_id=1, coordinator_epoch=4)
@@ -75,7 +72,6 @@ async def test_open_transactions_are_told_with_their_first_offset(autojump_clock
 
 async def test_a_transaction_is_told_though_its_producer_is_forgotten(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        running.broker.services.log.producer_budget.was_allocated = is_any
         partition = first_partition(running)
         await send(partition, b"open", producer_id=2, epoch=3)
         partition.producers.clear()
@@ -86,7 +82,6 @@ async def test_a_transaction_is_told_though_its_producer_is_forgotten(autojump_c
 
 async def test_who_has_only_been_refused_has_not_written(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        running.broker.services.log.producer_budget.was_allocated = is_any
         partition = first_partition(running)
         await send(partition, b"open", producer_id=2)
         partition.producers.clear()
@@ -100,7 +95,6 @@ async def test_a_producer_that_only_a_marker_is_known_of_has_no_sequence(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with one_topic(memory_parts()) as (running, client):
-        running.broker.services.log.producer_budget.was_allocated = is_any
         partition = first_partition(running)
         await send(partition, b"open", producer_id=2)
         partition.producers.clear()

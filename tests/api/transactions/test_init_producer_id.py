@@ -16,7 +16,7 @@ from tests.devtools.handlers import ask, some_services
 
 @pytest.fixture
 def services() -> Any:
-    return some_services(producer_ids=ProducerIds(MemoryMetadataStore()))
+    return some_services(producer_ids=ProducerIds(MemoryMetadataStore(), first_number=0))
 
 
 def asking(transactional_id: str | None = None, **has: int) -> InitProducerIdRequest:

@@ -11,7 +11,6 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.cluster.brokers.lease import UNSETTLED_MAX_COUNT
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.producer_ids import IDS_PER_EPOCH, ProducerIds
 from kafscale.cluster.start.claim import TAKEOVER_WAIT_SECONDS, WATCH_SECONDS, claim_key
 from kafscale.cluster.start.takeover import Lead, take_lead
 from kafscale.config import Durability
@@ -174,26 +173,6 @@ async def test_a_broker_that_crashes_while_it_waits_for_an_older_one_waits_again
         await crashed_while_waiting(store, durability, local if crashes_count == 1 else MemoryMetadataStore())
     assert await start_seconds(store, durability, local) == TAKEOVER_WAIT_SECONDS
     assert await start_seconds(store, durability, local) == 0.0
-
-
-@pytest.mark.parametrize("durability", MODES)
-@pytest.mark.parametrize("crash_at", [On("list", "*/checkpoint/"), On("put*", "*.checkpoint")])
-async def test_a_start_that_crashes_behind_the_wait_does_not_forget_that_producer_ids_are_uncertain(
-    autojump_clock, durability, crash_at
-) -> None:
-    store, local = FaultyStore(MemoryStore()), MemoryMetadataStore()
-    await lead_of(store, Durability.WAL)  # epoch 0, whose last changes are lost with its disk
-    gate = store.hold(crash_at)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lead_of, store, durability, local)
-        await gate.wait_arrived()
-        nursery.cancel_scope.cancel()
-    store.heal()
-    lead = await lead_of(store, durability, local)
-    producer_ids = ProducerIds(lead.metadata, lead.epoch)
-    await producer_ids.begin()
-    assert producer_ids.was_allocated(5000)
-    assert not producer_ids.was_allocated(lead.epoch * IDS_PER_EPOCH)
 
 
 async def test_the_directory_that_was_waited_for_does_not_wait_for_itself(autojump_clock) -> None:
