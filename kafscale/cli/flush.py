@@ -14,14 +14,16 @@ from urllib.parse import urlencode
 
 import attrs
 import click
+from click.core import ParameterSource
 
-from kafscale.cli.connecting import Parsed, json_option, take, value_or_file
+from kafscale.cli.connecting import BOOTSTRAP, Bootstrap, Parsed, json_option, value_or_file
 from kafscale.cli.output import show_json
 from kafscale.cli.progress import measuring
-from kafscale.config import ADMIN_CA_VARIABLE, Address, parse_duration
+from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address, parse_duration
 from kafscale.errors import ConfigError
 
-DEFAULT_ADMIN = "127.0.0.1:9644"
+DEFAULT_PORT = 9644
+DEFAULT_ADMIN = f"127.0.0.1:{DEFAULT_PORT}"
 ADMIN_VARIABLE = "KAFSCALE_ADMIN_LISTEN"
 SILENCE_MAX_SECONDS = 15.0  # the broker says each second how far it has come
 
@@ -77,8 +79,14 @@ class AdminEndpoint:
     "--admin",
     type=Parsed("HOST:PORT", _admin_address),
     envvar=ADMIN_VARIABLE,
-    default=DEFAULT_ADMIN,
-    help=f"The broker's --admin-listen; https://HOST:PORT means TLS.  [default: {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",
+    help=f"The broker's --admin-listen; https://HOST:PORT means TLS.  [default: port {DEFAULT_PORT} of each host in "
+    f"--bootstrap, or {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",
+)
+@click.option(
+    "--bootstrap",
+    type=BOOTSTRAP,
+    envvar=BOOTSTRAP_VARIABLE,
+    help=f"Brokers whose admin servers listen on port {DEFAULT_PORT} of the same hosts.  [{BOOTSTRAP_VARIABLE}]",
 )
 @click.option("--admin-ssl", is_flag=True, envvar="KAFSCALE_ADMIN_SSL", help="Reach it over TLS.  [KAFSCALE_ADMIN_SSL]")
 @click.option(
@@ -101,18 +109,40 @@ class AdminEndpoint:
     help="Give up after this long.  [default: 5m]",
 )
 @json_option
-def command(topics: tuple[str, ...], timeout_seconds: float, as_json: bool, **how: Any) -> None:
+def command(
+    topics: tuple[str, ...],
+    admin: Address | None,
+    bootstrap: Bootstrap | None,
+    *,
+    timeout_seconds: float,
+    as_json: bool,
+    **how: Any,
+) -> None:
     """Take all records of TOPIC, or of all topics, that are acknowledged and not in the bucket yet there, and wait.
 
     For a reader of the bucket that should see them now, or before a machine is taken away. The broker goes on serving.
     It exits with 0 when all is in the bucket, and with 1 if that can't be known.
     """
-    with _asked(take(how, AdminEndpoint), topics) as response:
-        result = _follow(response, timeout_seconds)
+    result = {"segments": 0, "bytes": 0, "seconds": 0.0}
+    for address in _admins(admin, bootstrap):
+        with _asked(AdminEndpoint(admin=address, **how), topics) as response:
+            done = _follow(response, timeout_seconds)
+        result = {name: round(total + done[name], 3) for name, total in result.items()}
     if as_json:
-        show_json({name: result[name] for name in ("segments", "bytes", "seconds")})
+        show_json(result)
     else:
         click.echo(f"flushed {result['segments']} segments, {result['bytes']} bytes, in {result['seconds']} s")
+
+
+def _admins(admin: Address | None, bootstrap: Bootstrap | None) -> list[Address]:
+    """Return the admin servers to ask: what a flag says goes before what a variable says, and --admin first."""
+    source = click.get_current_context().get_parameter_source
+    is_named = bootstrap is not None and source("bootstrap") is ParameterSource.COMMANDLINE
+    if admin is not None and not (is_named and source("admin") is ParameterSource.ENVIRONMENT):
+        return [admin]
+    if bootstrap is None:
+        return [Address.parse(DEFAULT_ADMIN)]
+    return [Address(host, DEFAULT_PORT) for host in dict.fromkeys(each.host for each in bootstrap)]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import attrs
 import pytest
 import trio
 
+from kafscale.cli import flush
 from kafscale.cli.main import run
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
@@ -79,6 +80,18 @@ async def test_the_admin_server_may_be_a_url(admin: Admin) -> None:
     assert "--admin-ssl or --admin-ca-file asks for" in await admin.flush("--admin-ssl", code=2)
     admin.address = admin.address.replace("http", "https")
     assert "the TLS handshake with 127.0.0.1" in await admin.flush(code=1)
+
+
+async def test_bootstrap_names_the_hosts_of_admin_servers(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFSCALE_BOOTSTRAP was ignored: the command went to 127.0.0.1, whichever broker all others spoke to."""
+    monkeypatch.setattr(flush, "DEFAULT_PORT", int(admin.address.rpartition(":")[2]))
+    monkeypatch.setenv("KAFSCALE_BOOTSTRAP", "127.0.0.1:1,localhost:1,127.0.0.1:2")
+    asked = await trio.to_thread.run_sync(run, ["flush", "--json"])
+    assert (asked, json.loads(admin.capsys.readouterr().out)["segments"]) == (0, 3)
+    monkeypatch.setenv("KAFSCALE_ADMIN_LISTEN", "127.0.0.1:1")
+    assert await trio.to_thread.run_sync(run, ["flush"]) == 1
+    assert await trio.to_thread.run_sync(run, ["flush", "--bootstrap", "127.0.0.1:1"]) == 0
+    assert await trio.to_thread.run_sync(run, ["flush", "--bootstrap", "127.0.0.1:1", "--admin", "127.0.0.1:1"]) == 1
 
 
 async def test_of_a_topic_as_json(admin: Admin) -> None:
