@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import attrs
 import click
 
 from kafscale.cli.adopt import STORE_OPTIONS
-from kafscale.cli.connecting import json_option
+from kafscale.cli.connecting import Parsed, json_option
 from kafscale.cli.output import iso_time, show, show_json
 from kafscale.cli.previewing import previewed_topics
 from kafscale.cli.progress import counting
@@ -22,7 +23,29 @@ if TYPE_CHECKING:
     from kafscale.log.check.usage import TopicUsage, Usage
     from kafscale.store.base import ObjectStore
 
-PRICE_DEFAULT = 0.023  # $ per GB-month: S3 Standard, the first 50 TB, us-east-1, 2025
+DOLLARS = "USD"
+
+
+@attrs.frozen
+class Price:
+    """The price of a GB for a month, in a currency."""
+
+    amount: float
+    currency: str = DOLLARS
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.currency}"
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """Read NUMBER, in US dollars, or NUMBER CURRENCY. Raises ValueError."""
+        found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]{3})?\s*", text)
+        if found is None:
+            raise ValueError(f"'{text}' is not a price; allowed: a number, such as 0.023, or '0.021 EUR'")
+        return cls(float(found[1]), (found[2] or DOLLARS).upper())
+
+
+PRICE_DEFAULT = "0.023"  # USD for a GB-month: S3 Standard, the first 50 TB, us-east-1, 2025
 
 
 @attrs.frozen(kw_only=True)
@@ -47,14 +70,14 @@ class StorageRow:
 @click.command("storage")
 @click.option(
     "--price",
-    type=click.FloatRange(min=0),
+    type=Parsed("PRICE", Price.parse),
     default=PRICE_DEFAULT,
-    show_default=True,
-    help="Price of a GB (2^30 bytes) for a month; requests are not counted.",
+    help="Price of a GB (2^30 bytes) for a month, in US dollars or as '0.021 EUR'; requests are not counted.  "
+    f"[default: {PRICE_DEFAULT} {DOLLARS}]",
 )
 @json_option
 @settings_flags(only=STORE_OPTIONS)
-def command(price: float, as_json: bool, config_file: str | None, **flags: Any) -> None:
+def command(price: Price, as_json: bool, config_file: str | None, **flags: Any) -> None:
     """Show what each topic takes in the bucket: segments, bytes, oldest and newest, and the cost per month.
 
     Deletable are the bytes that nobody reads any more, as they were merged or deleted. With a --data-dir that has a
@@ -66,7 +89,7 @@ def command(price: float, as_json: bool, config_file: str | None, **flags: Any) 
     usage, pending, is_known = trio.run(_measure, loaded.settings, "data_dir" in loaded.sources)
     rows = [_row(topic, pending, price, is_known=is_known) for topic in usage.topics]
     others_pending = sum((pending or {}).values()) - sum(row.pending or 0 for row in rows)
-    cost = _cost(usage.wal_bytes + usage.own_bytes + sum(row.bytes for row in rows), price)
+    cost = _cost(usage.wal_bytes + usage.own_bytes + sum(row.bytes for row in rows), price.amount)
     if as_json:
         show_json(
             {
@@ -75,7 +98,8 @@ def command(price: float, as_json: bool, config_file: str | None, **flags: Any) 
                 "wal_bytes": usage.wal_bytes,
                 "own_bytes": usage.own_bytes,
                 "pending_of_other_topics": None if pending is None else others_pending,
-                "price": price,
+                "price": price.amount,
+                "currency": price.currency,
                 "cost_per_month": cost,
             }
         )
@@ -88,10 +112,10 @@ def command(price: float, as_json: bool, config_file: str | None, **flags: Any) 
         click.echo(f"checkpoints, and who leads: {usage.own_bytes} bytes")
     if others_pending:
         click.echo(f"pending of topics that have nothing in the bucket yet: {others_pending} bytes")
-    click.echo(f"all together: {cost:.2f} per month, at {price} for a GB-month, without requests")
+    click.echo(f"all together: {cost:.2f} {price.currency} per month, at {price} for a GB-month, without requests")
 
 
-def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: float, *, is_known: bool) -> StorageRow:
+def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: Price, *, is_known: bool) -> StorageRow:
     from kafscale.store.paths import topic_id_text
 
     return StorageRow(
@@ -104,7 +128,7 @@ def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: float, *
         oldest=iso_time(topic.oldest_ms) if topic.segment_count else "-",
         newest=iso_time(topic.newest_ms) if topic.segment_count else "-",
         pending=None if pending is None else pending.get(topic.topic_id, 0),
-        cost_per_month=_cost(topic.size_bytes, price),
+        cost_per_month=_cost(topic.size_bytes, price.amount),
     )
 
 

@@ -176,7 +176,19 @@ def test_storage_counts_by_topic_and_prices(tmp_path, asked, capsys):
         assert shown["cost_per_month"] == sum(sizes)
         assert shown["topics"][0]["oldest"] == shown["topics"][0]["newest"] > "2020"
         assert run(["storage", *store]) == 0
-        assert "all together: 0.00 per month, at 0.023 for a GB-month" in capsys.readouterr().out
+        assert "all together: 0.00 USD per month, at 0.023 USD for a GB-month" in capsys.readouterr().out
+
+
+def test_a_price_has_a_currency(tmp_path, asked, capsys):
+    """Costs were shown without one."""
+    with directory(tmp_path) as store:
+        put(store, version_2_objects(KEY, make_batches(0, 2)))
+        assert asked("storage", *store)[1]["currency"] == "USD"
+        _, shown, _ = asked("storage", *store, "--price", "0.5 eur")
+        assert (shown["price"], shown["currency"]) == (0.5, "EUR")
+        for wrong in ("-1", "cheap", "1 euro"):
+            code, _, error = asked("storage", *store, "--price", wrong)
+            assert (code, "is not a price; allowed: a number, such as 0.023, or '0.021 EUR'" in error) == (2, True)
 
 
 def test_a_data_directory_that_is_none_is_one_line(tmp_path, asked):
