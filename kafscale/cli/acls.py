@@ -216,7 +216,8 @@ def load_command(file: IO[str], bootstrap: Bootstrap) -> None:
 @_entry_options
 @_resource_options
 @bootstrap_option
-def remove_command(principal: str, bootstrap: Bootstrap, **options: Any) -> None:
+@json_option
+def remove_command(principal: str, bootstrap: Bootstrap, *, as_json: bool, **options: Any) -> None:
     """Remove what is said to PRINCIPAL, of a resource, an operation or a host only where they are given."""
     wanted = _filters({"principal": principal, **options}, pattern_type=PatternType.LITERAL)
 
@@ -226,6 +227,9 @@ def remove_command(principal: str, bootstrap: Bootstrap, **options: Any) -> None
         gone = [binding for each in wanted for binding in await delete_acls(client, each)]
         if not gone:
             raise NotFound(f"{principal}: there is no such ACL; `kafscale acls list` tells which there are")
+        if as_json:
+            show(AclRow, _rows(gone), as_json=True)
+            return
         for binding in gone:
             say(f"removed: {binding}")
 

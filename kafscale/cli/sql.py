@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import click
+from click.core import ParameterSource
 
 from kafscale.cli.connecting import Parsed, take
 from kafscale.cli.output import fit, say, show_cells
@@ -61,6 +62,13 @@ class OutputOptions:
     format: str
     output: Path | None
     max_rows: int
+
+    def with_json(self) -> OutputOptions:
+        """Return the same with JSON as its format. Raises ConfigError if the command line names another one."""
+        source = click.get_current_context().get_parameter_source("format")
+        if self.format != "json" and source is ParameterSource.COMMANDLINE:
+            raise ConfigError(f"--format: '{self.format}' contradicts --json; allowed: one of both")
+        return attrs.evolve(self, format="json")
 
     def check(self) -> None:
         """Raises ConfigError."""
@@ -116,8 +124,9 @@ def command() -> None:
     shown=DUCKDB_MAX_DEFAULT,
     help="With --engine auto, a statement that would read more of the bucket goes to Spark.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line: --format json.")
 @spark_options
-def query_command(statement: str | None, config_file: str | None, **options: Any) -> None:
+def query_command(statement: str | None, config_file: str | None, *, as_json: bool, **options: Any) -> None:
     """Query topics with Spark SQL, from the bucket alone: each topic is a table.
 
     STATEMENT may be several, with semicolons between. Without it, statements are read from standard input, which on a
@@ -128,6 +137,8 @@ def query_command(statement: str | None, config_file: str | None, **options: Any
         take(options, EngineOptions),
         take(options, SparkOptions),
     )
+    if as_json:
+        output = output.with_json()
     output.check()
     chosen.check(spark)
     source = source_options(read_settings(options, config_file), spark)

@@ -41,7 +41,8 @@ def test_lists_are_added_listed_and_removed(capsys: pytest.CaptureFixture[str]) 
         assert acls("remove", "User:alice", "--topic", "or", "--prefixed", "--operation", "write") == 0
         assert "removed: ALLOW User:alice from * to WRITE TOPIC:PREFIXED:or" in capsys.readouterr().out
         assert len(listed()) == 3
-        assert acls("remove", "User:alice") == 0
+        assert acls("remove", "User:alice", "--json") == 0
+        assert {row["principal"] for row in json.loads(capsys.readouterr().out)} == {"User:alice"}
         assert len(listed()) == 1
         assert acls("remove", "User:alice") == 1
         assert "there is no such ACL" in capsys.readouterr().err

@@ -113,6 +113,16 @@ def test_statements_from_standard_input_up_to_the_first_that_fails(store, engine
     assert done.returncode == 1
 
 
+def test_json_as_all_other_commands_take_it(store, capsys, monkeypatch):
+    """It was refused here alone."""
+    monkeypatch.setenv("KAFSCALE_SQL_FORMAT", "csv")
+    query = ["sql", "select max(offset) as last from orders", "--store", store, "--engine", "duckdb", "--json"]
+    assert run(query) == 0
+    assert json.loads(capsys.readouterr().out) == {"last": 59}
+    assert run([*query, "--format", "table"]) == 2
+    assert "--format: 'table' contradicts --json; allowed: one of both" in capsys.readouterr().err
+
+
 def test_rows_that_a_full_disk_refuses_ended_with_a_traceback(store, capsys):
     arguments = ["--store", store, "--engine", "duckdb", "--format", "csv", "--output", "/dev/full"]
     assert run(["sql", "select offset from orders", *arguments]) == 1
