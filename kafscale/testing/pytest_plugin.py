@@ -3,7 +3,7 @@
     kafscale_broker           a fresh broker for the test; `.bootstrap` is its address
     kafscale_secured_broker   a fresh broker with TLS, users and access control lists
     kafscale_session_broker   one broker for the whole run; give each test a topic by `.new_topic()`
-    kafscale_faults           what can go wrong with `kafscale_broker`; healed at the end of the test
+    kafscale_faults           what can go wrong with the broker that the test has; healed at the end of the test
 
 `@pytest.mark.kafscale(durability="segment", default_partitions=3)` sets options of `kafscale serve` for
 `kafscale_broker` and `kafscale_secured_broker`. See docs/how-to/test-your-program.md.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kafscale.testing.secured_broker import SecuredBroker
 
 MARKER = "kafscale"
+BROKERS = ("kafscale_broker", "kafscale_secured_broker", "kafscale_session_broker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,7 +71,19 @@ def kafscale_session_broker() -> Iterator[BackgroundBroker]:
 
 
 @pytest.fixture
-def kafscale_faults(kafscale_broker: BackgroundBroker) -> Iterator[BrokerFaults]:
-    """The knobs of `kafscale_broker`. Healed at the end of the test, so that clients can close."""
-    yield kafscale_broker.faults
-    kafscale_broker.faults.heal()
+def kafscale_faults(request: pytest.FixtureRequest) -> Iterator[BrokerFaults]:
+    """The knobs of the broker that the test asks for. Healed at the end of the test, so that clients can close.
+
+    Of a test with several brokers it would be a guess, and one with none has nothing that could go wrong.
+    """
+    found = [name for name in BROKERS if name in request.fixturenames]
+    if len(found) != 1:
+        told = (
+            f"has {' and '.join(found)}: use the `faults` of the one you mean"
+            if found
+            else "has no broker: ask for one"
+        )
+        pytest.fail(f"kafscale_faults is about one broker, and this test {told} ({', '.join(BROKERS)})", pytrace=False)
+    broker: BackgroundBroker = request.getfixturevalue(found[0])
+    yield broker.faults
+    broker.faults.heal()

@@ -100,6 +100,46 @@ def test_fixtures_are_fresh_shared_marked_and_healed(users: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["*ConfigError: 'durabilty' is no option of a broker under test*"])
 
 
+def test_faults_acted_on_a_broker_that_the_test_did_not_have(users: pytest.Pytester) -> None:
+    """A test with `kafscale_session_broker` passed, as nothing ever went wrong with that."""
+    users.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def address(kafscale_session_broker):
+            return kafscale_session_broker.bootstrap
+
+        def test_of_the_session(address, kafscale_faults, request):
+            assert kafscale_faults is request.getfixturevalue("kafscale_session_broker").faults
+            kafscale_faults.fail("Produce", "UNKNOWN_SERVER_ERROR", times=None)
+
+        def test_healed_for_the_next_test(kafscale_session_broker):
+            assert not kafscale_session_broker._request_faults
+
+        def test_secured(kafscale_faults, kafscale_secured_broker):
+            assert kafscale_faults is kafscale_secured_broker.faults
+
+        def test_fresh(kafscale_faults, kafscale_broker):
+            assert kafscale_faults is kafscale_broker.faults
+
+        def test_both(kafscale_broker, kafscale_session_broker, kafscale_faults):
+            pass
+
+        def test_none(kafscale_faults):
+            pass
+        """
+    )
+    result = run(users)
+    result.assert_outcomes(passed=4, errors=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*this test has kafscale_broker and kafscale_session_broker: use the `faults` of the one you mean*",
+            "*this test has no broker: ask for one*",
+        ]
+    )
+
+
 def test_works_under_trio(users: pytest.Pytester) -> None:
     users.makepyfile(
         """
