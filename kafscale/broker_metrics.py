@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from kafscale.api.handling.services import Services
 from kafscale.metrics import Sample
+from kafscale.wire.offsets import lag
 
 
 def register_group_lag(services: Services) -> None:
     """Register the lag of consumer groups: what they have committed, against what the log has."""
     services.metrics.callback(
         "kafscale_group_lag",
-        "Records between a group's committed offset and the high watermark.",
+        "Records between a group's committed offset, or the log's start if that is higher, and the high watermark.",
         "group",
         "topic",
         "partition",
@@ -24,5 +25,6 @@ def _lag(services: Services) -> Iterator[Sample]:
     for each in services.groups.committed_offsets():
         partition = services.log.partition_named(each.topic, each.partition)
         if partition is not None:
-            lag = max(0, partition.high_watermark - each.offset)
-            yield (each.group_id, each.topic, str(each.partition)), lag
+            start_offset, end_offset = partition.log_start_offset, partition.high_watermark
+            behind = lag(each.offset, log_start_offset=start_offset, end_offset=end_offset)
+            yield (each.group_id, each.topic, str(each.partition)), behind

@@ -217,10 +217,11 @@ def reset_command(
 
 async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]) -> list[OffsetRow]:
     from kafscale.client.groups import committed_offsets
+    from kafscale.wire.offsets import lag
 
     committed = await committed_offsets(client, group)
     partitions = sorted({*committed, *owners})
-    ends = await _ends(client, partitions)
+    starts, ends = await _bounds(client, partitions)
     rows = []
     for each in partitions:
         owner, offset, end = owners.get(each), committed.get(each), ends.get(each)
@@ -230,7 +231,9 @@ async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartitio
                 partition=each.partition,
                 committed=offset,
                 end=end,
-                lag=None if offset is None or end is None else max(end - offset, 0),
+                lag=None
+                if offset is None or end is None
+                else lag(offset, log_start_offset=starts[each], end_offset=end),
                 member=owner.member_id if owner else None,
                 client=owner.client_id if owner else None,
                 host=owner.client_host if owner else None,
@@ -239,19 +242,23 @@ async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartitio
     return rows
 
 
-async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The end of each partition's log; a topic that was deleted since its offsets were committed is left out."""
-    from kafscale.client.offsets import LATEST
+async def _bounds(
+    client: Client, partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return where logs begin and where they end; topics that were deleted since a commit are left out."""
+    from kafscale.client.offsets import EARLIEST, LATEST
     from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
+    starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     for each in partitions:
         try:
+            starts |= await _offsets_at(client, [each], EARLIEST)
             ends |= await _offsets_at(client, [each], LATEST)
         except KafkaError as exc:
             if exc.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-    return ends
+    return starts, ends
 
 
 async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, ...]) -> list[TopicPartition]:

@@ -67,6 +67,13 @@ async def test_describe_shows_members_lag_and_who_has_what(with_records: Any) ->
     assert text.startswith("group g (classic) is Stable; members: 2\n")
 
 
+async def test_records_that_were_deleted_are_no_lag(with_records: Any) -> None:
+    await reset(with_records, "--topic", "t", "--to-offset", "4")
+    with_records.cluster.topics["t"].logs[0].start_offset = 7
+    (first, _) = (await with_records.json("groups", "describe", "g"))["offsets"]
+    assert (first["committed"], first["end"], first["lag"]) == (4, 10, 3)
+
+
 async def test_a_group_of_kafka_4_is_described_by_its_own_call(with_records: Any) -> None:
     has = consumer_group_describe.TopicPartitions(topic_id=bytes(16), topic_name="t", partitions=[0])
     with_records.cluster.consumer_members["g"] = [

@@ -10,12 +10,14 @@ import attrs
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.splits import Extent, first_time_ms, size_bytes
 from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.wire.offsets import lag
 
 
 @attrs.frozen(kw_only=True)
 class PartitionLag:
     """A partition was read up to `offset`, exclusive; the bucket has it up to `end_offset`, also exclusive.
 
+    log_start_offset: what is below was deleted, and is not waited for.
     bytes_behind: of the batches in between, as they are stored; the one that `offset` is in counts as a whole.
     unread_ms: the latest time of the first few batches in between; None if there are none, or brokers have them.
     """
@@ -23,12 +25,13 @@ class PartitionLag:
     offset: int
     end_offset: int
     bytes_behind: int
+    log_start_offset: int = 0
     unread_ms: int | None = None
 
     @property
     def offsets_behind(self) -> int:
-        """Return how many offsets the stream is behind: as many records, or fewer where compaction has left holes."""
-        return max(0, self.end_offset - self.offset)
+        """Return how many offsets that the bucket has were not read."""
+        return lag(self.offset, log_start_offset=self.log_start_offset, end_offset=self.end_offset)
 
     def seconds_behind(self, now_ms: int) -> float:
         """Return how long ago the first records were made that were not read, by their own time; 0 if there are none.
@@ -96,11 +99,12 @@ def lag_behind(catalog: Catalog, log: PartitionLog, offset: int, end_offset: int
     """Measure how far an offset is behind the end of a partition, or the one that is given. Raises StoreError."""
     start_offset, end_offset = max(offset, log.start_offset), log.end_offset if end_offset is None else end_offset
     if start_offset >= end_offset:
-        return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=0)
+        return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=0, log_start_offset=log.start_offset)
     extent = Extent(log=log, start_offset=start_offset, end_offset=end_offset)
     return PartitionLag(
         offset=offset,
         end_offset=end_offset,
         bytes_behind=size_bytes(catalog, extent),
+        log_start_offset=log.start_offset,
         unread_ms=first_time_ms(catalog, extent),
     )

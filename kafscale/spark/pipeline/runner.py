@@ -37,6 +37,7 @@ from kafscale.spark.session import jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
+from kafscale.wire.offsets import lag
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +168,14 @@ class PipelineRun:
         return failed
 
 
+@attrs.frozen
+class Bounds:
+    """What the bucket holds: from where, by partition, and the offset behind the last record of each."""
+
+    starts: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    ends: Position = attrs.field(factory=Position)
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class MappingRun:
     """One mapping and its query."""
@@ -175,13 +184,13 @@ class MappingRun:
     pipeline: Pipeline
     mapping: TableMapping
     _query: Any = attrs.field(default=None, init=False)
-    _target: Position | None = attrs.field(default=None, init=False)  # where `once` ends
+    _target: Bounds | None = attrs.field(default=None, init=False)  # where `once` ends
     _before: Progress | None = attrs.field(default=None, init=False)
     _outcomes: dict[int, Outcome] = attrs.field(factory=dict, init=False)
     _restart_count: int = attrs.field(default=0, init=False)  # since the last batch
     _start_at_seconds: float = attrs.field(default=0.0, init=False)
     _measure_at_seconds: float = attrs.field(default=0.0, init=False)
-    _ends: Position = attrs.field(factory=Position, init=False)  # of the bucket, when it was asked last
+    _bounds: Bounds = attrs.field(factory=Bounds, init=False)  # of the bucket, when it was asked last
     _planner: Planner | None = attrs.field(default=None, init=False)
     _looking: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _writer: BatchWriter = attrs.field(init=False)
@@ -263,7 +272,7 @@ class MappingRun:
             ensure_declared(self.spark, self.mapping, self.pipeline)
             ensure_dead_letters(self.spark, self.mapping, self.pipeline)
             with self._look() as planner:
-                self._target = self._ends = ends_of(planner)
+                self._target = self._bounds = bounds_of(planner)
         self._before = self.checkpoint.progress()
         stream = self.spark.readStream.format("kafscale").options(**self._options()).load()
         writer = stream.writeStream.foreachBatch(self._writer).queryName(self.mapping.id)
@@ -331,17 +340,17 @@ class MappingRun:
             outcome = self._outcomes.pop(progress["batchId"], None)
             if outcome is not None:
                 self._restart_count = 0
-                lag = lag_of(outcome.batch.end, self._newest_ends())
+                lag = lag_of(outcome.batch.end, self._newest_bounds())
                 observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
 
-    def _newest_ends(self) -> Position:
-        """Return the ends of what the bucket holds, or those of before: not to know them ends no query."""
+    def _newest_bounds(self) -> Bounds:
+        """Return what the bucket holds, or held before: a query goes on where it can't be known."""
         try:
             with self._look() as planner:
-                self._ends = ends_of(planner)
+                self._bounds = bounds_of(planner)
         except KafScaleError as exc:
             logger.info("where the bucket ends for %s is not known now: %s", self.mapping.id, exc)
-        return self._ends
+        return self._bounds
 
     @contextmanager
     def _look(self) -> Iterator[Planner]:
@@ -376,7 +385,7 @@ class MappingRun:
     def _is_done(self) -> bool:
         """Tell whether all is in the table that was in the bucket at first, or nothing comes."""
         after = self.checkpoint.progress()
-        return after == self._before or not lag_of(after.end, self._target or Position())
+        return after == self._before or not lag_of(after.end, self._target or Bounds())
 
 
 class QueryFailed(KafScaleError):
@@ -432,11 +441,14 @@ def planner_of(pipeline: Pipeline, mapping: TableMapping) -> Planner:
     return Planner.of(ReadOptions.of(Given(source_options(pipeline, mapping))))
 
 
-def ends_of(planner: Planner) -> Position:
-    """Return the offset behind the last record in the bucket, by partition. Raises ConfigError, StoreError."""
+def bounds_of(planner: Planner) -> Bounds:
+    """Return what the bucket holds. Raises ConfigError, StoreError."""
     logs = planner.logs()
     ends = {partition: log.end_offset for partition, log in logs.items()}
-    return Position(offsets=ends, topic_ids=ids_of(logs.values()))
+    return Bounds(
+        starts={partition: log.start_offset for partition, log in logs.items()},
+        ends=Position(offsets=ends, topic_ids=ids_of(logs.values())),
+    )
 
 
 def behind_of(planner: Planner, committed: Committed | None) -> Sequence[PartitionLag]:
@@ -453,7 +465,10 @@ def reached_of(committed: Position, ends: Position) -> Mapping[TopicPartition, i
     return {partition: offset for partition, offset in committed.offsets.items() if partition[0] not in anew}
 
 
-def lag_of(committed: Position, ends: Position) -> int:
+def lag_of(committed: Position, bounds: Bounds) -> int:
     """Return how many offsets of the bucket are not in the table; all of a topic that is not the table's."""
-    reached = reached_of(committed, ends)
-    return sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.offsets.items())
+    reached, starts = reached_of(committed, bounds.ends), bounds.starts
+    return sum(
+        lag(reached.get(each, 0), log_start_offset=starts.get(each, 0), end_offset=end_offset)
+        for each, end_offset in bounds.ends.offsets.items()
+    )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from kafscale.config import StoreUrl
@@ -52,13 +53,16 @@ def test_what_has_come_since_is_seen(tmp_path):
     assert measure(made, {("t", 0): 3}) == {("t", 0): lag(3, 9, 2)}
 
 
-def test_deleted_records_are_not_behind_in_bytes(tmp_path):
+def test_deleted_records_are_not_behind(tmp_path):
+    """They were counted as offsets, for ever, and not as bytes."""
     put(tmp_path, 0, 3)
     checkpoints = TopicCheckpoints(directory=tmp_path)
     checkpoints.create("t", bytes(16))
     checkpoints.set_log_start_offset(bytes(16), 0, 6)
     checkpoints.write()
-    assert measure(catalog(tmp_path), {("t", 0): 0}) == {("t", 0): lag(0, 9, 1)}
+    found = measure(catalog(tmp_path), {("t", 0): 0})
+    assert found == {("t", 0): attrs.evolve(lag(0, 9, 1), log_start_offset=6)}
+    assert found["t", 0].offsets_behind == 3
 
 
 def test_how_long_ago_the_first_unread_records_were_made(tmp_path):

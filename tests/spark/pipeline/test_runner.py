@@ -63,7 +63,7 @@ def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
     waits, writes = {"latestOffset": 1, "triggerExecution": 2}, {"latestOffset": 1, "addBatch": 9}
     reports = [(0, 5, writes), (1, 0, waits), (1, 0, waits), (1, 3, writes), (2, 0, waits)]
     progress = [{"batchId": number, "numInputRows": rows, "durationMs": parts} for number, rows, parts in reports]
-    monkeypatch.setattr(runner.MappingRun, "_newest_ends", lambda _: Position())
+    monkeypatch.setattr(runner.MappingRun, "_newest_bounds", lambda _: runner.Bounds())
     told: list[tuple[int, int]] = []
     run: Any = object.__new__(runner.MappingRun)
     run.mapping, run.pipeline, run._query = SimpleNamespace(id="m"), None, SimpleNamespace(recentProgress=progress)
@@ -81,7 +81,11 @@ def looking(options: dict[str, str]) -> Any:
     from kafscale.spark.source.planning import Planner
 
     run: Any = object.__new__(runner.MappingRun)
-    run.mapping, run.pipeline, run._ends = SimpleNamespace(id="m"), None, Position(offsets={("t", 0): 7})
+    run.mapping, run.pipeline, run._bounds = (
+        SimpleNamespace(id="m"),
+        None,
+        runner.Bounds(ends=Position(offsets={("t", 0): 7})),
+    )
     run._looking, run._planner = threading.Lock(), Planner.of(ReadOptions.of(Given(options)), counts=True)
     run._query = None
     return run
@@ -95,7 +99,7 @@ def test_a_bucket_that_did_not_answer_had_a_good_query_started_again(monkeypatch
 
     monkeypatch.setattr(run._planner.catalog, "bucket", SimpleNamespace(list=refuse, get=refuse))
     monkeypatch.setattr(run._planner.catalog._reader._metadata, "bucket", SimpleNamespace(list=refuse))
-    assert run._newest_ends() == Position(offsets={("t", 0): 7}), "as of the time before"
+    assert run._newest_bounds().ends == Position(offsets={("t", 0): 7}), "as of the time before"
 
 
 def test_a_batch_read_the_footers_of_all_merged_segments_anew(tmp_path):
@@ -120,13 +124,23 @@ def test_offsets_of_a_user_that_leave_out_a_partition_are_not_tried_again():
 
 
 def test_offsets_that_are_not_in_the_table_are_the_lag():
-    from kafscale.spark.pipeline.runner import lag_of
+    from kafscale.spark.pipeline.runner import Bounds, lag_of
 
-    there = Position(offsets={("t", 0): 7, ("t", 1): 3, ("u", 0): 1}, topic_ids={"t": "old"})
+    ends = Position(offsets={("t", 0): 7, ("t", 1): 3, ("u", 0): 1}, topic_ids={"t": "old"})
+    there = Bounds(ends=ends)
     assert lag_of(Position(offsets={("t", 0): 5}), there) == 6
     assert lag_of(Position(offsets={("t", 0): 5}, topic_ids={"t": "old"}), there) == 6
     assert lag_of(Position(offsets={("t", 0): 5}, topic_ids={"t": "other"}), there) == 11
-    assert lag_of(Position(offsets={("t", 0): 9}), Position(offsets={("t", 0): 7})) == 0
+    assert lag_of(Position(offsets={("t", 0): 9}), Bounds(ends=Position(offsets={("t", 0): 7}))) == 0
+
+
+def test_offsets_that_retention_has_deleted_were_counted_as_lag_for_ever():
+    from kafscale.spark.pipeline.runner import Bounds, lag_of
+
+    ends = Position(offsets={("t", 0): 7, ("t", 1): 3})
+    trimmed = Bounds(starts={("t", 0): 6, ("t", 1): 3}, ends=ends)
+    assert lag_of(Position(offsets={("t", 0): 2, ("t", 1): 1}), trimmed) == 1
+    assert lag_of(Position(offsets={("t", 0): 7, ("t", 1): 1}), trimmed) == 0
 
 
 def test_a_pipeline_was_told_to_set_an_option_that_it_overrides():

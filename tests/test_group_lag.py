@@ -1,0 +1,33 @@
+"""The lag of consumer groups in /metrics."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kafscale.broker_metrics import register_group_lag
+from kafscale.cluster.groups.records import CommittedOffset
+from kafscale.metrics import Metrics
+
+
+def partition(log_start_offset: int, high_watermark: int) -> Any:
+    return SimpleNamespace(log_start_offset=log_start_offset, high_watermark=high_watermark)
+
+
+def exposed(partitions: dict[int, Any], committed: dict[int, int]) -> list[str]:
+    """The lags of a group in /metrics, by partition, in the order of the page."""
+    offsets = [CommittedOffset("g", "t", index, offset) for index, offset in committed.items()]
+    services: Any = SimpleNamespace(
+        metrics=Metrics(),
+        groups=SimpleNamespace(committed_offsets=lambda: iter(offsets)),
+        log=SimpleNamespace(partition_named=lambda topic, index: partitions.get(index)),
+    )
+    register_group_lag(services)
+    lines = services.metrics.expose().splitlines()
+    return [line.removeprefix('kafscale_group_lag{group="g",topic="t",partition=') for line in lines if line[0] != "#"]
+
+
+def test_records_that_retention_has_deleted_were_counted_as_lag_for_ever() -> None:
+    logs = {0: partition(10, 10), 1: partition(8, 10), 2: partition(0, 10), 3: partition(0, 10)}
+    lags = exposed(logs, {0: 5, 1: 5, 2: 5, 3: 11, 4: 1})
+    assert sorted(lags) == ['"0"} 0', '"1"} 2', '"2"} 5', '"3"} 0']
