@@ -21,7 +21,9 @@ from kafscale.config import Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.cluster.start.adoption import Adoption, FoundTopic, GiveBack
+    from kafscale.cluster.metadata.base import MetadataStore
+    from kafscale.cluster.start.adoption import Adoption, FoundTopic
+    from kafscale.cluster.topics.topics import TopicRegistry
 
 STORE_OPTIONS = (
     "data_dir",
@@ -140,11 +142,10 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 
 
 async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
-    from kafscale.cluster.metadata.base import MetadataStore
+    """Adopt what the plan finds. The lead is claimed only if there is something: a live broker loses it by that."""
     from kafscale.cluster.start.adoption import adopt, find_unknown_topics, give_nothing_back
     from kafscale.cluster.start.giving_back import UnknownBatches
     from kafscale.cluster.start.recovery import preview
-    from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command
@@ -154,22 +155,29 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
         store = await stack.enter_async_context(store_of_command(settings))
         if settings.data_dir.is_dir() or not plan.dry_run:
             stack.enter_context(lock_data_directory(settings.data_dir))
-        metadata: MetadataStore
-        if plan.dry_run:
-            metadata = await stack.enter_async_context(copied_metadata(settings, with_data_dir=True))
-            await preview(store, settings.namespace, metadata)
-        else:
-            metadata = await stack.enter_async_context(led_metadata(settings, store))
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
-        await topics.load()
-        with counting("objects listed:") as report:
-            found = await find_unknown_topics(store, settings.namespace, topics.has, report)
-        give_back: GiveBack | None = None if plan.dry_run else give_nothing_back
-        if (settings.data_dir / "wal").is_dir():
-            disk = stack.enter_context(closing(RealDisk(settings.data_dir / "wal")))
-            batches = UnknownBatches(disk, topics.knows)
-            found = await batches.find(found)
-            if not plan.dry_run:
+        give_back = give_nothing_back
+        async with copied_metadata(settings, with_data_dir=True) as copy:
+            await preview(store, settings.namespace, copy)
+            topics = await _topics_of(copy, settings)
+            with counting("objects listed:") as report:
+                found = await find_unknown_topics(store, settings.namespace, topics.has, report)
+            if (settings.data_dir / "wal").is_dir():
+                disk = stack.enter_context(closing(RealDisk(settings.data_dir / "wal")))
+                batches = UnknownBatches(disk, topics.knows)
+                found = await batches.find(found)
                 give_back = partial(batches.give_back, segment_bytes=settings.wal_segment_bytes)
-        found = plan.choose(found, str(settings.store))
+            found = plan.choose(found, str(settings.store))
+            planned = await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=None)
+        if plan.dry_run or all(each.refusal is not None for each in planned):
+            return planned
+        topics = await _topics_of(await stack.enter_async_context(led_metadata(settings, store)), settings)
+        found = [each for each in found if not all(topics.has(each.topic_id, index) for index in each.partitions)]
         return await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=give_back)
+
+
+async def _topics_of(metadata: MetadataStore, settings: Settings) -> TopicRegistry:
+    from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
+
+    topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
+    await topics.load()
+    return topics

@@ -79,6 +79,16 @@ def test_a_running_broker_is_not_disturbed(capsys, bucket):
     assert "in use by process" in error
 
 
+@pytest.mark.parametrize("arguments", [[], ["none"]], ids=["nothing to adopt", "misspelt"])
+def test_a_broker_was_superseded_though_there_was_nothing_to_adopt(capsys, bucket, arguments):
+    """The default --data-dir is one of the directory where one happens to be."""
+    assert adopt(capsys, bucket)[1][0]["outcome"] == "adopted"
+    before = files(bucket)
+    code, rows, error = adopt(capsys, bucket, *arguments, data="another")
+    assert (code, rows, "none: no topic of this name" in error) == ((1, None, True) if arguments else (0, [], False))
+    assert files(bucket) == before
+
+
 def test_a_store_that_is_not_there_is_an_error_and_is_not_made(capsys, tmp_path):
     code, _, error = adopt(capsys, tmp_path / "missing")
     assert code == 1
