@@ -3,28 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappush, heapreplace
+
+import attrs
 
 from kafscale.api.handling.services import Services
-from kafscale.metrics import Sample
+from kafscale.metrics import Labels, Sample
 from kafscale.wire.offsets import lag
 
 
 def register_group_lag(services: Services) -> None:
     """Register the lag of consumer groups: what they have committed, against what the log has."""
-    services.metrics.callback(
+    lags = _GroupLags(services)
+    services.metrics.callback_in_pieces(
         "kafscale_group_lag",
         "Records between a group's committed offset, or the log's start if that is higher, and the high watermark.",
         "group",
         "topic",
         "partition",
-        samples=lambda: _lag(services),
+        samples=lags.samples,
+    )
+    services.metrics.gauge(
+        "kafscale_group_lag_left_out_series",
+        "Series of kafscale_group_lag that this page leaves out, the smallest lags, past --max-group-lag-series.",
+        lambda: lags.left_out_count,
     )
 
 
-def _lag(services: Services) -> Iterator[Sample]:
-    for each in services.groups.committed_offsets():
-        partition = services.log.partition_named(each.topic, each.partition)
-        if partition is not None:
+@attrs.define(eq=False, repr=False)
+class _GroupLags:
+    """`left_out_count` is of the last samples that were read to their end."""
+
+    services: Services
+    left_out_count: int = attrs.field(default=0, init=False)
+
+    def samples(self) -> Iterator[Sample | None]:
+        """Yield the largest lags, the largest first; None again and again while they are looked for."""
+        most_count = self.services.settings.limits.max_group_lag_series_count
+        largest: list[tuple[int, Labels]] = []  # a heap, the smallest first
+        found_count = 0
+        for each in self.services.groups.committed_offsets():
+            yield None
+            partition = self.services.log.partition_named(each.topic, each.partition)
+            if partition is None:
+                continue
+            found_count += 1
             start_offset, end_offset = partition.log_start_offset, partition.high_watermark
             behind = lag(each.offset, log_start_offset=start_offset, end_offset=end_offset)
-            yield (each.group_id, each.topic, str(each.partition)), behind
+            if len(largest) < most_count:
+                heappush(largest, (behind, (each.group_id, each.topic, str(each.partition))))
+            elif largest and behind > largest[0][0]:
+                heapreplace(largest, (behind, (each.group_id, each.topic, str(each.partition))))
+        self.left_out_count = found_count - len(largest)
+        for behind, labels in sorted(largest, key=lambda each: (-each[0], each[1])):
+            yield labels, behind

@@ -18,7 +18,7 @@ from kafscale.cluster.scram_users import key_file_of
 from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
 from kafscale.security.authorizer import AclAuthorizer
-from kafscale.server.http.access import AdminAccess, AdminToken, own_names
+from kafscale.server.http.access import AdminAccess, AdminToken
 from kafscale.server.kafka.listener_security import ListenerTls, open_listener_tls
 from kafscale.server.secret_files import warn_of_readable
 from kafscale.server.watched_files import FileWatch, Watched
@@ -57,7 +57,7 @@ def open_security(settings: Settings) -> BrokerSecurity:
     return BrokerSecurity(
         tls=tls,
         between=between,
-        access=AdminAccess(own_names=own_names(settings), token=token, tls=admin_tls),
+        access=AdminAccess.of(settings, token, admin_tls),
         watch=FileWatch([each for each in read_again if each is not None], settings.ssl.ssl_reload_interval_seconds),
     )
 

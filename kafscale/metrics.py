@@ -16,6 +16,8 @@ from typing import Generic, Protocol, TypeVar
 
 import attrs
 
+from kafscale.outside import escaped_lines
+
 LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "other" series, so a scrape stays bounded
 
@@ -112,12 +114,19 @@ class Callback:
     name: str
     help: str
     labels: Labels
-    samples: Callable[[], Iterable[Sample]]
+    samples: Callable[[], Iterable[Sample | None]]
     kind: str = "gauge"
+    is_in_pieces: bool = False  # its samples may be read one by one while what they are read off changes
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str | None]:
+        """Yield the lines of the page, and None where nothing is to be written yet and others may run."""
         yield from _header(self.name, self.help, self.kind)
-        for values, value in self.samples():
+        samples = self.samples()
+        for sample in samples if self.is_in_pieces else list(samples):
+            if sample is None:
+                yield None
+                continue
+            values, value = sample
             yield f"{self.name}{_labels(self.labels, values)} {_number(value)}"
 
 
@@ -151,6 +160,15 @@ class Metrics:
     ) -> None:
         """Register samples that are read at scrape time; `kind` is `gauge` or `counter`."""
         self._add(Callback(name, help, labels, samples, kind))
+
+    def callback_in_pieces(
+        self, name: str, help: str, *labels: str, samples: Callable[[], Iterable[Sample | None]]
+    ) -> None:
+        """Register samples of which there may be very many, and which take long to find.
+
+        They may be read one by one, while what they are read off changes; None says that others may run.
+        """
+        self._add(Callback(name, help, labels, samples, is_in_pieces=True))
 
     def adopt_counter(self, name: str, help: str, counter: Counter) -> None:
         """Expose a counter that a component has made for itself."""
@@ -186,7 +204,12 @@ class Metrics:
 
     def expose(self) -> str:
         """The whole registry in Prometheus' text format, version 0.0.4."""
-        return "\n".join(line for family in self.families.values() for line in family.lines()) + "\n"
+        return "".join(f"{line}\n" for line in self.lines() if line is not None)
+
+    def lines(self) -> Iterator[str | None]:
+        """Yield the lines of that, one by one, and None where others may run; what they are read off may change."""
+        for family in list(self.families.values()):
+            yield from family.lines()
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -217,7 +240,9 @@ def _labels(names: Labels, values: Labels) -> str:
 
 
 def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    """Write a label's value, which clients may have chosen: a terminal that shows the page acts on none of it."""
+    value = escaped_lines(value).replace("\\", r"\\").replace('"', r"\"")
+    return value.replace("\n", r"\n").replace("\t", r"\\t")
 
 
 def _number(value: float) -> str:

@@ -16,6 +16,7 @@ ALWAYS = """
     compactions_total connection_pauses_total connections connections_errors_total connections_opened_total
     connections_refused_total errors_total fetch_buffer_bytes fetch_buffer_waiting fetch_buffer_waits_total
     flush_age_seconds flush_failures_total flush_seconds footer_cache_bytes footer_lookups_total group_lag
+    group_lag_left_out_series
     group_state_bytes late_segments manifest_checkpoint_bytes merge_failures_total merged_bytes_total
     merged_segments_total merges_total missing_segments network_bytes_in_total network_bytes_out_total
     orphans_deleted_total partitions pool_bytes pool_used_bytes pool_waiting producer_ids

@@ -133,6 +133,13 @@ class Limits:
         why="Kafka: max.incremental.fetch.session.cache.slots, 1000.",
         least=0,
     )
+    max_group_lag_series_count: int = option(
+        10_000,
+        "Series of kafscale_group_lag in /metrics, the largest lags; kafscale_group_lag_left_out_series counts others.",
+        why="A committed offset is a series; 10,000 are 1 MB a scrape. Kafka's brokers tell no lag.",
+        least=0,
+        most=100_000,
+    )
     max_topics_count: int = option(
         10_000,
         "Topics; past it creating one is refused with POLICY_VIOLATION.",

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from kafscale.metrics import Metrics
-from kafscale.server.http.access import AdminAccess, refusal
+from kafscale.server.http.access import AdminAccess
 from kafscale.server.http.answers import EXPOSITION, FLUSHES_MAX_COUNT, unavailable
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
 from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, Headers, NoAnswer, asked
@@ -47,7 +47,13 @@ class SupervisorAdmin:
         ]
         tls = self.access.tls
         context = None if tls is None else lambda: tls.admin_context
-        self._server = HttpServer("the admin server", routes, is_known=self.access.is_known, context=context)
+        self._server = HttpServer(
+            "the admin server",
+            routes,
+            is_known=self.access.is_known,
+            refusal=self.access.refusal,
+            context=context,
+        )
         self._metrics.callback(
             "kafscale_process_up",
             "Whether the broker's process runs and has been ready.",
@@ -80,7 +86,7 @@ class SupervisorAdmin:
     async def _answer_flush(self, exchange: Exchange) -> None:
         self._flushes_count += 1
         try:
-            refused = refusal(exchange.request, self.access.own_names)
+            refused = self.access.refused_change
             if refused is not None:
                 await exchange.send_page(text_page(HTTPStatus.FORBIDDEN, refused))
             elif self._flushes_count > FLUSHES_MAX_COUNT:

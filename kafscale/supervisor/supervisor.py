@@ -21,7 +21,7 @@ import trio
 from kafscale.config import Address, Loaded, Settings
 from kafscale.errors import StartupError
 from kafscale.security.secret_keys import make_key_file
-from kafscale.server.http.access import AdminAccess, AdminToken, own_names
+from kafscale.server.http.access import AdminAccess, AdminToken
 from kafscale.server.kafka.binding import bind
 from kafscale.server.tls.contexts import Tls
 from kafscale.server.watched_files import FileWatch, Watched
@@ -153,4 +153,4 @@ def _open_access(settings: Settings, watched: list[Watched]) -> AdminAccess:
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
     tls = Tls.open(settings.ssl) if settings.admin_ssl else None
     watched.extend(each for each in (token, tls) if each is not None)
-    return AdminAccess(own_names=own_names(settings), token=token, tls=tls)
+    return AdminAccess.of(settings, token, tls)

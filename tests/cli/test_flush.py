@@ -167,7 +167,7 @@ async def test_progress_is_told_while_it_goes_on(admin: Admin) -> None:
         gate.open()
         while b'"done": true, "segments": 3' not in answered:
             answered += await stream.receive_some()
-        await stream.send_all(b"GET /flush HTTP/1.1\r\nhost: x\r\n\r\n")
+        await stream.send_all(b"GET /flush HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         answered = b""
         while b"POST only" not in answered:
             answered += await stream.receive_some()

@@ -12,6 +12,7 @@ import yaml
 
 from kafscale.cli.sql_options import parse_catalog
 from kafscale.config import Durability, Settings, load, options
+from kafscale.server.http.access import AdminToken
 from kafscale.spark.pipeline.document import read_pipeline
 
 REPOSITORY = Path(__file__).parents[2]
@@ -54,6 +55,17 @@ def test_base_images_are_named_by_digest() -> None:
     assert BY_DIGEST.fullmatch(minio)
     tag = minio.partition(":")[2].partition("@")[0]
     assert tag in PAGE, "the page does not say which MinIO it is"
+
+
+@pytest.mark.parametrize("service", ["kafscale", *THREE])
+def test_the_admin_servers_ask_for_a_token(service: str) -> None:
+    """In the image they listen on all addresses; /flush was anybody's."""
+    assert re.search(r"KAFSCALE_ADMIN_LISTEN=0\.0\.0\.0:", DOCKERFILE)
+    assert SERVICES[service]["secrets"] == ["admin-token"]
+    assert SERVICES[service]["environment"]["KAFSCALE_ADMIN_TOKEN_FILE"] == "/run/secrets/admin-token"
+    [file] = re.findall(r"\$\{ADMIN_TOKEN_FILE:-(.*)\}", COMPOSE["secrets"]["admin-token"]["file"])
+    assert AdminToken.open(REPOSITORY / file)
+    assert f"`{file}`" in PAGE
 
 
 @pytest.mark.parametrize("service", BUILT)

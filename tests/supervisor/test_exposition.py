@@ -35,7 +35,7 @@ def test_each_sample_has_its_broker_and_each_family_is_there_once() -> None:
     }
     assert samples["kafscale_requests_total", ("api", "Produce"), ("broker", "1")] == 1
     assert samples["kafscale_requests_total", ("api", "Produce"), ("broker", "2")] == 2
-    assert samples["kafscale_requests_total", ("api", 'odd "{name}", \\ of\x85\n'), ("broker", "2")] == 1
+    assert samples["kafscale_requests_total", ("api", 'odd "{name}", \\ of\\x85\n'), ("broker", "2")] == 1
     assert samples["kafscale_partitions", ("broker", "1")] == 7.5
     assert samples["kafscale_seconds_bucket", ("broker", "2"), ("le", "1")] == 3
     assert samples["kafscale_seconds_count", ("broker", "1")] == 3

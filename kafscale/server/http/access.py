@@ -1,17 +1,18 @@
-"""Who may ask the admin server, and for what: by a token, and from where.
+"""Who may ask the admin server, and for what: by a token, and from where. Probes are answered to anyone.
 
-With `--admin-token-file`, who asks for more than a probe brings the token. Browsers send what any page tells them to,
-so a request that changes something is also asked where it comes from.
+With `--admin-token-file`, a request for more than a probe brings the token. Without one, a server that listens beyond
+the loopback changes nothing, and browsers are kept out, which send what any page tells them to:
 
-A page can have a browser POST to an address that only its user reaches. The browser then says in `Origin` where the
-page is from, which is refused unless it is this server. A name that the page's owner points at 127.0.0.1 (DNS
-rebinding) makes both the same; but it is in `Host`, and no such name is one of the broker's own. Programs that are no
-browser send no `Origin`, and reach the server by an IP address or a name of its own.
+A page can have a browser ask an address that only its user reaches. The browser then says in `Origin` where the page is
+from, which is refused unless it is this server. A name that the page's owner points at 127.0.0.1 (DNS rebinding) makes
+both the same, and lets the page read the answer; but it is in `Host`, and no such name is one of the broker's own.
+Other programs send no `Origin`, and reach the server by an IP address or a name of its own.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,6 +25,7 @@ from kafscale.config import Settings
 from kafscale.server.tls.contexts import Tls, read_secret
 
 LOCAL_NAME = "localhost"
+logger = logging.getLogger(__name__)
 TOKEN_MAX_BYTES = 4096
 _SCHEME = "bearer "
 
@@ -59,15 +61,53 @@ def _read_token(path: Path) -> bytes:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class AdminAccess:
-    """`own_names` are the names by which the broker is reached, as far as its settings tell."""
+    """`own_names` are the names by which the broker is reached, as far as its settings tell.
+
+    is_exposed: the server listens beyond the loopback.
+    """
 
     own_names: Collection[str] = ()
     token: AdminToken | None = None
     tls: Tls | None = None
+    is_exposed: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings, token: AdminToken | None, tls: Tls | None) -> AdminAccess:
+        """Make that of a broker, and warn if the server is exposed without a token."""
+        access = cls(
+            own_names=own_names(settings),
+            token=token,
+            tls=tls,
+            is_exposed=not _is_loopback(settings.admin_listen.host),
+        )
+        if access.refused_change is not None:
+            logger.warning(
+                "the admin server %s can be reached from other machines, and --admin-token-file is not set: anyone who "
+                "reaches it can read /metrics, and /flush is refused",
+                settings.admin_listen,
+            )
+        return access
 
     def is_known(self, request: h11.Request) -> bool:
         """Tell whether a request may have more than a probe has."""
         return self.token is None or self.token.is_in(request)
+
+    def refusal(self, request: h11.Request) -> str | None:
+        """Return why a request that is known may not have more than a probe has; None if it may.
+
+        A page in a browser does not know the token, so it is enough to bring it.
+        """
+        return refusal(request, self.own_names) if self.token is None else None
+
+    @property
+    def refused_change(self) -> str | None:
+        """Why no request may change anything; None if those that are known may."""
+        if self.token is not None or not self.is_exposed:
+            return None
+        return (
+            "this admin server can be reached from other machines and has no --admin-token-file: set one, or have "
+            "--admin-listen on 127.0.0.1"
+        )
 
 
 def own_names(settings: Settings) -> set[str]:
@@ -83,7 +123,7 @@ def refusal(request: h11.Request, names: Iterable[str]) -> str | None:
     if host is None or not (_is_address(host) or host in {LOCAL_NAME, *names}):
         return (
             "the Host of this request is none of this broker's: reach it by an IP address, localhost, or a name that "
-            "is in --admin-listen, --listen or --advertised-listener"
+            "is in --admin-listen, --listen or --advertised-listener, or set --admin-token-file and bring the token"
         )
     origins = _values(request, b"origin")
     ours = [[f"{scheme}://{hosts[0].lower()}"] for scheme in ("http", "https")]
@@ -101,6 +141,10 @@ def _host_of(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+def _is_loopback(host: str) -> bool:
+    return host == LOCAL_NAME or (_is_address(host) and ip_address(host).is_loopback)
 
 
 def _is_address(host: str) -> bool:

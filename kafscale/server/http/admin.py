@@ -19,7 +19,7 @@ from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
 from kafscale.outside import bounded, escaped
-from kafscale.server.http.access import AdminAccess, refusal
+from kafscale.server.http.access import AdminAccess
 from kafscale.server.http.answers import (
     EXPOSITION,
     FLUSH_PROGRESS_SECONDS,
@@ -28,6 +28,7 @@ from kafscale.server.http.answers import (
     FlushProgress,
     unavailable,
 )
+from kafscale.server.http.exposition import Exposition
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
@@ -46,17 +47,25 @@ class AdminServer:
     access: AdminAccess = attrs.field(factory=AdminAccess)
     _flushes_count: int = attrs.field(default=0, init=False)
     _server: HttpServer = attrs.field(init=False)
+    _exposition: Exposition = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         routes = [
             page_route("/healthz", lambda: text_page(HTTPStatus.OK, "ok"), is_open=True),
             page_route("/readyz", self._readiness, is_open=True),
-            page_route("/metrics", lambda: Page(HTTPStatus.OK, EXPOSITION, self.metrics.expose())),
+            Route("/metrics", self._answer_metrics),
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
         tls = self.access.tls
         context = None if tls is None else lambda: tls.admin_context
-        self._server = HttpServer("the admin server", routes, is_known=self.access.is_known, context=context)
+        self._exposition = Exposition(self.metrics)
+        self._server = HttpServer(
+            "the admin server",
+            routes,
+            is_known=self.access.is_known,
+            refusal=self.access.refusal,
+            context=context,
+        )
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve whoever connects, until cancelled."""
@@ -69,6 +78,9 @@ class AdminServer:
     def _readiness(self) -> Page:
         reason = self.not_ready()
         return text_page(HTTPStatus.OK, "ready") if reason is None else unavailable(reason)
+
+    async def _answer_metrics(self, exchange: Exchange) -> None:
+        await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, await self._exposition.page()))
 
     async def _answer_flush(self, exchange: Exchange) -> None:
         self._flushes_count += 1
@@ -83,7 +95,7 @@ class AdminServer:
             self._flushes_count -= 1
 
     def _refused_flush(self, exchange: Exchange, topics: Collection[str]) -> Page | None:
-        refused = refusal(exchange.request, self.access.own_names)
+        refused = self.access.refused_change
         if refused is not None:
             return text_page(HTTPStatus.FORBIDDEN, refused)
         reason = self.not_ready()

@@ -44,7 +44,7 @@ class Page:
 
     status: HTTPStatus
     content_type: str
-    body: str
+    body: str | bytes
     headers: Sequence[tuple[str, str]] = ()
 
 
@@ -80,7 +80,7 @@ class Exchange:
 
     async def send_page(self, page: Page) -> None:
         """Answer with a page."""
-        body = page.body.encode()
+        body = page.body.encode() if isinstance(page.body, str) else page.body
         headers = [("content-type", page.content_type), ("content-length", str(len(body))), *page.headers]
         events: list[h11.Event] = [h11.Response(status_code=page.status, headers=headers)]
         if self.request.method != b"HEAD":
@@ -130,13 +130,15 @@ def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) ->
 class HttpServer:
     """Answers by the routes. `name` is what the log calls it.
 
-    `is_known` says whether a request may have routes that are not open. `context` gives that of TLS for a new
+    `is_known` says whether a request may have routes that are not open, and `refusal` why it may not have them for
+    where it comes from. `context` gives that of TLS for a new
     connection, whose handshake is a part of waiting for its first request.
     """
 
     name: str
     routes: Sequence[Route]
     is_known: Callable[[h11.Request], bool] = attrs.field(default=lambda _request: True, kw_only=True)
+    refusal: Callable[[h11.Request], str | None] = attrs.field(default=lambda _request: None, kw_only=True)
     context: Callable[[], ssl.SSLContext] | None = attrs.field(default=None, kw_only=True)
     _open: dict[trio.CancelScope, None] = attrs.field(factory=dict, init=False)  # by their last request, oldest first
     _keeping_place: set[trio.CancelScope] = attrs.field(factory=set, init=False)  # of these
@@ -192,9 +194,12 @@ class HttpServer:
     async def _answer(self, exchange: Exchange, scope: trio.CancelScope) -> None:
         route = next((route for route in self.routes if route.path == exchange.path), None)
         methods = READ_METHODS if route is None else route.methods
-        if not (route is not None and route.is_open) and not self.is_known(exchange.request):
+        is_open = route is not None and route.is_open
+        if not is_open and not self.is_known(exchange.request):
             self._quiet.tell("tokens", "a request to %s came without the right token", self.name)
             await exchange.send_page(UNKNOWN_PAGE)
+        elif not is_open and (refused := self.refusal(exchange.request)) is not None:
+            await exchange.send_page(text_page(HTTPStatus.FORBIDDEN, refused))
         elif exchange.request.method.decode() not in methods:
             page = text_page(HTTPStatus.METHOD_NOT_ALLOWED, f"{' and '.join(methods)} only")
             await exchange.send_page(page)

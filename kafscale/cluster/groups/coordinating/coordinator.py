@@ -430,10 +430,11 @@ class GroupCoordinator:
         return error_codes.NONE if entry is None else entry.check_fetch(member_id, member_epoch)
 
     def committed_offsets(self) -> Iterator[CommittedOffset]:
-        """Every group's durable offsets, for metrics: lag is a partition's end offset less this."""
-        for group_id, entry in self._entries.items():
-            for at, offset in entry.offsets:
-                yield CommittedOffset(group_id, at.topic, at.partition, offset.offset)
+        """Yield every group's durable offsets, for metrics; they may change meanwhile."""
+        for group_id, entry in list(self._entries.items()):
+            for topic, partitions in list(entry.offsets.by_topic.items()):
+                for partition, offset in list(partitions.items()):
+                    yield CommittedOffset(group_id, topic, partition, offset.offset)
 
     def new_offset(
         self,
