@@ -8,7 +8,8 @@
     │  └─ FrameTooLarge          a length prefix past the limit, or negative
     ├─ KafkaError                has a Kafka error code; becomes the reply to one request or one partition of it
     │  ├─ CorruptBatch           CORRUPT_MESSAGE: a wrong CRC, magic or length, which sending again may mend
-    │  │  └─ UnreadableBatch     UNKNOWN_SERVER_ERROR, as Kafka: records that can't be decompressed
+    │  │  ├─ UnreadableBatch     UNKNOWN_SERVER_ERROR, as Kafka: records that can't be decompressed
+    │  │  └─ WrongOffsetDelta    the same: a record whose offset delta is not its index
     │  ├─ InvalidRecord          INVALID_RECORD: well-formed, but not to be stored
     │  └─ StorageFull            KAFKA_STORAGE_ERROR: no room on the local disk; nothing was changed, try again
     ├─ StoreError                the object store refused or failed
@@ -93,6 +94,13 @@ class CorruptBatch(KafkaError):
 
 class UnreadableBatch(CorruptBatch):
     """UNKNOWN_SERVER_ERROR (-1), as Kafka answers: a record batch that can't be decompressed. Clients give it up."""
+
+    def __init__(self, message: str) -> None:
+        KafkaError.__init__(self, -1, message)
+
+
+class WrongOffsetDelta(CorruptBatch):
+    """UNKNOWN_SERVER_ERROR (-1), as Kafka answers in a compressed batch: a record's offset delta is not its index."""
 
     def __init__(self, message: str) -> None:
         KafkaError.__init__(self, -1, message)

@@ -227,6 +227,12 @@ def set_log_append_time(view: memoryview, timestamp_ms: int) -> None:
     set_crc(view)
 
 
+def set_attributes(view: memoryview, attributes: int) -> None:
+    """Replace the attributes, in the buffer itself, and compute the CRC anew."""
+    struct.pack_into(">h", view, _ATTRIBUTES_AT, attributes)
+    set_crc(view)
+
+
 def set_max_timestamp(view: memoryview, timestamp_ms: int) -> None:
     """Say anew what the greatest of the records' timestamps is, in the buffer itself, and compute the CRC anew."""
     struct.pack_into(">q", view, _MAX_TIMESTAMP_AT, timestamp_ms)

@@ -20,7 +20,7 @@ from typing import Final
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord
+from kafscale.errors import DecodeError, InvalidRecord, WrongOffsetDelta
 from kafscale.wire.primitives import read_uvarint
 
 STEP_UNITS: Final = 2048
@@ -93,7 +93,7 @@ class RecordCheck:
         """Go on until the end, or until so much has been done; give the units left, above 0 only at the end.
 
         Raises:
-            CorruptBatch: an offset delta is wrong.
+            WrongOffsetDelta: an offset delta is not the index of its record.
             InvalidRecord: a record is not what its lengths say, or the records not what the batch says.
         """
         if self.count < ALIKE_MIN_COUNT and units >= self.count and not (self.index or self._headers_left):
@@ -425,4 +425,4 @@ def _read_count(records: Buffer, position: int) -> tuple[int, int]:
 def _refuse_start(index: int, delta: int, length: int) -> None:
     if length & 1:
         raise InvalidRecord(f"record {index} has a negative length")
-    raise CorruptBatch(f"record {index} has the offset delta {(delta >> 1) ^ -(delta & 1)}")
+    raise WrongOffsetDelta(f"record {index} has the offset delta {(delta >> 1) ^ -(delta & 1)}")

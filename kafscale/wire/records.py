@@ -20,6 +20,7 @@ from kafscale.wire.batch_header import (
     compute_crc,
     encode_batch,
     parse_header,
+    set_attributes,
     set_base_offset,
     set_log_append_time,
     set_max_timestamp,
@@ -33,7 +34,7 @@ from kafscale.wire.batch_records import (
     iterate_records,
     max_timestamp,
 )
-from kafscale.wire.batch_validation import check_of, validate, validate_compressed, validate_header
+from kafscale.wire.batch_validation import check_of, first_batch, validate, validate_compressed, validate_header
 from kafscale.wire.record_heads import record_heads
 
 __all__ = [
@@ -54,10 +55,12 @@ __all__ = [
     "check_of",
     "compute_crc",
     "encode_batch",
+    "first_batch",
     "iterate_records",
     "max_timestamp",
     "parse_header",
     "record_heads",
+    "set_attributes",
     "set_base_offset",
     "set_log_append_time",
     "set_max_timestamp",

@@ -1,6 +1,6 @@
 """A table of codec and form of its frame, right and wrong, around the same three records, with Apache Kafka's answers.
 
-The records have no timestamp, so that a frame is the same bytes at any time. `tests/java/test_foreign_frames.py` holds
+The records have no timestamp, so that a frame is the same bytes at any time. `tests/java/test_foreign_batches.py` holds
 the answers of Apache Kafka, `tests/api/produce/test_foreign_frames.py` ours, and `tests/clients/test_foreign_frames.py`
 has clients read all that is taken.
 """
@@ -42,7 +42,7 @@ INVALID: Final = error_codes.INVALID_RECORD
 
 @attrs.frozen
 class Foreign:
-    """A frame, Apache Kafka 4.1.1's answer to a batch of it, and ours where that differs, with the reason."""
+    """A frame or a batch, Apache Kafka 4.1.1's answer to it, and ours where that differs, with the reason."""
 
     frame: bytes
     kafka: int = TAKEN

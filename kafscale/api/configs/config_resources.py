@@ -16,7 +16,6 @@ from kafscale.api.handling.calls import Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.dynamic_configs import ALL_BROKERS
-from kafscale.cluster.groups.settings import GROUP_ID_MAX_COUNT
 from kafscale.cluster.topics.names import check_topic_name
 from kafscale.cluster.topics.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
@@ -29,6 +28,7 @@ from kafscale.wire.schema import mapped
 TOPIC: Final = 2
 BROKER: Final = 4
 GROUP: Final = 32
+GROUP_NAME_MAX_LENGTH: Final = 1024  # a key of the metadata; groups without configs have any id that a string can be
 
 TO_DESCRIBE: Final[Mapping[int, Right]] = {
     TOPIC: rights.DESCRIBE_TOPIC_CONFIGS,
@@ -187,8 +187,10 @@ def check_group_name(name: str, if_empty: str) -> None:
     """Raises KafkaError INVALID_REQUEST: no group can have this id, or it is empty, which has a message of its own."""
     if not name:
         raise KafkaError(INVALID_REQUEST, if_empty)
-    if len(name) > GROUP_ID_MAX_COUNT:
-        raise KafkaError(INVALID_REQUEST, f"A group's id has at most {GROUP_ID_MAX_COUNT} characters.")
+    if len(name) > GROUP_NAME_MAX_LENGTH:
+        raise KafkaError(
+            INVALID_REQUEST, f"A group with configs has an id of at most {GROUP_NAME_MAX_LENGTH} characters."
+        )
 
 
 def outcomes(

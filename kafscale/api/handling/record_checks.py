@@ -6,6 +6,8 @@ What has not ended by then goes on like this, while the later requests of its co
 
     unpack  in a thread, within bounds of memory (`kafscale.log.read.unpacking`)
     walk    on the event loop, in steps of a millisecond, of which one of all is made in each round of it
+
+Records whose offset deltas are wrong are written anew, likewise in steps, unless they are compressed.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
+from kafscale.errors import WrongOffsetDelta
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.read.unpacking import Unpacking, unpack_at_most
 from kafscale.wire.record_check import STEP_UNITS, RecordCheck
 from kafscale.wire.record_shapes import Shapes
-from kafscale.wire.records import CODEC_MASK, HEADER_BYTES, BatchHeader, check_of
+from kafscale.wire.records import CODEC_MASK, HEADER_BYTES, BatchHeader, check_of, encode_batch
+from kafscale.wire.renumbering import Renumbering
 
 AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
 AT_ONCE_MAX_RATIO: Final = 16  # or else the many small batches of one read would add up; text has 3 to 8
@@ -27,7 +31,7 @@ AT_ONCE_UNITS: Final = 2 * STEP_UNITS  # of all batches of a request together
 BYTES_PER_UNIT: Final = 128  # unpacking so many takes as long as looking at a record
 
 Begun: TypeAlias = tuple[RecordCheck | None, int]
-"""A check, None if its batch is still compressed, and the units left: above 0 if the check has ended."""
+"""A check, and the units left: above 0 if the check has ended. None if its batch is to be unpacked or renumbered."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -42,7 +46,10 @@ class RecordChecks:
         """Check at most so much of a batch. Raises KafkaError if it is to be refused."""
         if not header.attributes & CODEC_MASK:
             check = check_of(batch[HEADER_BYTES:], header, needs_keys=config.compact)
-            left_units = check.advance(units)
+            try:
+                left_units = check.advance(units)
+            except WrongOffsetDelta:
+                return None, 0
             if left_units > 0:
                 self.shapes.learn(header, batch)
             return check, left_units
@@ -52,6 +59,17 @@ class RecordChecks:
             return None, 0
         check = check_of(records, header, needs_keys=config.compact)
         return check, check.advance(max(units - max(len(records), len(batch)) // BYTES_PER_UNIT, 1))
+
+    async def renumbered(self, header: BatchHeader, batch: memoryview) -> memoryview:
+        """Return a batch, in which nothing is compressed, with the offset deltas that it should have.
+
+        The result is as unchecked as the batch. Raises InvalidRecord if a record is not what its length says.
+        """
+        renumbering = Renumbering(batch[HEADER_BYTES:], header.record_count)
+        while True:
+            async with self._step:
+                if renumbering.advance():
+                    return memoryview(encode_batch(header, renumbering.written))
 
     async def walk(self, check: RecordCheck) -> None:
         """Finish a check, a step at a time. Raises KafkaError."""

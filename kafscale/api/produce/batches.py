@@ -15,7 +15,7 @@ import time
 import attrs
 
 from kafscale.api.handling.services import Services
-from kafscale.errors import InvalidRecord, KafkaError
+from kafscale.errors import CorruptBatch, InvalidRecord, KafkaError
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
@@ -26,14 +26,21 @@ from kafscale.wire.records import (
     CODEC_MASK,
     TRANSACTIONAL,
     BatchHeader,
+    first_batch,
+    set_attributes,
     set_log_append_time,
     set_max_timestamp,
     validate_header,
 )
 
 FIRST_VERSION_WITH_ZSTD = 7
-ALLOWED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL  # of clients' batches
+STORED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL
+"""The bits that are kept of the attributes of clients' batches."""
+OTHER_ATTRIBUTES = ~STORED_ATTRIBUTES
+"""Control batches are refused. Copiers send LogAppendTime, delete horizons and unused bits, too, which Kafka takes. It
+keeps the horizon, by which compaction would drop tombstones at a time of the client's."""
 MAX_INT64 = (1 << 63) - 1
+NO_PRODUCER_EPOCH = -1
 
 
 @attrs.define(eq=False, repr=False)
@@ -72,21 +79,7 @@ class Batch:
 
     def judge_times(self, latest_ms: int, earliest_ms: int | None) -> None:
         """Its records are whole, and have the keys that they need: may they have these times? Raises KafkaError."""
-        config = self.partition.config
-        if not config.log_append_time:
-            now_ms = time.time_ns() // 1_000_000
-            if latest_ms > now_ms + config.message_timestamp_after_max_ms or latest_ms > MAX_INT64:
-                raise KafkaError(
-                    error_codes.INVALID_TIMESTAMP,
-                    f"timestamp {latest_ms} is too far ahead (message.timestamp.after.max.ms)",
-                )
-            if earliest_ms is not None and (
-                earliest_ms < now_ms - config.message_timestamp_before_max_ms or earliest_ms < -MAX_INT64
-            ):
-                raise KafkaError(
-                    error_codes.INVALID_TIMESTAMP,
-                    f"timestamp {earliest_ms} is too old (message.timestamp.before.max.ms)",
-                )
+        _check_times(self.partition.config, latest_ms, earliest_ms)
         self.max_timestamp_ms, self.check, self.is_checked = latest_ms, None, True
         self.min_timestamp_ms = NO_TIMESTAMP_MS if earliest_ms is None else earliest_ms
 
@@ -112,7 +105,7 @@ def begin_batch(
     """
     if not records:
         raise InvalidRecord("the request has no record batch for this partition")
-    header = _validated(partition.config, records, version)
+    header, records = _validated(partition.config, records, version)
     if header.attributes & TRANSACTIONAL:
         _check_transactional(header, transactional)
     checks = services.record_checks
@@ -156,7 +149,11 @@ def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False, is_ear
         placed = partition.place_nowait(batch.data)
         if placed is None:
             return False
-    if header.max_timestamp_ms != batch.max_timestamp_ms or partition.config.log_append_time:
+    if (
+        header.max_timestamp_ms != batch.max_timestamp_ms
+        or partition.config.log_append_time
+        or header.attributes & OTHER_ATTRIBUTES
+    ):
         header = _stamp(batch, placed, now_ms)
     appended = partition.append(header, placed, now_ms, min_timestamp_ms=batch.min_timestamp_ms)
     batch.base_offset = appended.base_offset
@@ -165,45 +162,92 @@ def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False, is_ear
 
 
 def _stamp(batch: Batch, placed: Placed, now_ms: int) -> BatchHeader:
-    """Write the time that readers and retention go by: that of the append, or the latest of the records."""
+    """Write the time that readers and retention go by: that of the append, or the latest of the records.
+
+    Bits of the attributes that are not stored are cleared.
+    """
+    attributes = batch.header.attributes & STORED_ATTRIBUTES
+    if attributes != batch.header.attributes:
+        set_attributes(placed.data, attributes)
     if batch.partition.config.log_append_time:
         set_log_append_time(placed.data, now_ms)
         batch.log_append_time_ms = batch.min_timestamp_ms = now_ms
-        return attrs.evolve(batch.header, max_timestamp_ms=now_ms)
+        return attrs.evolve(batch.header, attributes=attributes, max_timestamp_ms=now_ms)
     set_max_timestamp(placed.data, batch.max_timestamp_ms)
-    return attrs.evolve(batch.header, max_timestamp_ms=batch.max_timestamp_ms)
+    return attrs.evolve(batch.header, attributes=attributes, max_timestamp_ms=batch.max_timestamp_ms)
 
 
-def _validated(config: LogConfig, records: memoryview, version: int) -> BatchHeader:
-    """Check a batch, but for its records. Raises KafkaError."""
+def _validated(config: LogConfig, records: memoryview, version: int) -> tuple[BatchHeader, memoryview]:
+    """Check a batch, but for its records; return it without bytes that stand behind it. Raises KafkaError."""
     if len(records) > config.max_message_bytes:
-        raise KafkaError(
-            error_codes.MESSAGE_TOO_LARGE,
-            f"a batch of {len(records)} bytes; max.message.bytes is {config.max_message_bytes}",
-        )
-    header = validate_header(records)
-    if header.attributes & ~ALLOWED_ATTRIBUTES:
-        _refuse_attributes(header)
+        records = _not_too_large(config, records)
+    try:
+        header = validate_header(records)
+    except (CorruptBatch, InvalidRecord):
+        records = first_batch(records)
+        header = validate_header(records)
+    if header.base_offset:
+        raise InvalidRecord(f"the base offset of the batch is {header.base_offset}, which a client leaves at 0")
+    if header.attributes & OTHER_ATTRIBUTES:
+        _check_attributes(config, header)
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise InvalidRecord(f"producer {header.producer_id} sent no epoch or no sequence number")
+        _check_stamp(header)
     if header.attributes & CODEC_MASK == ZSTD and version < FIRST_VERSION_WITH_ZSTD:
         raise KafkaError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
-    return header
+    return header, records
+
+
+def _not_too_large(config: LogConfig, records: memoryview) -> memoryview:
+    """Return the batch without bytes behind it, if it has no more than `max.message.bytes`. Raises KafkaError."""
+    batch = first_batch(records)
+    if len(batch) > config.max_message_bytes:
+        raise KafkaError(
+            error_codes.MESSAGE_TOO_LARGE,
+            f"a batch of {len(batch)} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
+    return batch
 
 
 def _check_transactional(header: BatchHeader, transactional: bool) -> None:
     if not transactional:
         reason = "a batch of a transaction in a request without a transactional id"
         raise KafkaError(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
-    if header.producer_id < 0:
-        raise InvalidRecord("a batch of a transaction without a producer id")
+    if header.producer_id < 0 or header.producer_epoch < 0:
+        raise InvalidRecord("a batch of a transaction without a producer id, or without its epoch")
 
 
-def _refuse_attributes(header: BatchHeader) -> None:
+def _check_attributes(config: LogConfig, header: BatchHeader) -> None:
+    """Refuse control batches, and LogAppendTime where Kafka does. Raises KafkaError."""
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
-    if header.is_log_append_time:
-        raise KafkaError(error_codes.INVALID_TIMESTAMP, "clients may not write batches with LogAppendTime")
-    if header.delete_horizon_ms is not None:  # compaction would drop its tombstones by a time of the client's
-        raise InvalidRecord("clients may not write batches with a delete horizon")
-    raise InvalidRecord(f"a record batch with attributes that mean nothing: {header.attributes & 0xFFFF:#x}")
+    if not header.is_log_append_time:
+        return
+    if config.log_append_time or header.max_timestamp_ms == NO_TIMESTAMP_MS:
+        raise KafkaError(error_codes.INVALID_TIMESTAMP, "a batch with LogAppendTime, which the broker is to set")
+    _check_times(config, header.max_timestamp_ms, header.max_timestamp_ms)
+
+
+def _check_stamp(header: BatchHeader) -> None:
+    """Refuse a producer without sequence number, or an epoch that there is not. Raises KafkaError."""
+    if header.base_sequence < 0:
+        raise InvalidRecord(f"producer {header.producer_id} sent no sequence number")
+    if header.producer_epoch < NO_PRODUCER_EPOCH:
+        reason = f"producer {header.producer_id} sent the epoch {header.producer_epoch}"
+        raise KafkaError(error_codes.INVALID_PRODUCER_EPOCH, reason)
+
+
+def _check_times(config: LogConfig, latest_ms: int, earliest_ms: int | None) -> None:
+    """Refuse timestamps that are too far from now, unless they are replaced. Raises KafkaError INVALID_TIMESTAMP."""
+    if config.log_append_time:
+        return
+    now_ms = time.time_ns() // 1_000_000
+    if latest_ms > now_ms + config.message_timestamp_after_max_ms or latest_ms > MAX_INT64:
+        raise KafkaError(
+            error_codes.INVALID_TIMESTAMP, f"timestamp {latest_ms} is too far ahead (message.timestamp.after.max.ms)"
+        )
+    if earliest_ms is not None and (
+        earliest_ms < now_ms - config.message_timestamp_before_max_ms or earliest_ms < -MAX_INT64
+    ):
+        raise KafkaError(
+            error_codes.INVALID_TIMESTAMP, f"timestamp {earliest_ms} is too old (message.timestamp.before.max.ms)"
+        )

@@ -16,7 +16,7 @@ from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.pending import refusal_of, refuse
 from kafscale.api.produce.transactional import TransactionalProduce
-from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
+from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError, WrongOffsetDelta
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.partition import Placed
 from kafscale.log.partition.tail import ALONE
@@ -30,7 +30,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from kafscale.wire.records import check_of
+from kafscale.wire.records import HEADER_BYTES, check_of, parse_header
 
 OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
@@ -170,6 +170,9 @@ class PendingProduce:
 
     async def _finish_check(self, batch: Batch) -> None:
         checks, check = self.services.record_checks, batch.check
+        if not batch.header.codec:
+            await self._finish_plain(batch)
+            return
         if check is not None:
             await checks.walk(check)
             batch.judge(check)
@@ -180,6 +183,22 @@ class PendingProduce:
             check = check_of(records, batch.header, needs_keys=batch.partition.config.compact)
             await checks.walk(check)
             batch.judge(check)
+
+    async def _finish_plain(self, batch: Batch) -> None:
+        """Check a batch in which nothing is compressed; one whose offset deltas are wrong is renumbered first."""
+        checks, check = self.services.record_checks, batch.check
+        try:
+            if check is not None:
+                await checks.walk(check)
+        except WrongOffsetDelta:
+            check = None
+        if check is None:
+            batch.data = await checks.renumbered(batch.header, batch.data)
+            batch.header = parse_header(batch.data)
+            self.frame_lease = None  # the batch is not in the frame any more: it is placed by copying
+            check = check_of(batch.data[HEADER_BYTES:], batch.header, needs_keys=batch.partition.config.compact)
+            await checks.walk(check)
+        batch.judge(check)
 
     async def _place_all(self) -> None:
         for candidate in self.candidates:

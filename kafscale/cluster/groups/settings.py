@@ -6,8 +6,6 @@ import attrs
 
 from kafscale.config import Settings
 
-# Group ids are keys of the metadata store and labels of metrics. Kafka has no limit but that of a string, 32 KiB.
-GROUP_ID_MAX_COUNT = 1024
 # What one member may say about itself, over all of its protocols. Kafka's limit is that of the group's record, 1 MiB.
 MEMBER_METADATA_MAX_BYTES = 1024 * 1024
 # The ways to assign partitions that one member may know: each is looked for in what every other member says.

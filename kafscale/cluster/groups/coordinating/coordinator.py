@@ -45,7 +45,6 @@ from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
 from kafscale.cluster.groups.records import NO_TOPIC_ID, CommittedOffset, GroupRecord, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.settings import (
     ASSIGNMENT_MAX_BYTES,
-    GROUP_ID_MAX_COUNT,
     MEMBER_METADATA_MAX_BYTES,
     PROTOCOLS_MAX_COUNT,
     GroupSettings,
@@ -251,8 +250,6 @@ class GroupCoordinator:
             return HeartbeatReply(error_code=error_codes.GROUP_ID_NOT_FOUND, error_message=message)
         if entry is not None:
             return None
-        if len(group_id) > GROUP_ID_MAX_COUNT:
-            return HeartbeatReply(error_code=error_codes.INVALID_GROUP_ID, error_message="The group id is too long.")
         if self._is_full:
             message = f"There are {len(self._entries)} groups already, as many as are allowed."
             return HeartbeatReply(error_code=error_codes.POLICY_VIOLATION, error_message=message)
@@ -266,7 +263,7 @@ class GroupCoordinator:
     def _refuse_join(self, group_id: str, join: Join) -> int:
         if self._draining.is_set() or not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
-        if not 0 < len(group_id) <= GROUP_ID_MAX_COUNT:
+        if not group_id:
             return error_codes.INVALID_GROUP_ID
         settings = self._settings
         if not settings.min_session_timeout_ms <= join.session_timeout_ms <= settings.max_session_timeout_ms:
@@ -376,14 +373,12 @@ class GroupCoordinator:
     ) -> int:
         entry = self._entries.get(group_id)
         held = GroupOffsets() if entry is None else entry.offsets
-        if not self._has_room(held.more_bytes(offsets) + (GROUP_BYTES if entry is None else 0)):
+        if not self._has_room(held.more_bytes(offsets) + (GROUP_BYTES + len(group_id) if entry is None else 0)):
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
             return entry.check_commit(identity, version, is_transactional=is_transactional)
-        if len(group_id) > GROUP_ID_MAX_COUNT:
-            return error_codes.INVALID_GROUP_ID
         if identity.generation_id >= 0:
             return error_codes.ILLEGAL_GENERATION
         return (
