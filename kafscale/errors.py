@@ -18,6 +18,8 @@
     │  │  └─ PlanOutdated        the metadata has changed since a transaction was planned; plan it anew
     │  ├─ Conflict               two conditional writes met (409); try again
     │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
+    │  │  ├─ NoCredentials       none are configured, or they are incomplete; the message says what was tried
+    │  │  ├─ NoPermission        the store is a directory that this user may not read or write
     │  │  └─ EncryptionRefused   no key service, no such key, or no right to use it; the message says what to do
     │  ├─ WrongRegion            the bucket is in another region, which the message names
     │  ├─ RangeNotSatisfiable    a range past the end (416)
@@ -65,7 +67,14 @@ class DecodeError(ProtocolError):
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame's length prefix is negative or past the limit; raised before anything is allocated for it."""
+    """A frame's length prefix is negative or past the limit; raised before anything is allocated for it.
+
+    `prefix` are its bytes, which tell another protocol that is spoken there.
+    """
+
+    def __init__(self, message: str, prefix: bytes = b"") -> None:
+        super().__init__(message)
+        self.prefix = prefix
 
 
 class KafkaError(KafScaleError):
@@ -150,6 +159,14 @@ class Conflict(StoreError):
 
 class AccessDenied(StoreError):
     """Credentials are missing, refused or expired."""
+
+
+class NoCredentials(AccessDenied):
+    """No credentials are configured, or what is configured can't be used. The store was not asked."""
+
+
+class NoPermission(AccessDenied):
+    """The store is a directory that the user of this process may not read or write."""
 
 
 class EncryptionRefused(AccessDenied):

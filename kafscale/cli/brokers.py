@@ -11,7 +11,7 @@ import attrs
 import click
 
 from kafscale.cli.adopt import WRITING_OPTIONS
-from kafscale.cli.connecting import Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.connecting import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
 from kafscale.cli.serve import settings_flags
 from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
@@ -56,7 +56,7 @@ class LedRow:
     bytes_per_second: int | None
 
 
-_id_argument = click.argument("broker_id", metavar="ID", type=int)
+_id_argument = click.argument("broker_id", metavar="ID", type=INDEX)
 
 
 @click.group("brokers")

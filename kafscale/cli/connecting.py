@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -44,6 +45,27 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
             return self._parse(value)
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
+
+
+class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic in newer versions only
+    """A whole number within bounds."""
+
+    name = "number"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        if isinstance(value, int):
+            return value
+        allowed = f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
+        if not re.fullmatch(r"-?[0-9]{1,30}", value.strip()):
+            self.fail(f"'{value}' is not a whole number; allowed: {allowed}", param, ctx)
+        number = int(value)
+        if number < self.least or (self.most is not None and number > self.most):
+            self.fail(f"'{value}' is out of range; allowed: {allowed}", param, ctx)
+        return number
 
 
 class ListOption(click.Option):
@@ -126,9 +148,9 @@ def take(options: dict[str, Any], cls: type[T]) -> T:
 ADDRESS = Parsed("HOST:PORT", Address.parse)
 BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)
-INDEX = click.IntRange(0, INT32_MAX)  # of a partition, or a broker's id
-COUNT = click.IntRange(1, INT32_MAX)
-OFFSET = click.IntRange(0, INT64_MAX)
+INDEX = Number(0, INT32_MAX)  # of a partition, or a broker's id
+COUNT = Number(1, INT32_MAX)
+OFFSET = Number(0, INT64_MAX)
 SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 

@@ -17,6 +17,7 @@ from kafscale.cli.connecting import (
     TIME,
     Bootstrap,
     ListOption,
+    Number,
     Parsed,
     bootstrap_option,
     run_with_client,
@@ -24,6 +25,7 @@ from kafscale.cli.connecting import (
 )
 from kafscale.cli.progress import counting
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, parse_template, text_formatter, unescape
+from kafscale.errors import ConfigError
 
 if TYPE_CHECKING:
     from kafscale.client import Client, Consumer, IsolationLevel
@@ -83,13 +85,13 @@ class Style:
 @click.argument("topic")
 @click.option("--from-beginning", "beginning", is_flag=True, help="Begin at the first record.")
 @click.option("--offset", type=OFFSET, help="Begin at this offset.")
-@click.option("--last", type=click.IntRange(1), metavar="NUMBER", help="Begin this many before the end.")
+@click.option("--last", type=Number(1), metavar="NUMBER", help="Begin this many before the end.")
 @click.option("--time", "time_ms", type=TIME, help="Begin at the first record not older; 15m means that long ago.")
 @click.option(
     "--group", metavar="NAME", help="Begin where this consumer group has got to, and commit how far this gets."
 )
 @click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only this one; repeatable.")
-@click.option("--max-messages", type=click.IntRange(1), help="Stop after this many.")
+@click.option("--max-messages", type=Number(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end.")
 @click.option(
     "--isolation-level",
@@ -184,6 +186,9 @@ async def _positions(
     from kafscale.client.offsets import EARLIEST, list_offsets
 
     if start.offset is not None:
+        last = max(ends.values())
+        if start.offset > last:
+            raise ConfigError(f"--offset: '{start.offset}' is behind the end of topic '{topic}'; allowed: 0 to {last}")
         return dict.fromkeys(ends, start.offset)
     if start.time_ms is not None:
         return await list_offsets(client, topic, dict.fromkeys(ends, start.time_ms), level)

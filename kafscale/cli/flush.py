@@ -21,6 +21,7 @@ from kafscale.cli.output import show_json
 from kafscale.cli.progress import measuring
 from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address, parse_duration
 from kafscale.errors import ConfigError
+from kafscale.network_errors import why_unreachable
 
 DEFAULT_PORT = 9644
 DEFAULT_ADMIN = f"127.0.0.1:{DEFAULT_PORT}"
@@ -154,12 +155,13 @@ def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPRes
             connection.connect()
         except ssl.SSLError as exc:
             raise click.ClickException(
-                f"the TLS handshake with {admin} failed: {getattr(exc, 'verify_message', None) or exc.reason}; is that "
-                "admin server started with --admin-ssl, and is its authority in --admin-ca-file?"
+                f"the TLS handshake with {admin} failed: {why_unreachable(exc)}; is that admin "
+                "server started with --admin-ssl (else leave out https:// and --admin-ssl here), and is its authority "
+                "in --admin-ca-file?"
             ) from exc
         except OSError as exc:
             raise click.ClickException(
-                f"no broker's admin server at {admin}: {exc.strerror or exc}; start the broker, or give --admin "
+                f"no broker's admin server at {admin}: {why_unreachable(exc)}; start the broker, or give --admin "
                 "HOST:PORT, which is its --admin-listen"
             ) from exc
         query = urlencode([("topic", topic) for topic in topics])
@@ -173,7 +175,7 @@ def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPRes
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as exc:  # JSON of another server, too
         raise click.ClickException(
             f"lost the admin server at {admin} before all was flushed: {exc or type(exc).__name__}; "
-            "is that a broker's --admin-listen, and is it still running?"
+            "is that a broker's --admin-listen, is it still running, and does it want TLS (--admin-ssl)?"
         ) from exc
     finally:
         connection.close()

@@ -10,10 +10,12 @@ import click
 
 from kafscale.cli.connecting import (
     INDEX,
+    INT64_MAX,
     OFFSET,
     TIME,
     Bootstrap,
     ListOption,
+    Number,
     bootstrap_option,
     json_option,
     run_with_client,
@@ -172,7 +174,7 @@ def delete_command(groups: tuple[str, ...], bootstrap: Bootstrap) -> None:
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")
 @click.option("--to-offset", "offset", type=OFFSET, help="To an offset.")
 @click.option("--to-time", "time_ms", type=TIME, help="To the first record not older; 15m means that long ago.")
-@click.option("--shift", type=int, help="Forward, or backward if negative, by this many.")
+@click.option("--shift", type=Number(-INT64_MAX, INT64_MAX), help="Forward, or backward if negative, by this many.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @bootstrap_option
 @json_option

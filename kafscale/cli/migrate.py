@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import BOOTSTRAP, SPARK_SETTING, Bootstrap, json_option
+from kafscale.cli.connecting import BOOTSTRAP, SPARK_SETTING, Bootstrap, Number, json_option
 from kafscale.cli.output import show
 from kafscale.cli.serve import settings_flags
 from kafscale.cli.sql_options import MASTER_DEFAULT, read_settings, store_options
@@ -77,7 +77,7 @@ class MigrationRow:
 )
 @click.option(
     "--last",
-    type=click.IntRange(min=0),
+    type=Number(0),
     default=LAST_DEFAULT,
     show_default=True,
     help="How many offsets of each partition to compare, before where the query goes on; 0 for all there are.",

@@ -59,6 +59,8 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
     """A JSON line. Raises ConfigError if it is none."""
     try:
         fields = json.loads(line)
+        if not fields.keys() & {"value", "value_base64"}:
+            raise ValueError("other JSON would become a record without a value, which deletes its key")
         own = [_header(pair) for pair in fields.get("headers", [])]
         key, value = _bytes_field(fields, "key"), _bytes_field(fields, "value")
         timestamp_ms = int(fields.get("timestamp", _now_ms()))
@@ -67,7 +69,8 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as exc:
         shown = line[:60].decode(errors="replace")
         raise ConfigError(
-            f"--json: line '{shown}' is not a record; allowed: as `kafscale consume --json` writes"
+            f"--json: line '{shown}' is not a record; allowed: as `kafscale consume --json` writes, such as "
+            '{"key": "k", "value": "v"}, where the value is a text, or null to delete the key'
         ) from exc
     return Record(key=key, value=value, timestamp_ms=timestamp_ms, headers=[*own, *headers])
 

@@ -13,7 +13,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.connecting import Parsed, take
+from kafscale.cli.connecting import Number, Parsed, take
 from kafscale.cli.output import fit, say, show_cells
 from kafscale.cli.progress import reading
 from kafscale.cli.sql_options import (
@@ -104,7 +104,7 @@ def command() -> None:
 )
 @option(
     "--max-rows",
-    type=click.IntRange(1),
+    type=Number(1),
     default=MAX_ROWS_DEFAULT,
     shown=str(MAX_ROWS_DEFAULT),
     help="How many rows a table has at most; other formats have all.",

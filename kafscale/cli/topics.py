@@ -13,6 +13,7 @@ from kafscale.cli.connecting import (
     SETTING,
     Bootstrap,
     ListOption,
+    Number,
     bootstrap_option,
     json_option,
     run_with_client,
@@ -93,9 +94,7 @@ def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
 @command.command("create")
 @click.argument("topic")
 @click.option("--partitions", type=COUNT, help="Number of partitions; the broker's default without it.")
-@click.option(
-    "--replication-factor", type=click.IntRange(1, INT16_MAX), help="Replicas; the broker's default without it."
-)
+@click.option("--replication-factor", type=Number(1, INT16_MAX), help="Replicas; the broker's default without it.")
 @click.option("--config", "configs", type=SETTING, multiple=True, help="A topic setting; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @bootstrap_option

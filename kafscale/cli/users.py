@@ -16,7 +16,15 @@ import attrs
 import click
 
 from kafscale.cli.adopt import WRITING_OPTIONS
-from kafscale.cli.connecting import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client, value_or_file
+from kafscale.cli.connecting import (
+    Bootstrap,
+    ListOption,
+    Number,
+    bootstrap_option,
+    json_option,
+    run_with_client,
+    value_or_file,
+)
 from kafscale.cli.output import say, show
 from kafscale.cli.serve import settings_flags
 from kafscale.config import USER_PASSWORD_VARIABLE, SaslMechanism, Settings, StoreUrl, load
@@ -66,7 +74,7 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("user")
 @click.option("--password-file", metavar="FILE", help=f"File with the password, or {STDIN} for stdin.")
 @_mechanism_option
-@click.option("--iterations", type=click.IntRange(4096, 16_384), default=8192, show_default=True)
+@click.option("--iterations", type=Number(4096, 16_384), default=8192, show_default=True)
 @_where
 def add_command(
     user: str, password_file: str | None, mechanisms: tuple[str, ...], iterations: int, **where: Any

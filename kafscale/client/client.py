@@ -6,6 +6,7 @@ the caller `forget` it. A topic that is being created is waited for, as every cl
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -80,7 +81,8 @@ class Client:
         """A connection to the leader of a partition. Raises KafkaError, BrokerUnavailable."""
         found = await self.topic(topic)
         if partition not in found.leaders:
-            raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition} of topic '{topic}'")
+            there = f"its partitions are 0 to {max(found.leaders)}" if found.leaders else "it has none"
+            raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition} of topic '{topic}'", there)
         return await self.connection_to(self._nodes.get(found.leaders[partition], self.bootstrap))
 
     async def coordinator(self, group: str) -> Connection:
@@ -134,9 +136,20 @@ class Client:
                 break
             if not await (creation if is_missing else attempts).another():
                 break
+        if error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            raise failure(error_code, f"topic '{name}'", await self._near(name, create=create))
         check(error_code, f"topic '{name}'")
         leaders = {each.partition_index: each.leader_id for each in found.partitions}
         return Topic(name=name, topic_id=found.topic_id, leaders=leaders)
+
+    async def _near(self, name: str, *, create: bool) -> str:
+        """Say what to do about a topic that does not exist; names the nearest one."""
+        names = [each.name or "" for each in (await self.metadata()).topics]
+        nearest = difflib.get_close_matches(name, names, n=1)
+        told = f"did you mean '{nearest[0]}'?" if nearest else "`kafscale topics list` shows those that there are"
+        if create:
+            told += " This broker creates none: `kafscale topics create` does"
+        return f"there is none; {told}"
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ does not.
 from __future__ import annotations
 
 import math
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -22,9 +23,10 @@ from kafscale import __version__
 from kafscale.buffers import Buffer, size_of
 from kafscale.client.authenticating import authenticate
 from kafscale.config import Address
-from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.errors import BrokerUnavailable, FrameTooLarge, KafkaError, ProtocolError
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.login.steps import SESSION_FRACTION
+from kafscale.network_errors import root_cause, why_unreachable
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -32,6 +34,7 @@ from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but a single batch may be larger
 RECEIVE_BYTES = 256 << 10
 JOIN_BELOW_BYTES = 256 << 10  # the parts of a larger request are written one by one instead of being copied together
+TLS_ALERT = b"\x15\x03"  # what a server of TLS answers to other bytes
 DEFAULT_TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms, 30 s
 
 R = TypeVar("R")
@@ -276,8 +279,14 @@ async def connect_to(
     try:
         with trio.fail_after(timeout_seconds):
             stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
-    except (OSError, trio.TooSlowError) as exc:
-        raise BrokerUnavailable(f"can't connect to {address}; is a broker listening there?") from exc
+    except trio.TooSlowError as exc:
+        raise BrokerUnavailable(
+            f"can't connect to {address} within {timeout_seconds:g} s; check host, port and firewalls"
+        ) from exc
+    except OSError as exc:
+        is_unknown = isinstance(root_cause(exc), socket.gaierror)
+        advice = "check the name" if is_unknown else "is a broker listening there?"
+        raise BrokerUnavailable(f"can't connect to {address}: {why_unreachable(exc)}; {advice}") from exc
     try:
         if security.context is not None:
             stream = await _secure(stream, address, security.context, timeout_seconds)
@@ -298,10 +307,23 @@ async def _negotiated(
     """Negotiate versions, which is where a listener that wants TLS hangs up. Raises BrokerUnavailable, KafkaError."""
     try:
         return await Connection.over(stream, address, client_id, timeout_seconds)
+    except FrameTooLarge as exc:
+        raise BrokerUnavailable(f"{address} is no Kafka listener: {_spoken_there(exc.prefix)}") from exc
     except BrokerUnavailable as exc:
         if is_secured:
             raise
-        raise BrokerUnavailable(f"{exc}; where that listener wants TLS, set security.protocol=SSL") from exc
+        raise BrokerUnavailable(
+            f"{exc}; is that a Kafka listener? Where it wants TLS, set security.protocol=SSL or SASL_SSL"
+        ) from exc
+
+
+def _spoken_there(prefix: bytes) -> str:
+    """Say what it is by the first bytes of its answer, and what to do."""
+    if prefix.startswith(TLS_ALERT):
+        return "it speaks TLS; set security.protocol=SSL or SASL_SSL"
+    if prefix.startswith(b"HTTP"):
+        return "an HTTP server answered; is it the port of --admin-listen, or of another server?"
+    return f"it answered with {prefix!r}; check host and port"
 
 
 async def _secure(
@@ -315,10 +337,9 @@ async def _secure(
     except trio.TooSlowError as exc:
         raise BrokerUnavailable(f"no TLS handshake with {address} within {timeout_seconds:g} s") from exc
     except trio.BrokenResourceError as exc:
-        why = exc.__cause__
-        said = getattr(why, "verify_message", None) or getattr(why, "reason", None) or "it closed the connection"
-        raise BrokerUnavailable(
-            f"the TLS handshake with {address} failed: {said}; is that a listener with TLS, and does "
-            "ssl.truststore.location or ssl.ca.location have its authority?"
-        ) from exc
+        cause = root_cause(exc)
+        advice = "where that listener has no TLS, set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            advice = "does ssl.truststore.location or ssl.ca.location have its authority?"
+        raise BrokerUnavailable(f"the TLS handshake with {address} failed: {why_unreachable(exc)}; {advice}") from exc
     return secured

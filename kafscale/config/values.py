@@ -344,6 +344,11 @@ class StoreUrl:
         prefix = prefix.strip("/")
         if text.startswith("s3://") and _BUCKET.fullmatch(bucket) and "//" not in prefix:
             return cls(scheme="s3", bucket=bucket, prefix=prefix)
+        if text.startswith("s3://") and not _BUCKET.fullmatch(bucket):
+            raise ValueError(
+                f"'{text}' is not a store: '{bucket}' is not the name of a bucket; allowed: s3://BUCKET or "
+                "s3://BUCKET/PREFIX, where BUCKET has 3 to 63 letters, digits, dots, hyphens and underscores"
+            )
         raise ValueError(f"'{text}' is not a store; allowed: {STORE_HELP}")
 
 

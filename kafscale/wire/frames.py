@@ -94,7 +94,8 @@ class FrameReader:
             if not 0 <= frame_bytes <= self.max_frame_bytes:
                 if frames:
                     break
-                raise FrameTooLarge(f"a frame of {frame_bytes} bytes; the limit is {self.max_frame_bytes}")
+                prefix = bytes(view[position : position + SIZE_BYTES])
+                raise FrameTooLarge(f"a frame of {frame_bytes} bytes; the limit is {self.max_frame_bytes}", prefix)
             end = position + SIZE_BYTES + frame_bytes
             if end > size:
                 self._wanted_bytes = SIZE_BYTES + frame_bytes

@@ -28,6 +28,30 @@ async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:
     assert await kafscale("consume", "t", "--from-beginning") == "one\ntwo\n\nlast without end\n"
 
 
+async def test_a_topic_that_there_is_not_names_the_nearest(kafscale: Any) -> None:
+    await kafscale("topics", "create", "orders")
+    assert "topic 'ordrs': UNKNOWN_TOPIC_OR_PARTITION (there is none; did you mean 'orders'?)" in await kafscale(
+        "consume", "ordrs", code=1
+    )
+    assert "(there is none; `kafscale topics list` shows" in await kafscale("consume", "nope", code=1)
+    assert "UNKNOWN_TOPIC_OR_PARTITION (its partitions are 0 to 0)" in await kafscale(
+        "consume", "orders", "--partition", "7", code=1
+    )
+
+
+async def test_an_offset_behind_the_end_printed_nothing(kafscale: Any, feed: Any) -> None:
+    feed("one\ntwo\n")
+    await kafscale("produce", "t")
+    assert await kafscale("consume", "t", "--offset", "2") == ""
+    said = await kafscale("consume", "t", "--offset", "3", code=2)
+    assert said == "kafscale: --offset: '3' is behind the end of topic 't'; allowed: 0 to 2\n"
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", str(1 << 63), "1_0"])
+async def test_a_wrong_number_says_what_is_allowed(kafscale: Any, value: str) -> None:
+    assert "; allowed: 0 to 9223372036854775807" in await kafscale("consume", "t", "--offset", value, code=2)
+
+
 @pytest.mark.parametrize("template", ["%z", "%v %s\\n", "100%", "%%%"])
 async def test_a_letter_that_a_format_does_not_know_was_printed(kafscale: Any, template: str) -> None:
     said = await kafscale("consume", "t", "--format", template, code=2)
@@ -108,7 +132,10 @@ async def test_an_offset_that_the_log_does_not_have_is_an_error(kafscale: Any, f
     await kafscale("produce", "t")
     kafscale.cluster.topics["t"].logs[0].start_offset = 1
     line = await kafscale("consume", "t", "--offset", "0", code=1)
-    assert line == "kafscale: offset 0 of partition 0 of topic 't': OFFSET_OUT_OF_RANGE\n"
+    assert line == (
+        "kafscale: offset 0 of partition 0 of topic 't': OFFSET_OUT_OF_RANGE (the log has no such offset: it is behind "
+        "the end, or was deleted by retention)\n"
+    )
 
 
 async def test_acks_0_is_written_without_an_answer(kafscale: Any, feed: Any) -> None:
@@ -122,14 +149,29 @@ async def test_wrong_input_is_one_line(kafscale: Any, feed: Any) -> None:
     assert "line 'no key' has no ':'; allowed: KEY and VALUE" in await kafscale(
         "produce", "t", "--key-separator", ":", code=2
     )
-    times = (f'{{"timestamp": {time}}}' for time in ('"x"', "Infinity", 1 << 63))
-    for wrong in ("{", "[]", "[" * 10_000, '{"key": 1}', '{"headers": [1]}', '{"value_base64": "?"}', *times):
+    times = (f'{{"value": "x", "timestamp": {time}}}' for time in ('"x"', "Infinity", 1 << 63))
+    for wrong in (
+        "{",
+        "[]",
+        "[" * 10_000,
+        '{"value": 1}',
+        '{"value": "x", "headers": [1]}',
+        '{"value_base64": "?"}',
+        *times,
+    ):
         feed(wrong + "\n")
         assert "is not a record; allowed: as `kafscale consume --json`" in await kafscale(
             "produce", "t", "--json", code=2
         )
     assert "allowed: one of --from-beginning" in await kafscale("consume", "t", "--last", "1", "--offset", "2", code=2)
     assert "topic 'none': UNKNOWN" in await kafscale("consume", "none", "--partition", "0", code=1)
+
+
+async def test_other_json_became_a_record_that_deletes_its_key(kafscale: Any, feed: Any) -> None:
+    feed('{"name": "ann"}\n')
+    said = await kafscale("produce", "t", "--json", code=2)
+    assert 'line \'{"name": "ann"}\' is not a record' in said
+    assert "where the value is a text, or null to delete the key" in said
 
 
 class Trickle(io.BytesIO):

@@ -196,8 +196,16 @@ def test_our_own_commands(
 @pytest.mark.parametrize(
     ("lines", "code", "message"),
     [
-        ("", 1, "closed the connection; where that listener wants TLS, set security.protocol=SSL"),
-        ("security.protocol=SSL", 1, "failed: self-signed certificate in certificate chain; is that"),
+        (
+            "",
+            1,
+            "is that a Kafka listener? Where it wants TLS, set security.protocol=SSL or SASL_SSL",
+        ),
+        (
+            "security.protocol=SSL",
+            1,
+            "failed: its certificate is not valid here: self-signed certificate in certificate chain; does",
+        ),
         ("security.protocol=TLS", 2, "--command-config {path}: security.protocol: 'TLS' is not known here; allowed: "),
         (
             "security.protocol=SSL\nssl.ca.location=none.pem",

@@ -108,8 +108,16 @@ def test_a_store_url_is_read_and_written(text: str, url: StoreUrl) -> None:
 
 @pytest.mark.parametrize("text", ["", "bucket", "file:", "s3://", "s3://x", "s3://a_b/c//d", "gs://bucket"])
 def test_what_is_no_store_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a store; allowed: file:PATH, s3://BUCKET"):
+    with pytest.raises(
+        ValueError, match=r"is not a store(; allowed: file:PATH, s3://BUCKET|: .* is not the name of a)"
+    ):
         StoreUrl.parse(text)
+
+
+@pytest.mark.parametrize("bucket", ["x", "ab", "a" * 64, "under score", "-a-b-"])
+def test_the_length_of_a_buckets_name_was_not_told(bucket: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{bucket}' is not the name of a bucket; .* BUCKET has 3 to 63 letters"):
+        StoreUrl.parse(f"s3://{bucket}/prefix")
 
 
 def test_the_cache_of_segments_is_for_stores_that_are_far() -> None:

@@ -12,6 +12,7 @@ import trio
 
 from kafscale.config import Address, SecurityProtocol
 from kafscale.errors import StartupError
+from kafscale.network_errors import why_unreachable
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -59,4 +60,4 @@ def _why(exc: OSError) -> str:
         return "another program listens there; stop it, or choose another port (0 picks a free one)"
     if any(getattr(cause, "errno", number) == errno.EACCES for cause in causes):
         return "not allowed to listen there; choose a port above 1023"
-    return f"can't listen there: {exc}; choose an address of this machine"
+    return f"can't listen there: {why_unreachable(exc)}; choose an address of this machine"

@@ -23,6 +23,7 @@ from kafscale.errors import BrokerUnavailable, ConfigError
 from kafscale.login.sasl import ClientSasl
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
+from kafscale.network_errors import why_unreachable
 from kafscale.wire import codec
 from kafscale.wire.frames import RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -87,7 +88,7 @@ class BrokerConnection:
         try:
             connected = socket.create_connection((address.host, address.port), timeout_seconds)
         except OSError as exc:
-            raise BrokerUnavailable(f"can't connect to {address}: {exc}") from exc
+            raise BrokerUnavailable(f"can't connect to {address}: {why_unreachable(exc)}") from exc
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             if security.context is not None:
@@ -173,10 +174,10 @@ def _secured(connected: socket.socket, address: Address, context: ssl.SSLContext
         return context.wrap_socket(connected, server_hostname=address.host)
     except ssl.SSLCertVerificationError as exc:  # which no other try would change
         raise ConfigError(
-            f"the TLS handshake with {address} failed: {exc.verify_message}; does ssl.truststore.location or "
+            f"the TLS handshake with {address} failed: {why_unreachable(exc)}; does ssl.truststore.location or "
             "ssl.ca.location have its authority?"
         ) from exc
     except OSError as exc:
         raise BrokerUnavailable(
-            f"the TLS handshake with {address} failed: {exc}; is that a listener with TLS?"
+            f"the TLS handshake with {address} failed: {why_unreachable(exc)}; is that a listener with TLS?"
         ) from exc

@@ -31,7 +31,8 @@ def read_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pi
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"the pipeline {path} can't be read: {exc}") from exc
+        why = exc.strerror if isinstance(exc, OSError) else f"it is not UTF-8: {exc}"
+        raise ConfigError(f"the pipeline {path} can't be read: {why}") from exc
     return parse_pipeline(text, str(path), environment)
 
 

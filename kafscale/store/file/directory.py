@@ -31,7 +31,7 @@ import attrs
 
 from kafscale.buffers import Buffer
 from kafscale.errors import (
-    AccessDenied,
+    NoPermission,
     NotFound,
     PreconditionFailed,
     RangeNotSatisfiable,
@@ -363,7 +363,7 @@ def _store_errors(what: str | bytes) -> Iterator[None]:
 def _store_error(what: str, exc: OSError) -> StoreError:
     match exc.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return AccessDenied(f"{what}: the file store may not do this: {exc.strerror}")
+            return NoPermission(f"{what}: the file store may not do this: {exc.strerror}")
         case errno.ENOSPC | errno.EDQUOT:
             return StoreFull(f"{what}: the file store's disk is full: {exc.strerror}")
         case errno.EISDIR | errno.ENOTDIR | errno.EEXIST | errno.ENOTEMPTY | errno.ELOOP | errno.ENAMETOOLONG:

@@ -15,6 +15,8 @@ from kafscale.errors import (
     AccessDenied,
     ClockRefused,
     EncryptionRefused,
+    NoCredentials,
+    NoPermission,
     NotFound,
     PreconditionFailed,
     SlowDown,
@@ -46,8 +48,11 @@ def startup_errors() -> Iterator[None]:
         yield
     except NotFound as exc:
         raise StartupError(_line("the bucket does not exist", exc, "create it, or pass --s3-create-bucket")) from exc
-    except EncryptionRefused as exc:
+    except (EncryptionRefused, NoCredentials) as exc:  # which say what to do
         raise StartupError(" ".join(str(exc).split())) from exc
+    except NoPermission as exc:
+        advice = "check its owner and mode, or give another --store or --data-dir"
+        raise StartupError(_line("this user may not use the directory of the store", exc, advice)) from exc
     except AccessDenied as exc:
         raise StartupError(
             _line("the object store refused the credentials", exc, "check them, and that they may list, read and write")
@@ -63,7 +68,11 @@ def startup_errors() -> Iterator[None]:
         raise StartupError(" ".join(f"the object store refuses this machine's clock: {exc}".split())) from exc
     except StoreUnavailable as exc:
         raise StartupError(
-            _line("the object store can't be reached", exc, "check --s3-endpoint, --s3-ca-file and the network")
+            _line(
+                "the object store can't be reached",
+                exc,
+                "check --s3-endpoint (http or https?), --s3-ca-file and the network",
+            )
         ) from exc
     except SlowDown as exc:
         raise StartupError(_line("the object store is not ready", exc, "start again when it is")) from exc

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 import attrs
 
-from kafscale.errors import AccessDenied, StoreUnavailable
+from kafscale.errors import AccessDenied, NoCredentials, StoreUnavailable
 from kafscale.store.s3.sigv4 import Credentials
 
 CONTAINER_ORIGIN = "http://169.254.170.2"
@@ -75,7 +75,7 @@ class Provider(Protocol):
     def name(self) -> str: ...
 
     def lookup(self) -> Lookup:
-        """Find credentials. Raises NotConfigured, AccessDenied, StoreUnavailable (configured, but of no use now)."""
+        """Find credentials. Raises NotConfigured, NoCredentials, AccessDenied, StoreUnavailable (of no use now)."""
         ...
 
 
@@ -103,14 +103,17 @@ def default_providers(environ: Mapping[str, str], home: Path) -> list[Provider]:
 
 
 def search(providers: Sequence[Provider]) -> Lookup:
-    """The credentials of the first provider that is configured. Raises AccessDenied, saying what was tried."""
+    """The credentials of the first provider that is configured. Raises NoCredentials, saying what was tried."""
     reasons = []
     for provider in providers:
         try:
             return (yield from provider.lookup())
         except NotConfigured as exc:
             reasons.append(f"{provider.name} ({exc})")
-    raise AccessDenied(f"no S3 credentials found; tried {', '.join(reasons)}")
+    raise NoCredentials(
+        f"no S3 credentials found; tried {', '.join(reasons)}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+        "give this machine a role"
+    )
 
 
 @attrs.frozen
@@ -141,7 +144,7 @@ class EnvironmentProvider:
         if not access_key_id:
             raise NotConfigured("AWS_ACCESS_KEY_ID is not set")
         if not secret_access_key:
-            raise AccessDenied("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
+            raise NoCredentials("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
         return Credentials(
             access_key_id=access_key_id,
             secret_access_key=secret_access_key,
@@ -163,7 +166,7 @@ class ProfileProvider:
         settings = read_profile(self.environ, self.home)
         if settings is None:
             if "AWS_PROFILE" in self.environ:
-                raise AccessDenied(f"AWS_PROFILE is {profile!r}, but no such profile is in ~/.aws")
+                raise NoCredentials(f"AWS_PROFILE is {profile!r}, but no such profile is in ~/.aws")
             raise NotConfigured(f"no profile {profile!r} in ~/.aws")
         if "aws_access_key_id" in settings and "aws_secret_access_key" in settings:
             return Credentials(
@@ -175,7 +178,7 @@ class ProfileProvider:
             return (yield from WebIdentityProvider(_web_identity_environment(settings)).lookup())
         for key in ("role_arn", "sso_session", "sso_start_url", "credential_process"):
             if key in settings:
-                raise AccessDenied(
+                raise NoCredentials(
                     f"profile {profile!r} uses {key}, which KafScale can't; export its credentials into the environment"
                 )
         raise NotConfigured(f"profile {profile!r} has no keys")
@@ -234,7 +237,7 @@ class ContainerProvider:
         if not url:
             raise NotConfigured("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set")
         if not _may_be_told_a_token(url):
-            raise AccessDenied(f"AWS_CONTAINER_CREDENTIALS_FULL_URI must be https or the agent's own address: {url}")
+            raise NoCredentials(f"AWS_CONTAINER_CREDENTIALS_FULL_URI must be https or the agent's own address: {url}")
         answer = yield HttpCall(url=url, headers=self._headers())
         return _credentials_of_json(_require(answer, f"the container's agent at {url} refused"))
 
@@ -318,7 +321,7 @@ def _read_ini(path: str) -> configparser.ConfigParser:
     try:
         parser.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError, OSError) as exc:
-        raise AccessDenied(f"can't read {path}: {exc}") from exc
+        raise NoCredentials(f"can't read {path}: {exc}") from exc
     return parser
 
 
@@ -326,7 +329,7 @@ def _read_secret_file(path: str, variable: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise AccessDenied(f"can't read the file that {variable} names: {exc}") from exc
+        raise NoCredentials(f"can't read the file that {variable} names: {exc}") from exc
 
 
 def _may_be_told_a_token(url: str) -> bool:

@@ -19,6 +19,7 @@ import httpx
 import trio
 
 from kafscale.buffers import Buffer, pieces, size_of
+from kafscale.network_errors import why_unreachable
 
 RECEIVE_BYTES = 64 * 1024
 
@@ -97,7 +98,7 @@ class HttpConnection:
                 assert ssl_context is not None
                 return cls(await _start_tls(tcp, ssl_context, url.host), tcp.socket)
             except (OSError, trio.BrokenResourceError) as exc:
-                raise httpx.ConnectError(f"can't connect to {url.host}:{port}: {_root_cause(exc)}") from exc
+                raise httpx.ConnectError(f"can't connect to {url.host}:{port}: {why_unreachable(exc)}") from exc
         raise httpx.ConnectTimeout(f"{url.host}:{port} did not accept a connection in {timeout_seconds} s")
 
     def is_stale(self) -> bool:
@@ -250,13 +251,6 @@ async def _start_tls(tcp: trio.SocketStream, context: ssl.SSLContext, host: str)
         tcp.socket.close()
         raise
     return tls
-
-
-def _root_cause(exc: BaseException) -> BaseException:
-    """Return what the operating system or TLS said: trio wraps it, and groups the attempts at several addresses."""
-    while exc.__cause__ is not None:
-        exc = exc.__cause__
-    return _root_cause(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
 
 
 def _body_parts(request: httpx.Request) -> Sequence[Buffer]:

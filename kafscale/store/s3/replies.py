@@ -35,6 +35,8 @@ from kafscale.store.s3.requests import ENCRYPTION_HEADER, S3Request
 _RANGE = re.compile(r"bytes=(\d*)-(\d+)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(-?\d+)/(\d+)")  # of an empty object, MinIO sends "0--1/0"
 
+_HTTPS_WANTED = re.compile(rb"(?i)https (server|port)")  # what Go's, nginx' and Apache's servers answer to plain HTTP
+
 _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "NoSuchKey": NotFound,
     "NoSuchBucket": NotFound,
@@ -280,6 +282,8 @@ def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
         return ClockRefused(f"{what}; {_CLOCK_ADVICE}")
     if _is_of_encryption(request, reply, body):
         return EncryptionRefused(f"{what}; {_ENCRYPTION_ADVICE}")
+    if reply.status == 400 and not body.code and _HTTPS_WANTED.search(bytes(reply.body)):
+        return StoreUnavailable(f"{what}: what listens there speaks TLS only; write https:// in the endpoint")
     error = _ERROR_BY_CODE.get(body.code) or _ERROR_BY_STATUS.get(reply.status)
     if error is None:
         error = StoreUnavailable if reply.status >= 500 else StoreError

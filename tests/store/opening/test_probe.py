@@ -5,7 +5,7 @@ import pytest
 import trio
 
 from kafscale.config import StoreEncryption
-from kafscale.errors import PreconditionFailed, StartupError
+from kafscale.errors import NoCredentials, NoPermission, PreconditionFailed, StartupError, StoreUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.probe import check_usable, startup_errors
 from kafscale.store.s3.store import S3Settings, S3Store
@@ -69,6 +69,25 @@ async def test_a_refused_clock_is_not_called_refused_credentials():
         assert message.startswith("the object store refuses this machine's clock: list s3://bucket: 403 RequestTime")
         assert "NTP" in message
         assert "check" not in message
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NoCredentials("no S3 credentials found; set them"), "no S3 credentials found; set them"),
+        (
+            NoPermission("put x: denied"),
+            "this user may not use the directory of the store: put x: denied; check its owner",
+        ),
+        (
+            StoreUnavailable("no answer"),
+            "the object store can't be reached: no answer; check --s3-endpoint .http or https",
+        ),
+    ],
+)
+def test_what_was_not_refused_was_called_refused(error, told):
+    with pytest.raises(StartupError, match=f"^{told}"), startup_errors():
+        raise error
 
 
 async def test_an_endpoint_where_nobody_listens_is_named():

@@ -58,6 +58,8 @@ def error(status, code, message="", **fields):
         (error(400, "BadDigest"), StoreUnavailable),
         (S3Reply(502, {}, b"<html>Bad Gateway"), StoreUnavailable),
         (S3Reply(404, {}), NotFound),
+        (S3Reply(400, {}, b"Client sent an HTTP request to an HTTPS server.\n"), StoreUnavailable),
+        (S3Reply(400, {}, b"<h1>400</h1>The plain HTTP request was sent to HTTPS port"), StoreUnavailable),
         (S3Reply(403, {}), AccessDenied),
     ],
 )
