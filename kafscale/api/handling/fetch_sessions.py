@@ -1,20 +1,26 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches and what it was told last.
 
 A consumer of many partitions then sends only what changed, and gets only what changed. A session that can't be kept
-(`--max-fetch-sessions` or too many partitions in all, and none idle for long enough) is simply not opened: the consumer
-goes on with full fetches.
+(`--max-fetch-sessions` or too many partitions in all or of one principal, and none idle for long enough) is simply not
+opened: the consumer goes on with full fetches.
+
+No session holds a partition that does not exist or that its client may not read: it would be answered with the same
+error at every request of 45 bytes, and would outlive the connection. A fetch of such a partition ends its session, by a
+response with session 0, and the consumer goes on with full fetches until all of its partitions are known.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 import trio
 
+from kafscale.concurrency.turns import STEPS_PER_TURN, in_turns
 from kafscale.errors import KafkaError
+from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.wire.error_codes import (
     FETCH_SESSION_ID_NOT_FOUND,
     FETCH_SESSION_TOPIC_ID_ERROR,
@@ -29,6 +35,7 @@ INITIAL_EPOCH = 0
 EVICTABLE_AFTER_SECONDS = 120.0  # as Kafka: a session idle for this long makes room for a new one
 MAX_EPOCH = 2**31 - 1
 PARTITIONS_MAX_COUNT = 500_000  # of all sessions together, some 400 bytes each; Kafka has no limit
+OF_PRINCIPAL_MAX_COUNT = PARTITIONS_MAX_COUNT // 2  # of all sessions of one principal
 
 
 @attrs.frozen(cache_hash=True)  # each partition's key has it
@@ -73,13 +80,14 @@ class FetchSession:
 
     session_id: int
     uses_topic_ids: bool
+    owner: Principal
     epoch: int
     last_used: float
     partitions: OrderedDict[PartitionKey, FetchedPartition] = attrs.field(factory=OrderedDict)
 
-    def update(self, request: FetchRequest) -> None:
+    def update(self, request: FetchRequest, asked: Iterable[FetchedPartition]) -> None:
         """Take over what an incremental request adds, changes and forgets."""
-        for fetched in requested(request):
+        for fetched in asked:
             known = self.partitions.get((fetched.topic, fetched.wanted.partition))
             if known is None:
                 self.partitions[fetched.topic, fetched.wanted.partition] = fetched
@@ -124,6 +132,16 @@ def distinct(request: FetchRequest) -> Collection[FetchedPartition]:
     return {(fetched.topic, fetched.wanted.partition): fetched for fetched in requested(request)}.values()
 
 
+async def distinct_in_turns(request: FetchRequest) -> Collection[FetchedPartition]:
+    """The same, while others run if there are many."""
+    if sum(len(topic.partitions) for topic in request.topics) <= STEPS_PER_TURN:
+        return distinct(request)
+    found: dict[PartitionKey, FetchedPartition] = {}
+    async for fetched in in_turns(requested(request)):
+        found[fetched.topic, fetched.wanted.partition] = fetched
+    return found.values()
+
+
 @attrs.define(eq=False, repr=False)
 class FetchSessions:
     """All sessions of this broker, the least recently used first."""
@@ -132,16 +150,29 @@ class FetchSessions:
     sessions: OrderedDict[int, FetchSession] = attrs.field(factory=OrderedDict, init=False)
     partitions_count: int = attrs.field(default=0, init=False)  # of all of them
     evicted_count: int = attrs.field(default=0, init=False)
+    _of_principal: Counter[Principal] = attrs.field(factory=Counter, init=False)  # partitions
 
-    def resolve(self, request: FetchRequest, *, uses_topic_ids: bool) -> FetchContext:
-        """Return what this request means. Raises KafkaError for an unknown session, a wrong epoch, or ids in a session
-        of names and names in one of ids, as after a change of versions: the client then begins a new session (KIP-516).
+    def resolve(
+        self,
+        request: FetchRequest,
+        asked: Collection[FetchedPartition],
+        *,
+        uses_topic_ids: bool,
+        principal: Principal = ANONYMOUS,
+    ) -> FetchContext:
+        """Return what this request means, which lists the partitions `asked`.
+
+        Raises KafkaError for an unknown session, a wrong epoch, or ids in a session of names and names in one of ids,
+        as after a change of versions: the client then begins a new session (KIP-516).
         """
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._close(request.session_id)
-            session = self._open(request, uses_topic_ids) if request.session_epoch == INITIAL_EPOCH else None
+            session = None
+            if request.session_epoch == INITIAL_EPOCH:
+                session = self._open(asked, uses_topic_ids, principal)
             if session is None:
-                return FetchContext(distinct(request), None, incremental=False)
+                return FetchContext(asked, None, incremental=False)
+            self._update(session, request, asked)
             return FetchContext(list(session.partitions.values()), session, incremental=False)
         session = self.sessions.get(request.session_id)
         if session is None:
@@ -153,17 +184,29 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.last_used = trio.current_time()
         self.sessions.move_to_end(session.session_id)
-        self._update(session, request)
-        if self.partitions_count > PARTITIONS_MAX_COUNT:
+        self._update(session, request, asked)
+        if self._lacks_room(session.owner):
             self._close(session.session_id)
             raise KafkaError(FETCH_SESSION_ID_NOT_FOUND)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
-    def _open(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession | None:
-        now = trio.current_time()
-        more = sum(len(topic.partitions) for topic in request.topics)
-        while len(self.sessions) >= self.max_count or self.partitions_count + more > PARTITIONS_MAX_COUNT:
-            oldest = next(iter(self.sessions.values()), None)
+    def end(self, session: FetchSession) -> None:
+        """Forget a session of which a partition is unknown or refused; its client begins anew."""
+        if self.sessions.get(session.session_id) is session:
+            self._close(session.session_id)
+
+    def _lacks_room(self, principal: Principal, more: int = 0) -> bool:
+        of_principal = self._of_principal[principal]
+        return self.partitions_count + more > PARTITIONS_MAX_COUNT or of_principal + more > OF_PRINCIPAL_MAX_COUNT
+
+    def _open(
+        self, asked: Collection[FetchedPartition], uses_topic_ids: bool, principal: Principal
+    ) -> FetchSession | None:
+        now, more = trio.current_time(), len(asked)
+        while len(self.sessions) >= self.max_count or self._lacks_room(principal, more):
+            is_own = self._of_principal[principal] + more > OF_PRINCIPAL_MAX_COUNT
+            candidates = (each for each in self.sessions.values() if not is_own or each.owner == principal)
+            oldest = next(candidates, None)
             if oldest is None or now - oldest.last_used < EVICTABLE_AFTER_SECONDS:
                 return None
             self._close(oldest.session_id)
@@ -171,17 +214,22 @@ class FetchSessions:
         session_id = random.randrange(1, MAX_EPOCH)
         while session_id in self.sessions:
             session_id = random.randrange(1, MAX_EPOCH)
-        session = FetchSession(session_id, uses_topic_ids, 1, now)
+        session = FetchSession(session_id, uses_topic_ids, principal, 1, now)
         self.sessions[session_id] = session
-        self._update(session, request)
         return session
 
-    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+    def _update(self, session: FetchSession, request: FetchRequest, asked: Iterable[FetchedPartition]) -> None:
         before_count = len(session.partitions)
-        session.update(request)
-        self.partitions_count += len(session.partitions) - before_count
+        session.update(request, asked)
+        self._count(session.owner, len(session.partitions) - before_count)
 
     def _close(self, session_id: int) -> None:
         session = self.sessions.pop(session_id, None)
         if session is not None:
-            self.partitions_count -= len(session.partitions)
+            self._count(session.owner, -len(session.partitions))
+
+    def _count(self, owner: Principal, by_count: int) -> None:
+        self.partitions_count += by_count
+        self._of_principal[owner] += by_count
+        if not self._of_principal[owner]:
+            del self._of_principal[owner]

@@ -30,13 +30,19 @@ import trio
 
 from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.fetch_sessions import FetchContext, FetchedPartition, TopicName
+from kafscale.api.handling.fetch_sessions import (
+    NO_SESSION,
+    FetchContext,
+    FetchedPartition,
+    TopicName,
+    distinct_in_turns,
+)
 from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partition, led_partition, name_of, tell_leader
 from kafscale.api.handling.services import Services
 from kafscale.cluster.assignment import Leader
 from kafscale.cluster.brokers.following import Following
 from kafscale.cluster.topics.index import Topic
-from kafscale.concurrency.turns import Turns
+from kafscale.concurrency.turns import STEPS_PER_TURN, Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.partition.tail import Releasable, Slices
@@ -59,6 +65,12 @@ READ_COMMITTED = 1
 NEARBY_LEAST_BYTES = 16 << 20  # in the bucket; for less, two more round trips are not worth it
 SHARES_WHILE_SHORT = 16  # of the fetch budget
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+# Of partitions that no session keeps.
+LASTING_ERRORS = (
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+    error_codes.UNKNOWN_TOPIC_ID,
+    error_codes.TOPIC_AUTHORIZATION_FAILED,
+)
 
 
 @attrs.define(eq=False, repr=False)
@@ -83,6 +95,7 @@ class _Pass:
     held: list[Releasable] = attrs.field(factory=list)
     moved: list[tuple[PartitionData, Leader | None]] = attrs.field(factory=list)  # led elsewhere, and by whom
     size_bytes: int = 0
+    has_lasting_error: bool = False
     complete: bool = False  # something is worth telling at once, however little it is
 
     def add(self, slices: Slices | FileSlice, data: PartitionData) -> None:
@@ -98,6 +111,7 @@ class _Pass:
     def refuse(self, data: PartitionData, exc: KafkaError) -> None:
         """Return an error for a partition."""
         data.error_code = exc.code
+        self.has_lasting_error |= exc.code in LASTING_ERRORS
         if isinstance(exc, NotLeader):
             self.moved.append((data, exc.leader))
         self.complete = True
@@ -118,7 +132,12 @@ class _Pass:
 async def handle(services: Services, call: Call, request: FetchRequest) -> FetchReply:
     """Read, and wait if there is too little. The caller owes a release of what the reply holds."""
     try:
-        context = services.fetch_sessions.resolve(request, uses_topic_ids=call.version >= FIRST_VERSION_WITH_TOPIC_IDS)
+        context = services.fetch_sessions.resolve(
+            request,
+            await distinct_in_turns(request),
+            uses_topic_ids=call.version >= FIRST_VERSION_WITH_TOPIC_IDS,
+            principal=call.peer.principal,
+        )
     except KafkaError as exc:
         return FetchReply(FetchResponse(error_code=exc.code))
     quota = services.quotas.consumer
@@ -126,7 +145,10 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
         request.max_bytes = int(min(request.max_bytes, quota.burst(call)))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, call, request, context)
-    reply = FetchReply(_response(context, look), look.held)
+    reply = FetchReply(await _response(context, look), look.held)
+    if look.has_lasting_error and context.session is not None:
+        services.fetch_sessions.end(context.session)
+        reply.response.session_id = NO_SESSION
     for data, leader in look.moved:
         tell_leader(services, call.peer, leader, data, reply.response)
     if quota is not None:
@@ -374,24 +396,36 @@ async def _read_into(
         look.complete |= offset < partition.flushed_offset
 
 
-def _response(context: FetchContext, look: _Pass) -> FetchResponse:
+async def _response(context: FetchContext, look: _Pass) -> FetchResponse:
     """Group the results by topic, and remember what a session has been told."""
     response = FetchResponse(session_id=context.session_id)
     topics: dict[TopicName, FetchableTopicResponse] = {}
-    for fetched, data in look.results:
-        if context.incremental and not fetched.is_news(data):
-            continue
-        topic = topics.get(fetched.topic)
-        if topic is None:
-            topic = FetchableTopicResponse(topic=fetched.topic.name, topic_id=fetched.topic.topic_id)
-            topics[fetched.topic] = topic
-            response.responses.append(topic)
-        topic.partitions.append(data)
-        if context.session is not None:
-            fetched.told(data)
-            if data.records:
-                context.session.served_first(fetched)
+    for start in range(0, len(look.results), STEPS_PER_TURN):
+        if start:
+            await _give_way(look)
+        for fetched, data in look.results[start : start + STEPS_PER_TURN]:
+            if context.incremental and not fetched.is_news(data):
+                continue
+            topic = topics.get(fetched.topic)
+            if topic is None:
+                topic = FetchableTopicResponse(topic=fetched.topic.name, topic_id=fetched.topic.topic_id)
+                topics[fetched.topic] = topic
+                response.responses.append(topic)
+            topic.partitions.append(data)
+            if context.session is not None:
+                fetched.told(data)
+                if data.records:
+                    context.session.served_first(fetched)
     return response
+
+
+async def _give_way(look: _Pass) -> None:
+    """Let others run; nothing of what was read is kept if that is cancelled."""
+    try:
+        await trio.lowlevel.checkpoint()
+    except BaseException:
+        _release(look.held)
+        raise
 
 
 API = Api(1, "Fetch", 4, 18, FetchRequest, FetchResponse, handle)

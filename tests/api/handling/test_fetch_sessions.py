@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -16,10 +17,12 @@ from kafscale.api.handling.fetch_sessions import (
     NO_SESSION,
     FetchContext,
     FetchSessions,
+    distinct,
 )
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import KafkaError
+from kafscale.security.principals import Principal
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
@@ -64,33 +67,37 @@ def _offsets(context: FetchContext) -> Wanted:
     return {fetched.wanted.partition: fetched.wanted.fetch_offset for fetched in context.partitions}
 
 
+def _resolve(sessions: FetchSessions, request: FetchRequest, **more: Any) -> FetchContext:
+    return sessions.resolve(request, distinct(request), **more)
+
+
 def _open(sessions: FetchSessions, session_id: int = NO_SESSION) -> int:
-    return sessions.resolve(_request(session_id, INITIAL_EPOCH, {0: 0}), uses_topic_ids=False).session_id
+    return _resolve(sessions, _request(session_id, INITIAL_EPOCH, {0: 0}), uses_topic_ids=False).session_id
 
 
 def _error_code(sessions: FetchSessions, session_id: int, session_epoch: int) -> int:
     with pytest.raises(KafkaError) as caught:
-        sessions.resolve(_request(session_id, session_epoch), uses_topic_ids=False)
+        _resolve(sessions, _request(session_id, session_epoch), uses_topic_ids=False)
     return caught.value.code
 
 
 async def test_a_session_keeps_what_was_asked_for(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
-    opened = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 10, 1: 20}), uses_topic_ids=False)
+    opened = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, {0: 10, 1: 20}), uses_topic_ids=False)
     assert opened.session_id != NO_SESSION
     assert not opened.incremental
-    same = sessions.resolve(_request(opened.session_id, 1), uses_topic_ids=False)
+    same = _resolve(sessions, _request(opened.session_id, 1), uses_topic_ids=False)
     assert same.incremental
     assert _offsets(same) == {0: 10, 1: 20}
-    changed = sessions.resolve(_request(opened.session_id, 2, {1: 21, 2: 30}), uses_topic_ids=False)
+    changed = _resolve(sessions, _request(opened.session_id, 2, {1: 21, 2: 30}), uses_topic_ids=False)
     assert _offsets(changed) == {0: 10, 1: 21, 2: 30}
-    less = sessions.resolve(_request(opened.session_id, 3, forgotten=[0, 2, UNKNOWN_PARTITION]), uses_topic_ids=False)
+    less = _resolve(sessions, _request(opened.session_id, 3, forgotten=[0, 2, UNKNOWN_PARTITION]), uses_topic_ids=False)
     assert _offsets(less) == {1: 21}
 
 
 async def test_a_fetch_without_a_session_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
-    context = sessions.resolve(_request(NO_SESSION, FINAL_EPOCH, {0: 10}), uses_topic_ids=False)
+    context = _resolve(sessions, _request(NO_SESSION, FINAL_EPOCH, {0: 10}), uses_topic_ids=False)
     assert (context.session_id, context.incremental, _offsets(context)) == (NO_SESSION, False, {0: 10})
     assert not sessions.sessions
 
@@ -99,9 +106,9 @@ async def test_a_wrong_epoch_is_refused_and_changes_nothing(autojump_clock: trio
     sessions = FetchSessions(10)
     session_id = _open(sessions)
     assert _error_code(sessions, session_id, 2) == error_codes.INVALID_FETCH_SESSION_EPOCH
-    sessions.resolve(_request(session_id, 1), uses_topic_ids=False)
+    _resolve(sessions, _request(session_id, 1), uses_topic_ids=False)
     assert _error_code(sessions, session_id, 1) == error_codes.INVALID_FETCH_SESSION_EPOCH
-    sessions.resolve(_request(session_id, 2), uses_topic_ids=False)
+    _resolve(sessions, _request(session_id, 2), uses_topic_ids=False)
 
 
 @pytest.mark.parametrize("by_id", [True, False])
@@ -110,11 +117,11 @@ async def test_a_session_that_changes_between_names_and_ids_is_refused_and_stays
 ) -> None:
     """As in Kafka: a client that gets another version after a restart of its broker must begin a new one."""
     sessions = FetchSessions(10)
-    session_id = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 0}), uses_topic_ids=by_id).session_id
+    session_id = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, {0: 0}), uses_topic_ids=by_id).session_id
     with pytest.raises(KafkaError) as caught:
-        sessions.resolve(_request(session_id, 1), uses_topic_ids=not by_id)
+        _resolve(sessions, _request(session_id, 1), uses_topic_ids=not by_id)
     assert caught.value.code == error_codes.FETCH_SESSION_TOPIC_ID_ERROR
-    assert sessions.resolve(_request(session_id, 1), uses_topic_ids=by_id).session_id == session_id
+    assert _resolve(sessions, _request(session_id, 1), uses_topic_ids=by_id).session_id == session_id
 
 
 async def test_an_unknown_session_is_refused(autojump_clock: trio.testing.MockClock) -> None:
@@ -126,7 +133,7 @@ async def test_an_unknown_session_is_refused(autojump_clock: trio.testing.MockCl
 async def test_the_final_epoch_closes_a_session(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
     session_id = _open(sessions)
-    assert sessions.resolve(_request(session_id, FINAL_EPOCH), uses_topic_ids=False).session_id == NO_SESSION
+    assert _resolve(sessions, _request(session_id, FINAL_EPOCH), uses_topic_ids=False).session_id == NO_SESSION
     assert _error_code(sessions, session_id, 1) == error_codes.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -141,15 +148,15 @@ async def test_the_epoch_wraps_around_to_1(autojump_clock: trio.testing.MockCloc
     sessions = FetchSessions(1)
     session_id = _open(sessions)
     sessions.sessions[session_id].epoch = MAX_EPOCH
-    sessions.resolve(_request(session_id, MAX_EPOCH), uses_topic_ids=False)
-    sessions.resolve(_request(session_id, 1), uses_topic_ids=False)
+    _resolve(sessions, _request(session_id, MAX_EPOCH), uses_topic_ids=False)
+    _resolve(sessions, _request(session_id, 1), uses_topic_ids=False)
 
 
 async def test_none_is_opened_while_all_are_in_use(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(2)
     first, second = _open(sessions), _open(sessions)
     await trio.sleep(EVICTABLE_AFTER_SECONDS - 1)
-    context = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 10}), uses_topic_ids=False)
+    context = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, {0: 10}), uses_topic_ids=False)
     assert (context.session_id, context.incremental, _offsets(context)) == (NO_SESSION, False, {0: 10})
     assert list(sessions.sessions) == [first, second]
 
@@ -158,7 +165,7 @@ async def test_the_one_idle_for_longest_makes_room(autojump_clock: trio.testing.
     sessions = FetchSessions(2)
     first, second = _open(sessions), _open(sessions)
     await trio.sleep(EVICTABLE_AFTER_SECONDS)
-    sessions.resolve(_request(first, 1), uses_topic_ids=False)
+    _resolve(sessions, _request(first, 1), uses_topic_ids=False)
     third = _open(sessions)
     assert list(sessions.sessions) == [first, third]
     assert sessions.evicted_count == 1
@@ -172,13 +179,13 @@ async def test_no_session_where_none_is_allowed(autojump_clock: trio.testing.Moc
 
 async def test_a_partition_that_was_forgotten_while_it_was_served(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(1)
-    context = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, {0: 0, 1: 0}), uses_topic_ids=False)
+    context = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, {0: 0, 1: 0}), uses_topic_ids=False)
     assert context.session is not None
     (first, _) = context.partitions
-    rest = sessions.resolve(_request(context.session_id, 1, forgotten=[0]), uses_topic_ids=False)
+    rest = _resolve(sessions, _request(context.session_id, 1, forgotten=[0]), uses_topic_ids=False)
     context.session.served_first(first)
     assert _offsets(rest) == {1: 0}
-    assert _offsets(sessions.resolve(_request(context.session_id, 2), uses_topic_ids=False)) == {1: 0}
+    assert _offsets(_resolve(sessions, _request(context.session_id, 2), uses_topic_ids=False)) == {1: 0}
 
 
 # ---- what a broker answers ------------------------------------------------------------------------------------------
@@ -309,7 +316,7 @@ async def test_a_partition_that_is_named_many_times_is_fetched_once() -> None:
     sessions = FetchSessions(1)
     request = _request(NO_SESSION, FINAL_EPOCH, {0: 5})
     request.topics = [request.topics[0], *_request(0, 0, {0: 6}).topics] * 10
-    context = sessions.resolve(request, uses_topic_ids=False)
+    context = _resolve(sessions, request, uses_topic_ids=False)
     assert [fetched.wanted.fetch_offset for fetched in context.partitions] == [6]
 
 
@@ -318,15 +325,46 @@ async def test_all_sessions_together_keep_so_many_partitions(
 ) -> None:
     monkeypatch.setattr("kafscale.api.handling.fetch_sessions.PARTITIONS_MAX_COUNT", 10)
     sessions = FetchSessions(100)
-    first = sessions.resolve(_request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0)), uses_topic_ids=False)
+    first = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0)), uses_topic_ids=False)
     assert first.session is not None
     many = _request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0))
-    assert sessions.resolve(many, uses_topic_ids=False).session is None
+    assert _resolve(sessions, many, uses_topic_ids=False).session is None
     with pytest.raises(KafkaError) as caught:
-        sessions.resolve(_request(first.session_id, 1, dict.fromkeys(range(20), 0)), uses_topic_ids=False)
+        _resolve(sessions, _request(first.session_id, 1, dict.fromkeys(range(20), 0)), uses_topic_ids=False)
     assert caught.value.code == error_codes.FETCH_SESSION_ID_NOT_FOUND
     assert sessions.partitions_count == 0
-    assert sessions.resolve(many, uses_topic_ids=False).session is not None
+    assert _resolve(sessions, many, uses_topic_ids=False).session is not None
     await trio.sleep(EVICTABLE_AFTER_SECONDS)
-    assert sessions.resolve(many, uses_topic_ids=False).session is not None
+    assert _resolve(sessions, many, uses_topic_ids=False).session is not None
     assert (sessions.evicted_count, sessions.partitions_count) == (1, 6)
+
+
+async def test_sessions_of_one_principal_leave_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr("kafscale.api.handling.fetch_sessions.OF_PRINCIPAL_MAX_COUNT", 10)
+    sessions, mallory, alice = FetchSessions(100), Principal("User", "mallory"), Principal("User", "alice")
+    six = _request(NO_SESSION, INITIAL_EPOCH, dict.fromkeys(range(6), 0))
+    first = _resolve(sessions, six, uses_topic_ids=False, principal=mallory)
+    assert first.session is not None
+    assert _resolve(sessions, six, uses_topic_ids=False, principal=mallory).session is None
+    others = _resolve(sessions, six, uses_topic_ids=False, principal=alice)
+    assert others.session is not None
+    await trio.sleep(EVICTABLE_AFTER_SECONDS)
+    assert _resolve(sessions, six, uses_topic_ids=False, principal=mallory).session is not None
+    assert first.session_id not in sessions.sessions, "it has made room for a newer one of its principal"
+    assert others.session_id in sessions.sessions
+
+
+async def test_a_session_with_an_unknown_partition_ends(client: Connection) -> None:
+    """With 200,000 unknown partitions each request of 45 bytes was answered with 7.4 MB, from any connection."""
+    refused = await _ask(client, _request(NO_SESSION, INITIAL_EPOCH, {0: 0, UNKNOWN_PARTITION: 0}))
+    assert refused.session_id == NO_SESSION
+    opened = await _ask(client, _request(NO_SESSION, INITIAL_EPOCH, {0: 0}))
+    assert opened.session_id != NO_SESSION
+    more = await _ask(client, _request(opened.session_id, 1, {UNKNOWN_PARTITION: 0}))
+    assert more.session_id == NO_SESSION
+    told = [each.error_code for topic in more.responses for each in topic.partitions]
+    assert told == [error_codes.UNKNOWN_TOPIC_OR_PARTITION]
+    gone = await _ask(client, _request(opened.session_id, 2))
+    assert gone.error_code == error_codes.FETCH_SESSION_ID_NOT_FOUND
