@@ -7,9 +7,9 @@ from random import Random
 import pytest
 import trio
 
-from kafscale.api.table import APIS
-from tests.devtools.fuzz import fuzz
-from tests.devtools.fuzz_frames import make_frame, mutate
+from kafscale.api.table import APIS, every_api
+from tests.devtools.fuzz import fuzz, may_be_silent
+from tests.devtools.fuzz_frames import Frame, make_frame, mutate
 from tests.devtools.process import BrokerProcess
 
 SEED = 8
@@ -45,6 +45,18 @@ def test_a_seed_makes_the_same_requests_and_another_one_others() -> None:
 def test_mutations_are_bounded(seed: int) -> None:
     data = bytes(range(256)) * 4
     assert len(mutate(Random(seed), data)) < 4 * len(data)
+
+
+@pytest.mark.parametrize("made_as", ["ListGroups", "Produce"])
+@pytest.mark.parametrize(("key", "is_silent"), [(0, True), (1, True), (16, False), (999, False)])
+def test_what_a_mutation_has_made_a_produce_may_be_left_without_an_answer(
+    made_as: str, key: int, is_silent: bool
+) -> None:
+    """Seed 4147116309: a frame that had become a Produce with acks=0 was waited for, and called a failure."""
+    api = next(each for each in every_api() if each.name == made_as)
+    body = key.to_bytes(2) + bytes(20)
+    assert may_be_silent(Frame(api=api, version=0, data=len(body).to_bytes(4) + body)) == is_silent
+    assert not may_be_silent(Frame(api=api, version=0, data=b"\0\0\0\1\1"))
 
 
 @pytest.mark.parametrize("what", ["Traceback", "were answered in"])
