@@ -313,8 +313,9 @@ async def test_the_first_version_of_the_handshake_whose_tokens_are_no_requests(b
 
 async def test_who_is_known_does_not_become_somebody_else_by_another_login(broker: SaslBroker) -> None:
     """Sessions last as long as connections here, so there is nothing to renew."""
-    stream = await trio.open_tcp_stream(*attrs.astuple(address_of(broker)))
-    connection = await Connection.over(stream, address_of(broker))
+    address = address_of(broker)
+    stream = await trio.open_tcp_stream(address.host, address.port)
+    connection = await Connection.over(stream, address)
     sasl = ClientSasl(mechanism=SCRAM, username=ALICE, password=PASSWORD)
     await authenticate(connection, sasl)
     request = SaslAuthenticateRequest(auth_bytes=plain_message(user="admin", password="guess"))
@@ -398,7 +399,7 @@ async def test_a_connection_over_tls_that_was_recorded_writes_nothing_again(brok
     batch = memoryview(build_batch([Record(value=b"once")]))
     async with connect(broker.process.kafka) as client:
         await Producer(client=client, topic=TOPIC).send([Record(key=None, value=b"ours", timestamp_ms=1)], partition=0)
-        recorded = Recorded(await trio.open_tcp_stream(*attrs.astuple(address)))
+        recorded = Recorded(await trio.open_tcp_stream(address.host, address.port))
         connection = await Connection.over(
             trio.SSLStream(recorded, context, server_hostname="localhost"), address, "recorded"
         )

@@ -119,7 +119,9 @@ async def listening(
 
 async def greeting(address: Address, context: ssl.SSLContext) -> bytes:
     """Connect, and return what the broker says. Raises BrokenResourceError where the handshake fails on this side."""
-    stream = trio.SSLStream(await trio.open_tcp_stream(*attrs.astuple(address)), context, server_hostname="localhost")
+    stream = trio.SSLStream(
+        await trio.open_tcp_stream(address.host, address.port), context, server_hostname="localhost"
+    )
     try:
         return bytes(await stream.receive_some(100))
     finally:
@@ -206,7 +208,7 @@ async def test_what_is_no_handshake_ends_with_a_line(
 ) -> None:
     """Whoever only looks whether the port is open costs no line: monitoring does that all the time."""
     async with listening(authority) as listens:
-        async with await trio.open_tcp_stream(*attrs.astuple(listens.address)) as stream:
+        async with await trio.open_tcp_stream(listens.address.host, listens.address.port) as stream:
             await stream.send_all(sent)
             if not sent:
                 await stream.send_eof()
@@ -246,13 +248,13 @@ async def test_a_client_that_does_not_trust_the_broker_is_told_of(authority: Aut
             context.wrap_socket(tcp, server_hostname="localhost")
 
     async with listening(authority) as listens:
-        await trio.to_thread.run_sync(connect, attrs.astuple(listens.address))
+        await trio.to_thread.run_sync(connect, (listens.address.host, listens.address.port))
         await until(lambda: listens.failed(HandshakeFailure.SERVER_CERTIFICATE) == 1)
 
 
 @asynccontextmanager
 async def silent_streams(address: Address, count: int) -> AsyncIterator[Sequence[trio.SocketStream]]:
-    streams = [await trio.open_tcp_stream(*attrs.astuple(address)) for _ in range(count)]
+    streams = [await trio.open_tcp_stream(address.host, address.port) for _ in range(count)]
     try:
         yield streams
     finally:
