@@ -136,7 +136,7 @@ def ratios_plot(targets: Sequence[TargetRow]) -> Bars:
     """Return how much better KafScale is, a bar for each target."""
     return Bars(
         title="times as good as the peer",
-        bars=[Bar(_bar_label(row.target), row.goodness, row.is_reached) for row in targets],
+        bars=[Bar(_bar_label(row.target), row.goodness) for row in targets],
         label_width=560,
         most_ratio=4,
     )
