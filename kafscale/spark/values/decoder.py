@@ -19,6 +19,7 @@ from kafscale.spark.values.cells import RowMemory
 from kafscale.spark.values.columns import Decode, Decoded, Places, Reader, error_text, scatter
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import RegistryClient, Schema
+from kafscale.spark.values.schema_bounds import DEPTH_MAX, is_too_deep
 
 PREFIX_BYTES = 5  # 0, and an id
 GLOBAL_PREFIX_BYTES = 17  # 1, and a UUID, in a header
@@ -53,9 +54,12 @@ class ReaderOptions:
 def make_reader(options: ReaderOptions) -> Reader:
     """The reader of a format, whose libraries are imported here. Raises ConfigError if the schema can't be columns."""
     try:
-        return _make_reader(options)
+        reader = _make_reader(options)
     except RecursionError as exc:
         raise ConfigError(f"{options.schema} is nested too deep to be columns") from exc
+    if is_too_deep(reader.type):
+        raise ConfigError(f"{options.schema} is nested too deep to be columns: {DEPTH_MAX} levels at most")
+    return reader
 
 
 def _make_reader(options: ReaderOptions) -> Reader:

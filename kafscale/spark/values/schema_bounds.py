@@ -1,4 +1,4 @@
-"""How many columns a reader schema may become: types that are used twice at each level double with each.
+"""How many columns a reader schema may become, and how deep: types that are used twice at each level double with each.
 
 A reader passes a `Place` down while it makes columns of its schema, and counts each of them there.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pyarrow as pa
 
 from kafscale.errors import ConfigError
 
+DEPTH_MAX = 200  # of types within types: what reads them calls itself, and Pythons differ in how often that may be
 COLUMNS_MAX = 10_000  # nested ones among them; BigQuery's limit; Spark's own plans become slow before
 
 
@@ -26,6 +28,16 @@ class Count:
         self.left -= count
         if self.left < 0:
             raise ConfigError(self.excess)
+
+
+def is_too_deep(type_: pa.DataType) -> bool:
+    """Tell whether a column's type has more levels than may be."""
+    level = [type_]
+    for _ in range(DEPTH_MAX):
+        level = [each.field(index).type for each in level for index in range(each.num_fields)]
+        if not level:
+            return False
+    return True
 
 
 def _columns() -> Count:

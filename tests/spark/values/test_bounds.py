@@ -306,6 +306,19 @@ def test_a_schema_that_is_nested_too_deep_ended_the_task(values):
         values.reader("avro", avro_record(deep))
 
 
+@pytest.mark.parametrize(("depth", "is_taken"), [(150, True), (250, False), (900, False)])
+def test_how_deep_a_json_schema_may_be_does_not_depend_on_python(values, depth, is_taken):
+    """900 levels ended the task with a RecursionError, when the memory of a row was reckoned."""
+    schema: Any = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    if is_taken:
+        assert decode(values, "json", schema, b"[" * depth + b"]" * depth)[1] is None
+    else:
+        with pytest.raises(ConfigError, match="nested too deep"):
+            values.reader("json", schema)
+
+
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_other_formats_end_at_a_depth(values, format):
     if format == "json":
