@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -53,13 +53,15 @@ from kafscale.cluster.groups.coordinating.moving import move_groups
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+from kafscale.cluster.node import Endpoint
+from kafscale.cluster.start.ended import cause_of_end
 from kafscale.cluster.start.lead import Lead
 from kafscale.cluster.start.same_store import check_same_store
 from kafscale.cluster.start.starting import start_leading
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener
 from kafscale.config import Settings
-from kafscale.errors import DamagedObject, KafkaError, NotFound, StartupError, StoreError
+from kafscale.errors import KafkaError, StartupError, StoreError
 from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log
@@ -109,6 +111,7 @@ class StorageParts:
 class Broker:
     """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started.
 
+    `connections` is the nursery that connections run in, so that an error of one of them ends the broker.
     `make_dispatcher` is where a test puts a dispatcher that fails on purpose. `connect` is what a broker without
     listeners, as in a simulation, connects to others by; without that it takes none of them for dead.
     """
@@ -121,6 +124,7 @@ class Broker:
     admin: BoundListener = attrs.field(init=False)
     services: Services = attrs.field(init=False)
     acceptor: Acceptor = attrs.field(init=False)
+    connections: trio.Nursery = attrs.field(init=False)
     security: BrokerSecurity | None = attrs.field(default=None, init=False)
     _token_keys: PublishedKeys = attrs.field(
         default=attrs.Factory(lambda broker: PublishedKeys.of(broker.settings.sasl), takes_self=True), init=False
@@ -200,26 +204,14 @@ class Broker:
             if lead.several is not None and self.listeners and connect is None:
                 warn_of_no_lines(between)
         lead.register(self.metrics)
-        async with trio.open_nursery() as leading:
-            await leading.start(lead.run)
-            services = self.services = await build_services(
-                self.settings,
-                lead,
-                parts.disk,
-                advertised=advertised,
-                token_keys=self._token_keys,
-                metrics=self.metrics,
-            )
-            log = services.log
-            configured = services.broker_configs, services.client_quotas, services.group_configs
-            for registry in (services.topics, *configured, services.scram_users, services.acls, services.producer_ids):
-                leading.start_soon(registry.run)
-            leading.start_soon(self._token_keys.run)
-            opened = await self._restore(lead, log, parts.disk)
-            await self._run_storage(lead, log, opened, task_status)
-            await self._last_checkpoints(lead, log)
-            await self._leave(lead)
-            leading.cancel_scope.cancel()
+        try:
+            await self._run_leading(lead, parts.disk, advertised, task_status)
+        except Exception as exc:
+            self._not_ready = "ended by an error"
+            cause = await cause_of_end(lead.check, exc, lambda: lead.several is not None and not self.is_stopping)
+            if cause is exc:
+                raise
+            raise cause from exc
 
     async def _restore(self, lead: Lead, log: Log, disk: Disk) -> Sequence[Topic]:
         """Topics, what the bucket holds, and what only the write-ahead log holds; returns the topics that are open."""
@@ -237,12 +229,7 @@ class Broker:
         opened = services.topics.all()
         for topic in opened:
             log.open_topic(topic_spec(services, topic))
-        try:
-            await self._find(lead, log, disk)
-        except (NotFound, DamagedObject):
-            if lead.several is not None:
-                await lead.several.check_leads(list(log.partitions.values()))
-            raise
+        await self._find(lead, log, disk)
         await self._decide(lead, log)
         await services.producer_ids.begin()
         return opened
@@ -250,7 +237,8 @@ class Broker:
     async def _find(self, lead: Lead, log: Log, disk: Disk) -> None:
         """Bring back what the bucket and the write-ahead log hold of what is open.
 
-        Others that lead it by now, as this start takes long, may delete what this one is about to read.
+        Others that lead it by now, as this start takes long, may delete what this one is about to read: that ends the
+        broker, and `cause_of_end` tells why.
         """
         topics = self.services.topics
         not_open = NotOpen(is_unknown=lambda entry: not topics.knows(entry.topic_id, entry.partition))
@@ -316,6 +304,29 @@ class Broker:
                 logger.warning("the other brokers could not be told of the shutdown: %s", exc)
 
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
+
+    async def _run_leading(
+        self,
+        lead: Lead,
+        disk: Disk,
+        advertised: Mapping[str, Endpoint | None],
+        task_status: trio.TaskStatus[Broker],
+    ) -> None:
+        async with trio.open_nursery() as leading:
+            await leading.start(lead.run)
+            services = self.services = await build_services(
+                self.settings, lead, disk, advertised=advertised, token_keys=self._token_keys, metrics=self.metrics
+            )
+            log = services.log
+            configured = services.broker_configs, services.client_quotas, services.group_configs
+            for registry in (services.topics, *configured, services.scram_users, services.acls, services.producer_ids):
+                leading.start_soon(registry.run)
+            leading.start_soon(self._token_keys.run)
+            opened = await self._restore(lead, log, disk)
+            await self._run_storage(lead, log, opened, task_status)
+            await self._last_checkpoints(lead, log)
+            await self._leave(lead)
+            leading.cancel_scope.cancel()
 
     async def _run_storage(
         self, lead: Lead, log: Log, opened: Sequence[Topic], task_status: trio.TaskStatus[Broker]
@@ -409,6 +420,7 @@ class Broker:
         broker_configs = self.services.broker_configs
         broker_configs.follow(lambda: acceptor.use_limits(broker_configs.settings.limits))
         async with trio.open_nursery() as connections:
+            self.connections = connections
             async with trio.open_nursery() as acceptors:
                 acceptors.start_soon(acceptor.accept, self.listeners, connections)
                 acceptors.start_soon(acceptor.dispatcher.load_all)

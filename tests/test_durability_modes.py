@@ -181,20 +181,21 @@ async def running(machine: Machine, durability: Durability, **settings) -> Async
     broker = Broker(memory_settings(durability=durability, **settings))
     scope = trio.CancelScope()
     ended: list[BaseException] = []
-    finished = trio.Event()
+    started, finished = trio.Event(), trio.Event()
 
     async def live(*, task_status) -> None:
         with scope:
             try:
                 await broker.run_on(machine.parts(), task_status=task_status)
             except Exception as exc:
-                if not broker.is_ready:
+                if not started.is_set():
                     raise
                 ended.append(exc)
         finished.set()
 
     async with trio.open_nursery() as nursery:
         await nursery.start(live)
+        started.set()
         async with trio.open_nursery() as clients:
             connection = await MemoryBroker(broker, clients).connect()
             yield Running(broker, connection, scope, ended, finished)

@@ -35,6 +35,7 @@ class MemoryDisk:
     synced: dict[str, bytearray] = attrs.field(factory=dict, init=False)
     note: Callable[[str], None] | None = None  # told of each operation
     operations: Counter[str] = attrs.field(factory=Counter, init=False)  # how often each was called
+    has_failed: bool = attrs.field(default=False, init=False)  # an operation, as it was told to or for want of room
     _unsynced: dict[str, tuple[int, bytes]] = attrs.field(factory=dict, init=False)  # the last write to a file
     _writing: set[str] = attrs.field(factory=set, init=False)
     _faults: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
@@ -84,6 +85,7 @@ class MemoryDisk:
 
     async def _create(self, name: str, size_bytes: int, header: Buffer) -> None:
         if self.free_bytes is not None and size_bytes > self.free_bytes:
+            self.has_failed = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.files[name] = bytearray(size_bytes)
         self.synced[name] = bytearray(size_bytes)  # a crash from here on leaves the file without its header
@@ -149,6 +151,7 @@ class MemoryDisk:
         self.operations[operation] += 1
         error_number = self._faults.pop((operation, self.operations[operation]), None)
         if error_number is not None:
+            self.has_failed = True
             raise OSError(error_number, os.strerror(error_number))
 
 

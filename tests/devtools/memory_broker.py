@@ -19,6 +19,7 @@ from kafscale.api.handling.calls import Peer
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, SecurityProtocol, Settings, StoreUrl
+from kafscale.errors import BrokerUnavailable
 from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -60,7 +61,7 @@ class MemoryBroker:
     def open_stream(
         self, listener_name: str = "PLAINTEXT", *, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     ) -> MemoryStream:
-        """Connect a client; the other end is a connection of the broker."""
+        """Connect a client; the other end is a connection of the broker. Raises BrokerUnavailable once it has ended."""
         ours, theirs = memory_stream_pair()
         peer = Peer(
             host="192.0.2.1",
@@ -70,7 +71,10 @@ class MemoryBroker:
             reached_port=9092,
             security_protocol=protocol,
         )
-        self.nursery.start_soon(self.broker.acceptor.serve, StreamTransport(theirs), peer)
+        try:
+            self.broker.connections.start_soon(self.broker.acceptor.serve, StreamTransport(theirs), peer)
+        except RuntimeError:  # its nursery is closed
+            raise BrokerUnavailable("it has ended") from ConnectionRefusedError()
         return ours
 
     async def connect(self, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT) -> Connection:

@@ -3,7 +3,7 @@
 As of the simulation in which a broker with a full disk has others lead, seed 1 finds each of those that any seed may
 find. Of those that storms find, seed 98, the 13th, finds late segments; of those that short successions find, seed 875,
 the 13th, finds deletions without a look, and seed 410, the 8th, that nobody knows where epochs began, since the
-controller commits that for others.
+controller commits that for others. Seed 1 also finds a broker that ends by the first error.
 """
 
 from __future__ import annotations

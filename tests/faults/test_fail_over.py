@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import attrs
 import pytest
+import trio
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafscale.client.connection import open_connection
+from kafscale.errors import KafScaleError
 from kafscale.testing.certificates import make_authority
+from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.devtools.clients import wait_until
 from tests.devtools.cluster_load import QUIET, ClusterLoad, leaders_of
 from tests.devtools.process import BrokerProcess
@@ -93,6 +99,51 @@ def test_a_suspended_broker_is_replaced_by_the_others_and_wakes_up(durability: s
         time.sleep(SUSPENDED_SECONDS)
         os.kill(broker.pid, signal.SIGCONT)
         cluster.wait_led_by(1, 2, 3)
+
+
+@contextmanager
+def topics_created_at(brokers: Sequence[BrokerProcess]) -> Iterator[None]:
+    """Ask each of the brokers all the time to create topics, so that some of its requests wait for a commit."""
+    stopping = threading.Event()
+
+    async def create(broker: BrokerProcess, client: int) -> None:
+        for number in count():
+            if stopping.is_set():
+                return
+            topic = CreatableTopic(
+                name=f"{broker.kafka.port}-{client}-{number}", num_partitions=3, replication_factor=1
+            )
+            with suppress(KafScaleError):
+                async with open_connection(broker.kafka) as connection:
+                    await connection.request(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse)
+            await trio.sleep(0.05)
+
+    async def create_at_all() -> None:
+        async with trio.open_nursery() as nursery:
+            for broker in brokers:
+                for client in range(3):
+                    nursery.start_soon(create, broker, client)
+
+    thread = threading.Thread(target=trio.run, args=(create_at_all,), name="topics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_a_broker_that_is_suspended_while_topics_are_created_starts_anew_as_the_same_process() -> None:
+    """Half of them ended instead, as `the metadata store's writer has ended`."""
+    with broker_processes(BROKERS, "--durability", "s3-wal") as brokers, topics_created_at(brokers):
+        for number, broker in enumerate(brokers, start=1):
+            time.sleep(3)
+            broker.suspend()
+            time.sleep(5)  # longer than --broker-session-timeout
+            broker.resume()
+            wait_until(lambda broker=broker: "this one starts anew" in broker.log, f"broker {number} starts anew")
+            time.sleep(5)
+            assert broker.returncode is None, broker.log[-2000:]
 
 
 def test_brokers_that_want_certificates_hear_of_each_other_by_theirs(tmp_path: Path) -> None:

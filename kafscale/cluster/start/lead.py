@@ -134,15 +134,6 @@ class Several:
         if not await decide_begin(self.writer, partition):
             self._check_leads(partition)
 
-    async def check_leads(self, partitions: Sequence[Partition]) -> None:
-        """Look whether this broker still leads those of these partitions that are not deleted.
-
-        Raises Fenced if another one leads any of them by now, StoreError, DamagedObject.
-        """
-        await self.controller.metadata.refresh()
-        for partition in partitions:
-            self._check_leads(partition)
-
     def _check_leads(self, partition: Partition) -> None:
         placement = self.state.placement(*partition.partition_id)
         if placement is not None and placement.epoch != partition.leader_epoch:
@@ -270,15 +261,6 @@ class Lead:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
-        try:
-            await self._run(task_status)
-        except Fenced:
-            if self.several is not None:
-                with trio.move_on_after(WATCH_SECONDS), suppress(StoreError, DamagedObject):
-                    await self.check.look_once()  # who was stopped at its stream does not know yet why: DeclaredDead
-            raise
-
-    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         with ungrouped():
             async with trio.open_nursery() as nursery:
                 if self.journal is not None:

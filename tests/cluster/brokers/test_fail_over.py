@@ -14,11 +14,12 @@ from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.topics.topics import Topic
 from kafscale.config import Durability
-from kafscale.errors import DeclaredDead, KafScaleError, StorageFailed
+from kafscale.errors import BrokerUnavailable, DeclaredDead, KafScaleError, StorageFailed
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.wire import error_codes
+from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.cluster.brokers.test_several import SOON_SECONDS, Machine, create, led_by, produce, topic_at, until, values
 from tests.devtools.broker_network import BrokerNetwork, RunningBroker, network_of
 from tests.devtools.memory_broker import memory_settings
@@ -474,6 +475,41 @@ async def test_a_suspended_broker_acknowledges_only_what_the_others_have(autojum
         (last,) = running.others(3, heir)
         await until(lambda: running.all_led(3, [last]))
         assert await values(running.brokers[last], index) == [*found, b"after"]
+
+
+async def test_a_broker_that_was_declared_dead_starts_anew_although_requests_wait_for_its_commits(
+    autojump_clock: MockClock,
+) -> None:
+    """It ended with the error of such a request, "the metadata store's writer has ended", and stayed down."""
+    async with cluster(2, Durability.S3_WAL) as running:
+        bucket = FaultyStore(running.bucket)
+        running.machines[3] = Machine(bucket, 3)
+        suspended = await running.start(3, Durability.S3_WAL)
+        await topic_of(running, 3)
+        (index,) = led_by(suspended.broker)
+        connection = await suspended.connect()
+        head = bucket.hold(On("*", "*/head"))
+
+        async def create_late() -> None:
+            request = CreateTopicsRequest(topics=[CreatableTopic(name="late", num_partitions=1, replication_factor=1)])
+            with suppress(BrokerUnavailable):
+                await connection.request(request, CreateTopicsResponse)
+
+        async def produce_late() -> None:
+            with suppress(KafScaleError):
+                await produce(suspended, index, b"late")
+
+        suspended.nursery.start_soon(create_late)
+        await head.wait_arrived()
+        running.network.cut(3, 1, 2)
+        await until(lambda: running.all_led(3, [1, 2]))
+        suspended.nursery.start_soon(produce_late)  # which its stream refuses
+        await trio.sleep(5.0)
+        assert not suspended.ended.is_set()
+        head.open()
+        await suspended.ended.wait()
+        assert suspended.failure is not None
+        assert suspended.failure.split(DeclaredDead)[1] is None
 
 
 @pytest.mark.parametrize("is_put", [False, True])

@@ -24,6 +24,7 @@ import trio
 
 from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.config import Durability, Settings
+from kafscale.errors import Fenced
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import On
@@ -53,7 +54,7 @@ class Machine:
     on_put: Callable[[str, bytes], None]
     on_delete: Callable[[str, Sequence[str]], None]  # with the name of the life
     connect: Connect
-    may_act: Callable[[SimulatedBroker], bool]
+    verdict: Callable[[SimulatedBroker], type[Fenced] | None]
     weather: Weather = FAIR
     lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
@@ -290,7 +291,7 @@ class Machine:
             metadata=self._metadata,
             page_max_counts=(50, 1000),
             connect=self.connect,
-            may_be_fenced=lambda life: life.is_superseded or not self.may_act(life),
+            verdict=self.verdict,
             client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
             process=Process(name),
         )

@@ -21,11 +21,13 @@ from typing import Any
 import attrs
 import trio
 
+from kafscale import broker
 from kafscale.buffers import Buffer
 from kafscale.cluster.brokers import leading
 from kafscale.cluster.brokers.leading import Leading
 from kafscale.cluster.brokers.records import Placement
 from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.start.claim import LeadCheck
 from kafscale.cluster.start.joining import MembershipCheck
 from kafscale.config import Durability
 from kafscale.formats.manifest import Segment
@@ -131,6 +133,12 @@ def _begun_nowhere(placement: Placement) -> tuple[EpochStart, ...]:
     return ()
 
 
+async def _first_error(check: LeadCheck, error: Exception, may_wait: Callable[[], bool]) -> Exception:
+    """End by whatever came first, and ask nobody why."""
+    await trio.lowlevel.checkpoint()
+    return error
+
+
 MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "acknowledge behind the fence": _acknowledge_behind_the_fence,
     "grant before release": _grant_before_release,
@@ -139,6 +147,7 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "late segment accepted": partial(replaced, _Judge, "find_late", _find_nothing_late),
     "delete without looking": _delete_without_looking,
     "ignore where epochs began": partial(replaced, leading, "begun", _begun_nowhere),
+    "end by the first error": partial(replaced, broker, "cause_of_end", _first_error),
 }
 # What only storms of such a durability find, and seldom others; and what short seeds do that are successions.
 IN_STORMS: Mapping[str, Durability] = {

@@ -35,7 +35,7 @@ def machine_of(bucket: MemoryStore) -> Machine:
         on_put=lambda key, data: None,
         on_delete=lambda name, keys: None,
         connect=_connect_to_nobody,
-        may_act=lambda life: True,
+        verdict=lambda life: None,
     )
 
 

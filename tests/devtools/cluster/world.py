@@ -28,9 +28,11 @@ from random import Random
 import attrs
 import trio
 
+from kafscale.cluster.brokers.records import BrokerState
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.config import CoordinatorSettings, Durability, Listener, Settings
+from kafscale.errors import DeclaredDead, Fenced
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
 from kafscale.store.memory import MemoryStore
@@ -159,7 +161,7 @@ class ClusterSimulation:
                     on_put=self.head.put,
                     on_delete=self._check_deleted,
                     connect=self._links.connect_from(broker_id),
-                    may_act=self._may_act,
+                    verdict=self._verdict,
                     weather=self.weather,
                 )
             )
@@ -385,6 +387,15 @@ class ClusterSimulation:
     def _may_act(self, life: SimulatedBroker) -> bool:
         incarnation = life.incarnation
         return incarnation is None or self.head.may_act(life.settings.broker_id, incarnation)
+
+    def _verdict(self, life: SimulatedBroker) -> type[Fenced] | None:
+        """Return what the head says against a life."""
+        record = self.head.brokers.get(life.settings.broker_id)
+        if record is not None and life.incarnation in (None, record.incarnation):
+            if record.state is BrokerState.FENCED:
+                return DeclaredDead
+            return Fenced if life.is_superseded else None
+        return None if record is None and life.incarnation is None else Fenced
 
     def _running(self, broker_id: int) -> SimulatedBroker | None:
         return self.machines[broker_id - 1].running
