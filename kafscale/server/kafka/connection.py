@@ -146,6 +146,7 @@ class Connection:
     def drain(self) -> None:
         """Read no more; answer what has been read, then end."""
         self._reading.cancel()
+        self.pauses.end_holds()
 
     def takes_too_long(self, now: float) -> bool:
         """Tell whether the peer takes a reply so slowly that others should not wait for the memory which is held for
@@ -471,11 +472,12 @@ class Connection:
         self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, self._queued_count >= self.limits.max_in_flight_requests_count)
         self.pauses.set(PauseReason.IN_FLIGHT_BYTES, self._queued_bytes >= self.limits.max_in_flight_bytes)
 
-    def _mute(self, throttle_ms: int) -> None:
-        """Do not read for so long: the client is above its quota, and its reply says so."""
+    def _mute(self, throttle_ms: int) -> float:
+        """Do not read for so long, as the reply to a client above its quota says; return until when."""
         until = trio.current_time() + throttle_ms / 1000
         self.pauses.mute(until)
         self.last_active = max(self.last_active, until)  # it is silent as it was told to be
+        return until
 
     async def _wait_until_resumed(self, *, may_end: bool = False) -> None:
         """Wait until there is no reason to pause any more. What was read is answered meanwhile.
@@ -526,6 +528,10 @@ class Connection:
         Nothing of the answer is kept here, where the next one may be long in coming.
         """
         request = self._queue[0]
+        if self.pauses.held_until and request.pending is None:
+            if outgoing:
+                await self._send(outgoing)
+            await self.pauses.hold()
         if outgoing and self.dispatcher.may_wait(request):
             await self._send(outgoing)
         if request.waiting_bytes:
@@ -535,7 +541,7 @@ class Connection:
         if self._session is not None:
             await self._follow(self._session, outgoing)
         if reply.throttle_ms:
-            self._mute(reply.throttle_ms)
+            self.pauses.held_until = self._mute(reply.throttle_ms)
         self._queue.popleft()
         self._queued_count -= request.count
         self._queued_bytes -= request.size_bytes

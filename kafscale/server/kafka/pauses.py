@@ -36,6 +36,9 @@ class Pauses:
     counts: Mapping[PauseReason, Counter]
     reasons: set[PauseReason] = attrs.field(factory=set, init=False)
     _muted_until: float = attrs.field(default=0.0, init=False)
+    held_until: float = attrs.field(default=0.0, init=False)  # queued requests, by the throttle time of the last reply
+    _is_draining: bool = attrs.field(default=False, init=False)
+    _holding: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _changed: Signal = attrs.field(factory=Signal, init=False)
 
     def set(self, reason: PauseReason, holds: bool) -> None:
@@ -62,6 +65,18 @@ class Pauses:
         """QUOTA holds until then, or for longer if that was said before."""
         self._muted_until = max(self._muted_until, until)
         self.set(PauseReason.QUOTA, True)
+
+    async def hold(self) -> None:
+        """Wait until `held_until`, or until `end_holds`: what a client had sent ahead would evade its quota."""
+        if not self._is_draining:
+            with trio.move_on_at(self.held_until) as self._holding:
+                await trio.sleep_forever()
+        self.held_until = 0.0
+
+    def end_holds(self) -> None:
+        """Hold queued requests no longer: the broker is stopping."""
+        self._is_draining = True
+        self._holding.cancel()
 
     async def wait_until_none(self) -> None:
         """Wait until no reason to pause is left."""
