@@ -102,7 +102,8 @@ class AclRegistry:
             try:
                 await self._follower.commit_planned(plan)
             except KafkaError as exc:
-                return [exc if outcome is None else outcome for outcome in outcomes]
+                whole = exc.kept()
+                return [whole if outcome is None else outcome for outcome in outcomes]
         return outcomes
 
     def _plan(self, binding: AclBinding, added: dict[str, AclBinding]) -> KafkaError | None:
@@ -110,7 +111,7 @@ class AclRegistry:
         try:
             _check(binding)
         except KafkaError as exc:
-            return exc
+            return exc.kept()
         if binding not in self.index:
             key = _key(binding)
             if key not in added and len(self.index) + len(added) >= ACLS_MAX_COUNT:

@@ -179,7 +179,7 @@ class GroupConfigs:
             self._check(configs)
             draft.put(change.name, configs)
         except KafkaError as exc:
-            return exc
+            return exc.kept()
         return None
 
     def _check(self, configs: Mapping[str, str]) -> None:

@@ -52,10 +52,13 @@ async def distinct(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
 
 
 async def distinct_partitions(
-    topics: Iterable[tuple[K, Iterable[T]]], index: Callable[[T], int]
+    topics: Iterable[tuple[K, Iterable[T]]], index: Callable[[T], int], *, turns: Turns | None = None
 ) -> dict[K, dict[int, T]]:
-    """Topics and their partitions, each once, in order: what is said first of a partition holds."""
-    turns = Turns()
+    """Topics and their partitions, each once, in order: what is said first of a partition holds.
+
+    `turns` are those of the work that this is a part of.
+    """
+    turns = turns or Turns()
     found: dict[K, dict[int, T]] = {}
     for topic, partitions in topics:
         await turns.step()

@@ -66,8 +66,8 @@ class FaultyDispatcher(Dispatcher):
         super().__attrs_post_init__()
         self.services.gate = _FaultyGate(quotas=self.services.quotas, access=self.services.access, faults=self.faults)
 
-    def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
-        pending = super().begin(request, frame_lease)
+    async def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
+        pending = await super().begin(request, frame_lease)
         if (code := self._take_error(request)) != error_codes.NONE:
             _refuse_produce(pending, code)
         return pending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 from kafscale.api.topics.named_topics import outcomes_by_name
@@ -34,3 +35,27 @@ async def test_outcomes_are_in_the_order_of_the_names_whether_they_were_refused_
         ("bad", error_codes.INVALID_PARTITIONS),
         ("b", error_codes.UNKNOWN_TOPIC_OR_PARTITION),
     ]
+
+
+async def test_a_refused_request_is_freed_without_the_collector_of_cycles(autojump_clock) -> None:
+    """Each kept error had the frames with all others: 260,000 objects of a CreateTopics were freed at one stroke."""
+
+    def make(topic: CreatePartitionsTopic) -> MorePartitions:
+        try:
+            raise ValueError(topic.name)
+        except ValueError as exc:
+            raise KafkaError(error_codes.INVALID_PARTITIONS, "bad") from exc
+
+    async def carry_out(wanted: Sequence[MorePartitions]) -> Sequence[Outcome]:
+        return []
+
+    gc.collect()
+    gc.disable()
+    try:
+        asked = [CreatePartitionsTopic(name=f"t{number}", count=2, assignments=None) for number in range(1000)]
+        outcomes = await outcomes_by_name(asked, make, carry_out)
+        assert len(outcomes) == 1000
+        del asked, outcomes
+        assert gc.collect() < 500
+    finally:
+        gc.enable()

@@ -115,7 +115,7 @@ async def change_configs(
             wanted = groups if resource.resource_type == GROUP else topics
             wanted[index] = NewConfigs(name=resource.resource_name, overrides=overrides)
         except KafkaError as exc:
-            errors[index] = exc
+            errors[index] = exc.kept()
     outcomes = await services.topics.alter(topics.values(), validate_only=validate_only)
     for index, outcome in zip(topics, outcomes, strict=True):
         errors[index] = outcome if isinstance(outcome, KafkaError) else None

@@ -39,6 +39,7 @@ from kafscale.wire.error_codes import (
 from kafscale.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -63,6 +64,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     else:
         await know_topics(services, (topic.name for topic in request.topics))
     for topic in request.topics:
+        await turns.step()
         if by_id:
             topic.name = name_of(services, topic.topic_id)
             topic_ids[topic.name] = topic.topic_id
@@ -100,16 +102,14 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
             partition_index=partition.partition_index, error_code=refused.get(at, error_code)
         )
 
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=mapped(partial(outcome, topic.name), topic.partitions),
-            )
-            for topic in request.topics
-        ]
-    )
+    def outcomes(topic: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
+        return OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=mapped(partial(outcome, topic.name), topic.partitions),
+        )
+
+    return OffsetCommitResponse(topics=mapped(outcomes, request.topics))
 
 
 def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:

@@ -17,6 +17,7 @@ from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_T
 from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -33,6 +34,7 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
     turns = Turns()
     outcome: dict[TopicPartition, int] = {}
     for topic in request.topics:
+        await turns.step()
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
@@ -47,12 +49,12 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
         index = partition.partition_index
         return OffsetDeleteResponsePartition(partition_index=index, error_code=outcome[TopicPartition(topic, index)])
 
-    return OffsetDeleteResponse(
-        topics=[
-            OffsetDeleteResponseTopic(name=topic.name, partitions=mapped(partial(told, topic.name), topic.partitions))
-            for topic in request.topics
-        ]
-    )
+    def told_of(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+        return OffsetDeleteResponseTopic(
+            name=topic.name, partitions=mapped(partial(told, topic.name), topic.partitions)
+        )
+
+    return OffsetDeleteResponse(topics=mapped(told_of, request.topics))
 
 
 def _check(services: Services, group_id: str, at: TopicPartition) -> int:

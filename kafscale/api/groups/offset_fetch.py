@@ -31,7 +31,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.events import NO_GENERATION
 from kafscale.cluster.groups.records import NO_TOPIC_ID, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.topics.topics import Topic
-from kafscale.concurrency.turns import distinct, distinct_partitions
+from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
 from kafscale.wire.messages.offset_fetch import (
@@ -57,14 +57,11 @@ async def handle(services: Services, call: Call, request: OffsetFetchRequest) ->
         return _of_one_group(services, call, asked, denied or lead or coordinator_error(services, asked.group_id))
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
-    each_asked = [
-        attrs.evolve(
-            await _asked(services, request, group.group_id, group.topics, by_id=by_id),
-            member_id=group.member_id,
-            member_epoch=group.member_epoch,
-        )
-        for group in groups
-    ]
+    turns, each_asked = Turns(), []
+    for group in groups:
+        await turns.step()
+        asked = await _asked(services, request, group.group_id, group.topics, by_id=by_id, turns=turns)
+        each_asked.append(attrs.evolve(asked, member_id=group.member_id, member_epoch=group.member_epoch))
     lead = await _lead_error(services, request)
     return OffsetFetchResponse(groups=mapped(partial(_group, services, call, lead), each_asked))
 
@@ -101,6 +98,7 @@ async def _asked(
     topics: Sequence[OffsetFetchRequestTopic] | None,
     *,
     by_id: bool,
+    turns: Turns | None = None,
 ) -> _Asked:
     if topics is None:
         return _Asked(group_id, None, by_id, request.require_stable)
@@ -108,7 +106,7 @@ async def _asked(
     def asked(topic: OffsetFetchRequestTopic) -> _Topic:
         return _Topic(name_of(services, topic.topic_id), topic.topic_id) if by_id else _Topic(topic.name)
 
-    found = await distinct_partitions(((asked(each), each.partition_indexes) for each in topics), int)
+    found = await distinct_partitions(((asked(each), each.partition_indexes) for each in topics), int, turns=turns)
     return _Asked(group_id, found, by_id, request.require_stable)
 
 

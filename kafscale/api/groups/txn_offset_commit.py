@@ -30,6 +30,7 @@ from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -44,6 +45,7 @@ async def handle(services: Services, call: Call, request: TxnOffsetCommitRequest
     topic_ids: dict[str, bytes] = {}
     turns = Turns()
     for topic in request.topics:
+        await turns.step()
         for partition in topic.partitions:
             await turns.step()
             at = TopicPartition(topic.name, partition.partition_index)
@@ -69,14 +71,12 @@ async def handle(services: Services, call: Call, request: TxnOffsetCommitRequest
         code = txn_offset_commit_code(refused[TopicPartition(topic, index)], call.version)
         return TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
 
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name, partitions=mapped(partial(outcome, topic.name), topic.partitions)
-            )
-            for topic in request.topics
-        ]
-    )
+    def outcomes(topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
+        return TxnOffsetCommitResponseTopic(
+            name=topic.name, partitions=mapped(partial(outcome, topic.name), topic.partitions)
+        )
+
+    return TxnOffsetCommitResponse(topics=mapped(outcomes, request.topics))
 
 
 def _wanted(

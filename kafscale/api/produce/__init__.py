@@ -11,6 +11,7 @@ The one API that does not run at its turn in the writer: a connection's reader t
 soon as it is read, so that many are in flight to the disk at once.
 
     begin      ask the gate, validate, copy into chunks. Nothing is decided yet.                           no await
+               (Where a request above 64 KiB names many partitions, others run after each 256 of them.)
     complete   only if begin could not finish: check batches that take long, and wait for the pool.
                Later requests of this connection wait; nobody else's do.                                   awaits
     order      check sequences, assign offsets, hand to the journal. The order of these calls is
@@ -22,8 +23,8 @@ gate, checks and order are the same functions (`batches`), in one call. What eit
 is a `pending.Pending`. Gate and long checks are `kafscale.api.handling.gate` and `kafscale.api.handling.record_checks`.
 """
 
-from kafscale.api.produce.general import API, PendingProduce, begin
+from kafscale.api.produce.general import API, PendingProduce, begin, begin_in_turns
 from kafscale.api.produce.group import ProduceGroup, ShortWay
 from kafscale.api.produce.pending import Pending
 
-__all__ = ["API", "Pending", "PendingProduce", "ProduceGroup", "ShortWay", "begin"]
+__all__ = ["API", "Pending", "PendingProduce", "ProduceGroup", "ShortWay", "begin", "begin_in_turns"]

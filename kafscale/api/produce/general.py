@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.pending import refusal_of, refuse
 from kafscale.api.produce.transactional import TransactionalProduce
+from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError, WrongOffsetDelta
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.partition import Placed
@@ -338,12 +339,38 @@ def begin(
     `frame_lease` holds the frame, of `size_bytes`, if it was received into the pool; it stays the caller's.
     Raises ProtocolError for what ends the connection.
     """
+    pending = _pending(services, call, request, frame_lease)
+    for _ in _begin_each(pending, call, request):
+        pass
+    return _placed(pending, call, size_bytes)
+
+
+async def begin_in_turns(
+    services: Services, call: Call, request: ProduceRequest, *, size_bytes: int, frame_lease: Lease | None
+) -> PendingProduce:
+    """Do the same for a request that may name very many partitions: others run in between, as by `complete`."""
+    pending = _pending(services, call, request, frame_lease)
+    try:
+        for _ in _begin_each(pending, call, request):
+            await trio.lowlevel.checkpoint()
+    except BaseException:
+        pending.abandon()
+        raise
+    return _placed(pending, call, size_bytes)
+
+
+def _pending(services: Services, call: Call, request: ProduceRequest, frame_lease: Lease | None) -> PendingProduce:
     if call.version < OLDEST_VERSION_SERVED:
         raise ProtocolError(f"Produce version {call.version} is not served, only from {OLDEST_VERSION_SERVED} on")
     transaction = None
     if request.transactional_id is not None:
         transaction = TransactionalProduce(services, request.transactional_id, call.version)
-    pending = PendingProduce(services, call.peer, call.version, request.acks, frame_lease, transaction)
+    return PendingProduce(services, call.peer, call.version, request.acks, frame_lease, transaction)
+
+
+def _begin_each(pending: PendingProduce, call: Call, request: ProduceRequest) -> Iterator[None]:
+    """Begin each batch, and yield after every STEPS_PER_TURN of them and of topics."""
+    services, left = pending.services, STEPS_PER_TURN
     for topic in request.topic_data:
         is_known = True
         if call.version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -353,19 +380,40 @@ def begin(
         pending.response.responses.append(topic_response)
         refusals = services.gate.refusals(call, request, topic) if is_known else NONE_REFUSED
         for data in topic.partition_data:
-            response = PartitionProduceResponse(index=data.index)
-            topic_response.partition_responses.append(response)
-            if data.index in refusals:
-                refuse(response, refusals[data.index])
-                continue
-            try:
-                pending.begin(topic, data, response)
-            except KafkaError as exc:
-                refuse(response, exc)
-                if isinstance(exc, NotLeader):
-                    pending.not_led.append((topic.name, response))
+            if left <= 0:
+                left = STEPS_PER_TURN
+                yield
+            left -= 1
+            _begin_one(pending, topic, data, topic_response, refusals)
+        left -= 1
+        if left <= 0:
+            left = STEPS_PER_TURN
+            yield
+
+
+def _begin_one(
+    pending: PendingProduce,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    topic_response: TopicProduceResponse,
+    refusals: Mapping[int, KafkaError],
+) -> None:
+    response = PartitionProduceResponse(index=data.index)
+    topic_response.partition_responses.append(response)
+    if data.index in refusals:
+        refuse(response, refusals[data.index])
+        return
+    try:
+        pending.begin(topic, data, response)
+    except KafkaError as exc:
+        refuse(response, exc)
+        if isinstance(exc, NotLeader):
+            pending.not_led.append((topic.name, response))
+
+
+def _placed(pending: PendingProduce, call: Call, size_bytes: int) -> PendingProduce:
     pending.place()
-    pending.response.throttle_time_ms = services.gate.throttle_ms(call, size_bytes)
+    pending.response.throttle_time_ms = pending.services.gate.throttle_ms(call, size_bytes)
     return pending
 
 

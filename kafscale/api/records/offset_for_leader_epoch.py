@@ -28,14 +28,13 @@ async def handle(services: Services, call: Call, request: OffsetForLeaderEpochRe
     asked = await distinct_partitions(
         ((topic.topic, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition
     )
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic, partitions=mapped(partial(_find, services, topic), tuple(partitions.values()))
-            )
-            for topic, partitions in asked.items()
-        ]
-    )
+
+    def ends(topic: str) -> OffsetForLeaderTopicResult:
+        return OffsetForLeaderTopicResult(
+            topic=topic, partitions=mapped(partial(_find, services, topic), asked[topic].values())
+        )
+
+    return OffsetForLeaderEpochResponse(topics=mapped(ends, asked))
 
 
 def _find(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

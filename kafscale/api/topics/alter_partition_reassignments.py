@@ -105,7 +105,7 @@ async def _decide(
         topic = _topic(services, name, wanted.partition_index)
         await _reassign(services, topic, wanted, moved)
     except KafkaError as exc:
-        refusals[name, wanted.partition_index] = exc
+        refusals[name, wanted.partition_index] = exc.kept()
 
 
 def _topic(services: Services, name: str, index: int) -> Topic:

@@ -219,7 +219,7 @@ async def _refusal(services: Services, broker_id: int) -> KafkaError | None:
     try:
         await services.membership.give_up(broker_id)
     except KafkaError as exc:
-        return exc
+        return exc.kept()
     return None
 
 
@@ -230,7 +230,7 @@ async def _move(services: Services, mover: Mover, election: _Election, elected: 
             raise NOT_AVAILABLE[PREFERRED]
         await mover.move(election.topic, election.index, election.replicas)
     except KafkaError as exc:
-        elected[election.at] = exc
+        elected[election.at] = exc.kept()
 
 
 API = Api(43, "ElectLeaders", 0, 2, ElectLeadersRequest, ElectLeadersResponse, handle)

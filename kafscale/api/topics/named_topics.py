@@ -35,7 +35,7 @@ async def outcomes_by_name(
                 raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
             wanted.append(make(topic))
         except KafkaError as exc:
-            refused[topic.name] = exc
+            refused[topic.name] = exc.kept()
     results = await carry_out(wanted)
     outcomes = refused | {each.name: outcome for each, outcome in zip(wanted, results, strict=True)}
     return {name: outcomes[name] for name in counts}

@@ -404,7 +404,9 @@ class TopicRegistry:
             try:
                 await self._follower.commit_planned(draft)
             except KafkaError as exc:  # of the whole, so of each that would have been done, if anything was planned
-                return [exc if isinstance(outcome, Topic) else outcome for outcome in outcomes] or [exc] * len(wanted)
+                whole = exc.kept()
+                outcomes = [whole if isinstance(outcome, Topic) else outcome for outcome in outcomes]
+                return outcomes or [whole] * len(wanted)
             finally:
                 self._state.planned = None
             if validate_only:
@@ -522,7 +524,7 @@ def _attempt(plan: Callable[[TopicDraft, Wanted], Topic], draft: TopicDraft, cha
     try:
         return plan(draft, change)
     except KafkaError as exc:
-        return exc
+        return exc.kept()
 
 
 def _existing(draft: TopicDraft, name: str) -> Topic:

@@ -344,7 +344,7 @@ class Connection:
 
     async def _take_produce(self, request: Request, lease: Lease | None) -> PendingProduce:
         """Take a Produce into the log by the general way."""
-        pending = self.dispatcher.begin(request, lease)
+        pending = await self.dispatcher.begin(request, lease)
         if pending.throttle_ms:
             self._mute(pending.throttle_ms)
         if pending.incomplete:

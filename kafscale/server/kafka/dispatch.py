@@ -51,6 +51,7 @@ from kafscale.wire.schema import NEVER
 logger = logging.getLogger(__name__)
 
 NOTHING = memoryview(b"")
+LONG_PRODUCE_BYTES = 64 << 10  # may name 10,000 partitions, of 4 us each; else there is a large batch in it
 LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded though nobody has asked for them
 PERCENT: Final = 100
 WRITE_TXN_MARKERS: Final = 27
@@ -227,23 +228,29 @@ class Dispatcher:
         call = Call(api.key, version, header.correlation_id, header.client_id or "", peer)
         return Request(api, call, frame[header.body_offset :], received_at, len(frame))
 
-    def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
-        """Begin a Produce. `frame_lease` is that of its frame, if it was received into the chunk pool.
+    async def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
+        """Begin a Produce; awaits only for one that names many partitions, and others run meanwhile.
 
-        Raises ProtocolError for what ends the connection.
+        `frame_lease` is that of its frame, if it was received into the chunk pool. Raises ProtocolError for what ends
+        the connection.
         """
         quota = self._request_quota(request.call)
         if quota is None:
-            return self._begin(request, frame_lease)
+            return await self._begin(request, frame_lease)
         meter = Meter()
-        pending = meter.run(self._begin, request, frame_lease)
+        pending = await metered(meter, self._begin(request, frame_lease))
         self._hold_back(quota, request.call, meter, pending.response)
         return pending
 
-    def _begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
-        message, request.body = self._decode(request), NOTHING
-        return produce.begin(
-            self.services, request.call, message, size_bytes=request.size_bytes, frame_lease=frame_lease
+    async def _begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
+        call, size_bytes = request.call, request.size_bytes
+        if len(request.body) <= LONG_PRODUCE_BYTES:
+            message, request.body = self._decode(request), NOTHING
+            return produce.begin(self.services, call, message, size_bytes=size_bytes, frame_lease=frame_lease)
+        message = await decode_in_pieces(request.api.request, call.version, request.body)
+        request.body = NOTHING
+        return await produce.begin_in_turns(
+            self.services, call, message, size_bytes=size_bytes, frame_lease=frame_lease
         )
 
     def open_session(self) -> SaslSession:

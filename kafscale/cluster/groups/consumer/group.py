@@ -203,7 +203,7 @@ class ConsumerGroup:
 
     def is_subscribed_to(self, topic_name: str) -> bool:
         """Tell whether any member reads this topic, so that its offsets stay."""
-        return any(topic_name in self.state.topic_names_of(each) for each in self.state.subscriptions)
+        return self.state.is_subscribed_to(topic_name)
 
     # -- Administration ----------------------------------------------------------------------------------------------
 

@@ -123,6 +123,12 @@ class GroupState:
         resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names | resolved.topics if resolved is not None else subscription.topic_names
 
+    def is_subscribed_to(self, topic_name: str) -> bool:
+        """Tell whether any member subscribes to a topic, by its name or by an expression that has found it."""
+        return any(topic_name in each.topic_names for each in self.subscriptions) or any(
+            topic_name in self.regexes[regex].topics for regex in self.regex_counts if regex in self.regexes
+        )
+
     def subscribed_topic_names(self) -> frozenset[str]:
         """Return the names of all topics that any member subscribes to, whether they exist or not."""
         return frozenset().union(*map(self.topic_names_of, self.subscriptions))
