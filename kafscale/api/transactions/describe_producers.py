@@ -36,12 +36,11 @@ UNKNOWN = -1  # or none, of whatever an answer says
 
 async def handle(services: Services, call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
     asked = await distinct_partitions(((topic.name, topic.partition_indexes) for topic in request.topics), int)
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(name=name, partitions=mapped(partial(_partition, services, name), tuple(indexes)))
-            for name, indexes in asked.items()
-        ]
-    )
+
+    def described(name: str) -> TopicResponse:
+        return TopicResponse(name=name, partitions=mapped(partial(_partition, services, name), asked[name]))
+
+    return DescribeProducersResponse(topics=mapped(described, asked))
 
 
 def _partition(services: Services, name: str, index: int) -> PartitionResponse:
