@@ -1,19 +1,24 @@
 """Does for sessions of SASL what takes time: derivations of keys in threads, fetches of keys, delays of refusals.
 
-The state machine is `kafscale.security.session`. A derivation takes milliseconds of CPU time; so few are under way at
-once that the rest of the broker goes on, and so many wait that they are over before clients give up. Whoever comes
-beyond that is disconnected, and tries again.
+The state machine is `kafscale.security.session`. A derivation takes milliseconds of CPU time. A few are under way at
+once, so that the rest of the broker goes on. Addresses of clients take turns, and where too many wait, the address of
+which most wait is disconnected: a flood of wrong passwords crowds out itself. A password that was right before is known
+again by a keyed hash, so that clients that come back wait for nobody.
 """
 
 from __future__ import annotations
 
+import hmac
+import os
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
 
 from kafscale.cluster.scram_users import ScramUsers
+from kafscale.concurrency.fair_places import Crowded, FairPlaces
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.metrics import CounterFamily, Metrics
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
 DERIVATIONS_COUNT = 2  # at once: half of what 4 cores have; one takes 4 to 12 ms
 WAITING_MAX_COUNT = 1000  # of derivations: 5 s of work
+KNOWN_MAX_COUNT = 10_000  # passwords that were right, 300 bytes each
 
 
 class TokenKeys(Protocol):
@@ -60,7 +66,9 @@ class Authenticator:
     metrics: Metrics
     token_keys: TokenKeys = attrs.field(factory=NoTokenKeys)
     _outcomes: CounterFamily = attrs.field(init=False)
-    _deriving: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(DERIVATIONS_COUNT), init=False)
+    _deriving: FairPlaces = attrs.field(factory=lambda: FairPlaces(DERIVATIONS_COUNT, WAITING_MAX_COUNT), init=False)
+    _secret: bytes = attrs.field(factory=lambda: os.urandom(32), init=False)  # of this process, for `_known`
+    _known: OrderedDict[bytes, bytes] = attrs.field(factory=OrderedDict, init=False)  # hash of what was derived from
 
     def __attrs_post_init__(self) -> None:
         self._outcomes = self.metrics.counter(
@@ -100,12 +108,20 @@ class Authenticator:
             await self._delay()
         return error_code
 
-    async def authenticate(self, session: SaslSession, data: bytes) -> Answer:
-        """Return what to answer to a SaslAuthenticate, late if it ends the connection. Raises ProtocolError."""
+    async def authenticate(self, session: SaslSession, data: bytes, host: str) -> Answer:
+        """Return what to answer to a SaslAuthenticate, late if it ends the connection. Raises ProtocolError.
+
+        `host` is the address of the client.
+        """
         step = session.authenticate(data, _now())
         del data
+        derived: dict[bytes, bytes] = {}
         while not isinstance(step, Answer):
-            result = await self._derive(step) if isinstance(step, DeriveKey) else await self._fetch()
+            if isinstance(step, DeriveKey):
+                question = self._hash(step)
+                result = derived[question] = self._known.get(question) or await self._derive(step, host)
+            else:
+                result = await self._fetch()
             step = session.resume(result, _now())
         mechanism = "none" if session.mechanism is None else session.mechanism.value
         if session.failure is not None:
@@ -113,16 +129,29 @@ class Authenticator:
             await self._delay()
         elif not session.is_under_way:
             self._outcomes.of(mechanism, "succeeded").value += 1
+            self._remember(derived)
         return step
 
-    async def _derive(self, asked: DeriveKey) -> bytes:
-        if self._deriving.statistics().tasks_waiting >= WAITING_MAX_COUNT:
-            raise ProtocolError(f"{WAITING_MAX_COUNT} logins wait for a derivation of keys already")
-        return await trio.to_thread.run_sync(
-            salt_password,
-            *(asked.mechanism, asked.password, asked.salt, asked.iterations),
-            limiter=self._deriving,
-        )
+    async def _derive(self, asked: DeriveKey, host: str) -> bytes:
+        try:
+            async with self._deriving.place(host):
+                return await trio.to_thread.run_sync(
+                    salt_password, asked.mechanism, asked.password, asked.salt, asked.iterations
+                )
+        except Crowded as exc:
+            raise ProtocolError(f"{WAITING_MAX_COUNT} logins wait for a derivation of keys already") from exc
+
+    def _hash(self, asked: DeriveKey) -> bytes:
+        told = (asked.mechanism.value.encode(), asked.salt, str(asked.iterations).encode(), asked.password)
+        return hmac.digest(self._secret, b"".join(len(each).to_bytes(4) + each for each in told), "sha256")
+
+    def _remember(self, derived: dict[bytes, bytes]) -> None:
+        """These keys were those of a user: the salt is the user's own, so that a new password is another question."""
+        for question, result in derived.items():
+            self._known[question] = result
+            self._known.move_to_end(question)
+        while len(self._known) > KNOWN_MAX_COUNT:
+            self._known.popitem(last=False)
 
     async def _fetch(self) -> bytes:
         await self.token_keys.fetch()

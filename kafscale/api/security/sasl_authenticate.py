@@ -21,7 +21,7 @@ async def handle(services: Services, call: Call, request: SaslAuthenticateReques
         return SaslAuthenticateResponse(
             error_code=ILLEGAL_SASL_STATE, error_message="this listener has no SASL: it knows no users"
         )
-    authenticating = services.authenticator.authenticate(session, bytes(request.auth_bytes))
+    authenticating = services.authenticator.authenticate(session, bytes(request.auth_bytes), call.peer.host)
     request.auth_bytes = b""  # it may be large, and a refusal comes late
     answer = await authenticating
     if session.principal is not None:
