@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
 from kafscale.cli.connecting import SPARK_SETTING, ListOption, json_option
 from kafscale.cli.migrate import command as migrate_command
-from kafscale.cli.output import iso_time, show, show_json
+from kafscale.cli.output import iso_time, say, show, show_json
 from kafscale.config import Address
 from kafscale.errors import ConfigError, KafScaleError, StartupError
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from kafscale.spark.bucket.position import Position
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.config import Pipeline
+    from kafscale.spark.pipeline.directory_tables import DirectoryTables
     from kafscale.spark.pipeline.maintenance import Care
     from kafscale.spark.pipeline.reset import Reset
     from kafscale.spark.pipeline.runner import Lag, Observer
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
 Function = Callable[..., Any]
+T = TypeVar("T")
 Settings = tuple[tuple[str, str], ...]
 
 
@@ -97,13 +99,19 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
 def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
     """Check FILE, and that topics, schemas and tables which it names are there and go together."""
     pipeline = _read(file)
-    if offline:
-        click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
-        return
-    with _session(pipeline, master, conf) as spark:
-        from kafscale.spark.pipeline.validation import Check, check
+    from kafscale.spark.pipeline.validation import Check, DirectoryLooks, SparkLooks, check
 
-        checks = list(check(spark, pipeline))
+    if offline:
+        if as_json:
+            found = "is a mapping; nothing was connected to"
+            show(Check, [Check(mapping=each.id, what="file", found=found) for each in pipeline.mappings], as_json=True)
+        else:
+            click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
+        return
+    checks = _without_spark(pipeline, conf, lambda tables: list(check(DirectoryLooks(tables), pipeline)))
+    if checks is None:
+        with _session(pipeline, master, conf) as spark:
+            checks = list(check(SparkLooks(spark, pipeline), pipeline))
     show(Check, checks, as_json=as_json)
     wrong = [each for each in checks if not each.ok]
     if wrong:
@@ -117,10 +125,12 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
 def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
     """Show how far each mapping of FILE is: offsets in its table, lag, last snapshot, dead letters."""
     pipeline = _read(file)
-    with _session(pipeline, master, conf) as spark:
-        from kafscale.spark.pipeline.status import status
+    from kafscale.spark.pipeline.status import SparkTables, status
 
-        found = status(spark, pipeline)
+    found = _without_spark(pipeline, conf, lambda tables: status(tables, pipeline))
+    if found is None:
+        with _session(pipeline, master, conf) as spark:
+            found = status(SparkTables(spark, pipeline), pipeline)
     if as_json:
         show_json([attrs.asdict(each) for each in found])
         return
@@ -337,6 +347,20 @@ def _read(file: Path) -> Pipeline:
     except ImportError as exc:
         raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[iceberg]'") from exc
     return read_pipeline(file)
+
+
+def _without_spark(pipeline: Pipeline, conf: Settings, look: Callable[[DirectoryTables], T]) -> T | None:
+    """Return what a look at the tables finds, if they can be looked at without Spark, which takes 20 s to start."""
+    from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark
+
+    tables = None if conf else DirectoryTables.of(pipeline)
+    if tables is None:
+        return None
+    try:
+        return look(tables)
+    except NeedsSpark as exc:
+        say(f"kafscale: Spark looks, because {exc}", err=True)
+        return None
 
 
 @contextmanager

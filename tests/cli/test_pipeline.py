@@ -1,13 +1,16 @@
 """`kafscale pipeline` as far as it starts no Spark."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 
+from kafscale.cli import pipeline
 from kafscale.cli.main import run
 from kafscale.cli.pipeline import Terminal
+from tests.devtools.sql_processes import write_orders
 
 
 @attrs.frozen(kw_only=True)
@@ -72,3 +75,65 @@ Caused by: org.apache.thrift.TApplicationException: Invalid method name: 'get_ta
         ": java.lang.RuntimeException: Failed to get table info from metastore sales.orders "
         "Caused by: org.apache.thrift.TApplicationException: Invalid method name: 'get_table'\n"
     )
+
+
+@pytest.fixture
+def simple(tmp_path, monkeypatch):
+    """A pipeline whose catalog is a directory, of a topic in a bucket; Spark does not start."""
+
+    def no_spark(*_arguments):
+        raise AssertionError("Spark starts")
+
+    monkeypatch.setattr(pipeline, "_session", no_spark)
+    file = tmp_path / "pipeline.yaml"
+    store = write_orders(tmp_path / "bucket")
+    text = TEXT.replace("file:/data/bucket", store).replace("/data/", f"{tmp_path}/")
+    file.write_text(text.replace("table: sales.orders", "table: sales.orders, dead_letters: sales.dead"))
+    return file
+
+
+def test_validation_started_spark_for_what_files_tell(simple, capsys):
+    """That took 18 s."""
+    assert run(["pipeline", "validate", "--json", str(simple)]) == 0
+    assert [(each["what"], each["found"]) for each in json.loads(capsys.readouterr().out)] == [
+        ("topics", "1 topic, 1 partition: orders"),
+        ("columns", "value binary"),
+        ("table", "will be created"),
+    ]
+
+
+def test_status_started_spark_for_what_files_tell(simple, capsys):
+    """That took 22 s."""
+    assert run(["pipeline", "status", "--json", str(simple)]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["table"], told["batch_id"], told["lag"], told["dead_letters"]) == ("sales.orders", None, 60, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("type: hadoop", "type: hive, uri: 'thrift://h:1'"),
+        lambda text: text.replace("type: hadoop", "type: hadoop, properties: {a: b}"),
+        lambda text: text.replace("hadoop, warehouse: ", "hadoop, warehouse: hdfs://h:1"),
+        lambda text: text.replace(
+            "dead_letters: sales.dead", "value: {format: string, column: topic}, fan_out: {by: topic, tables: {a: a.b}}"
+        ),
+        lambda text: text + "spark: {spark.x: y}\n",
+    ],
+    ids=["another catalog", "its properties", "not of this machine", "tables by values", "settings of Spark"],
+)
+def test_spark_looks_where_files_do_not_tell(simple, change):
+    simple.write_text(change(simple.read_text()))
+    with pytest.raises(AssertionError, match="Spark starts"):
+        run(["pipeline", "validate", str(simple)])
+
+
+def test_settings_of_spark_ask_for_spark(simple):
+    with pytest.raises(AssertionError, match="Spark starts"):
+        run(["pipeline", "status", "--conf", "spark.x=y", str(simple)])
+
+
+def test_a_file_is_checked_as_json_too(simple, capsys):
+    assert run(["pipeline", "validate", "--offline", "--json", str(simple)]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["mapping"], told["what"], told["ok"]) == ("sales.orders", "file", True)

@@ -134,8 +134,8 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     of_side = {side: _columns(decoded, side, encoding) for side, encoding in sides.items()}
     columns += [each for found in of_side.values() for each in found]
     names = [name for name, _ in columns]
-    _check_names(mapping, names)
-    by = _upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
+    check_names(mapping, names)
+    by = upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
     rows = decoded.select(
         *(column.alias(name) for name, column in columns),
         functions.col(RECORD),
@@ -154,7 +154,7 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     types = {each.name: each.dataType for each in rows.schema.fields}
     return Rows(
         frame=rows,
-        columns=StructType([StructField(name, relaxed(types[name]), name not in _required(sides)) for name in names]),
+        columns=StructType([StructField(name, relaxed(types[name]), name not in required(sides)) for name in names]),
         upsert_by=by,
         can_fail=bool(by or mapping.fan_out) or any(each.format != "bytes" for each in sides.values()),
     )
@@ -368,13 +368,13 @@ def _columns(decoded: DataFrame, side: str, encoding: Encoding) -> list[tuple[st
     return [(encoding.column or side, value)]
 
 
-def _required(sides: Mapping[str, Encoding]) -> set[str]:
+def required(sides: Mapping[str, Encoding]) -> set[str]:
     """Return the columns that are never null. Rows of changes may be: of a deleted one some have its key alone."""
     there = [each for each in sides.values() if each.envelope not in TELLING]
     return {each.name for encoding in there for each in encoding.columns if each.required}
 
 
-def _check_names(mapping: TableMapping, names: Sequence[str]) -> None:
+def check_names(mapping: TableMapping, names: Sequence[str]) -> None:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ConfigError(f"the mapping '{mapping.id}' has two columns '{twice[0]}': rename one by column or metadata")
@@ -383,7 +383,7 @@ def _check_names(mapping: TableMapping, names: Sequence[str]) -> None:
         raise ConfigError(f"the mapping '{mapping.id}' has a column '{own[0]}', a name that KafScale uses itself")
 
 
-def _upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]) -> Sequence[str]:
+def upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]) -> Sequence[str]:
     """Return the columns by which rows are told apart; none for an append."""
     if mapping.mode != "upsert":
         return ()

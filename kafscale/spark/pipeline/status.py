@@ -1,9 +1,10 @@
-"""How far each mapping is, as its table tells. This module imports pyspark."""
+"""How far each mapping is, as its table tells, with Spark or without. This module imports pyspark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Protocol
 
 import attrs
 from pyspark.sql import SparkSession
@@ -13,7 +14,7 @@ from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.runner import Lag, behind_of, planner_of
-from kafscale.spark.pipeline.snapshots import newest
+from kafscale.spark.pipeline.snapshots import Commit, newest
 
 
 @attrs.frozen(kw_only=True)
@@ -36,13 +37,48 @@ class MappingStatus:
     dead_letters: int
 
 
-def status(spark: SparkSession, pipeline: Pipeline) -> Sequence[MappingStatus]:
-    """Return the status of all mappings. Raises ConfigError, StoreError."""
-    return [_status(spark, pipeline, each) for each in pipeline.mappings]
+class Tables(Protocol):
+    """What is asked of the tables of a pipeline."""
+
+    def exists(self, table: str) -> bool:
+        """Tell whether there is such a table."""
+        ...
+
+    def commits(self, table: str) -> Iterator[Commit]:
+        """Iterate over what the table consists of now, newest first."""
+        ...
+
+    def count(self, table: str, column: str, value: str) -> int:
+        """Count the rows of a table that have a value in a column."""
+        ...
 
 
-def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> MappingStatus:
-    tables = format_of(spark, pipeline)
+@attrs.frozen
+class SparkTables:
+    """The tables as a session sees them."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+
+    def exists(self, table: str) -> bool:
+        """See `Tables`."""
+        return format_of(self.spark, self.pipeline).exists(table)
+
+    def commits(self, table: str) -> Iterator[Commit]:
+        """See `Tables`."""
+        return format_of(self.spark, self.pipeline).commits(table)
+
+    def count(self, table: str, column: str, value: str) -> int:
+        """See `Tables`."""
+        return int(self.spark.table(self.pipeline.full_name(table)).where(col(column) == value).count())
+
+
+def status(tables: Tables, pipeline: Pipeline) -> Sequence[MappingStatus]:
+    """Return the status of all mappings. Raises ConfigError, StoreError, and what the tables raise."""
+    return [_status(tables, pipeline, each) for each in pipeline.mappings]
+
+
+def _status(tables: Tables, pipeline: Pipeline, mapping: TableMapping) -> MappingStatus:
     committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
     end = Position() if committed is None else committed.end
     with closing(planner_of(pipeline, mapping)) as planner:
@@ -57,11 +93,11 @@ def _status(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> M
         lag_seconds=lag.seconds,
         committed_ms=lag.committed_ms,
         snapshot_id=None if committed is None else committed.snapshot_id,
-        dead_letters=_dead_letters(spark, pipeline, mapping),
+        dead_letters=_dead_letters(tables, mapping),
     )
 
 
-def _dead_letters(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> int:
-    if mapping.dead_letters is None or not format_of(spark, pipeline).exists(mapping.dead_letters):
+def _dead_letters(tables: Tables, mapping: TableMapping) -> int:
+    if mapping.dead_letters is None or not tables.exists(mapping.dead_letters):
         return 0
-    return int(spark.table(pipeline.full_name(mapping.dead_letters)).where(col("mapping") == mapping.id).count())
+    return tables.count(mapping.dead_letters, "mapping", mapping.id)

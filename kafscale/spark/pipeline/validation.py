@@ -1,22 +1,26 @@
 """Whether what a pipeline names is there: topics, the registry's subjects, the catalog, tables that fit.
 
-This module imports pyspark.
+With Spark, or without for catalogs and values that need none. This module imports pyspark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Protocol
 
 import attrs
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
+from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark
 from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import empty_rows
 from kafscale.spark.pipeline.runner import planner_of
 from kafscale.spark.pipeline.schema import changes
+from kafscale.spark.pipeline.simple_columns import simple_columns
 
 
 @attrs.frozen(kw_only=True)
@@ -29,12 +33,69 @@ class Check:
     ok: bool = True
 
 
-def check(spark: SparkSession, pipeline: Pipeline) -> Iterator[Check]:
-    """All that can be told without writing anything."""
+class Looks(Protocol):
+    """Looks at what a mapping makes of records, and at its table."""
+
+    def columns(self, mapping: TableMapping) -> StructType:
+        """Return the columns of the mapping's rows. Raises KafScaleError."""
+        ...
+
+    def exists(self, table: str) -> bool:
+        """Tell whether there is such a table."""
+        ...
+
+    def schema(self, table: str) -> StructType:
+        """Return the columns of a table."""
+        ...
+
+
+@attrs.frozen
+class SparkLooks:
+    """Looks by a session."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+
+    def columns(self, mapping: TableMapping) -> StructType:
+        """See `Looks`."""
+        return empty_rows(self.spark, mapping, self.pipeline).columns
+
+    def exists(self, table: str) -> bool:
+        """See `Looks`."""
+        return format_of(self.spark, self.pipeline).exists(table)
+
+    def schema(self, table: str) -> StructType:
+        """See `Looks`."""
+        return self.spark.table(self.pipeline.full_name(table)).schema
+
+
+@attrs.frozen
+class DirectoryLooks:
+    """Looks without Spark. All raise NeedsSpark."""
+
+    tables: DirectoryTables
+
+    def columns(self, mapping: TableMapping) -> StructType:
+        """See `Looks`."""
+        return simple_columns(mapping)
+
+    def exists(self, table: str) -> bool:
+        """See `Looks`."""
+        return self.tables.exists(table)
+
+    def schema(self, table: str) -> StructType:
+        """See `Looks`."""
+        return self.tables.schema(table)
+
+
+def check(looks: Looks, pipeline: Pipeline) -> Iterator[Check]:
+    """All that can be told without writing anything. Raises NeedsSpark if the looks do."""
     for mapping in pipeline.mappings:
         for what, look in (("topics", _topics), ("columns", _columns), ("table", _table)):
             try:
-                yield Check(mapping=mapping.id, what=what, found=look(spark, pipeline, mapping))
+                yield Check(mapping=mapping.id, what=what, found=look(looks, pipeline, mapping))
+            except NeedsSpark:
+                raise
             except KafScaleError as exc:
                 yield Check(mapping=mapping.id, what=what, found=str(exc), ok=False)
             except Exception as exc:  # py4j's and pyspark's
@@ -42,7 +103,7 @@ def check(spark: SparkSession, pipeline: Pipeline) -> Iterator[Check]:
                 yield Check(mapping=mapping.id, what=what, found=text.splitlines()[0], ok=False)
 
 
-def _topics(_: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
+def _topics(_: Looks, pipeline: Pipeline, mapping: TableMapping) -> str:
     with closing(planner_of(pipeline, mapping)) as planner:
         logs = planner.logs()
     topics = sorted({topic for topic, _ in logs})
@@ -53,26 +114,24 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _columns(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
-    columns = empty_rows(spark, mapping, pipeline).columns
+def _columns(looks: Looks, _: Pipeline, mapping: TableMapping) -> str:
+    columns = looks.columns(mapping)
     return ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in columns.fields)
 
 
-def _table(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
+def _table(looks: Looks, _: Pipeline, mapping: TableMapping) -> str:
     declared = mapping.fan_out.tables.values() if mapping.fan_out else ()
     tables = list(dict.fromkeys([mapping.table, *declared]))
-    found = [_table_of(spark, pipeline, mapping.into(each)) for each in tables]
+    found = [_table_of(looks, mapping.into(each)) for each in tables]
     return (
         found[0] if len(found) == 1 else "; ".join(f"{name} {each}" for name, each in zip(tables, found, strict=True))
     )
 
 
-def _table_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> str:
-    if not format_of(spark, pipeline).exists(mapping.table):
+def _table_of(looks: Looks, mapping: TableMapping) -> str:
+    if not looks.exists(mapping.table):
         if not mapping.create:
             raise KafScaleError(f"there is no table {mapping.table}, and create is off")
         return "will be created"
-    found = list(
-        changes(spark.table(pipeline.full_name(mapping.table)).schema, empty_rows(spark, mapping, pipeline).columns)
-    )
+    found = list(changes(looks.schema(mapping.table), looks.columns(mapping)))
     return f"is there, and will get {len(found)} changes" if found else "is there"

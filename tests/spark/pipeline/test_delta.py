@@ -216,7 +216,7 @@ class TestTables:
 
     def test_a_table_is_proven_cared_for_and_its_status_told(self, delta, topic, produce):
         from kafscale.spark.pipeline.maintenance import maintain
-        from kafscale.spark.pipeline.status import status
+        from kafscale.spark.pipeline.status import SparkTables, status
 
         mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 10, metadata: [partition, offset]}}"
         produce(topic, [(number % 2, b"k", b"%d" % number) for number in range(30)])
@@ -228,7 +228,7 @@ class TestTables:
         proof = self.proof_of(delta, mapping)
         assert (proof.found, proof.snapshots, proof.rows) == ("proven", 3, 30)
         produce(topic, [(0, b"k", b"30")])
-        (told,) = status(delta.spark, delta.pipeline(mapping))
+        (told,) = status(SparkTables(delta.spark, delta.pipeline(mapping)), delta.pipeline(mapping))
         assert (told.batch_id, told.lag, told.offsets) == (2, 1, {topic: {"0": 15, "1": 15}})
         delta.run(mapping)
         assert len(delta.rows(f"db.{topic}")) == 31

@@ -105,7 +105,7 @@ def test_tables_are_made_on_first_sight_within_the_bound_and_each_row_is_in_one_
     from kafscale.spark.pipeline import batch
     from kafscale.spark.pipeline.formats import format_of
     from kafscale.spark.pipeline.maintenance import tables_of
-    from kafscale.spark.pipeline.status import status
+    from kafscale.spark.pipeline.status import SparkTables, status
 
     seen = f'tables: {{old: db.{topic}_declared}}, create: "db.{topic}_of_{{value}}", max_tables: 2'
     made = mapping(topic, seen)
@@ -136,7 +136,7 @@ def test_tables_are_made_on_first_sight_within_the_bound_and_each_row_is_in_one_
         *wanted,
         f"db.{topic}_dead",
     }
-    (found,) = status(lake.spark, lake.pipeline(made))
+    (found,) = status(SparkTables(lake.spark, lake.pipeline(made)), lake.pipeline(made))
     assert (found.lag, found.dead_letters) == (0, 0)
     more = mapping(topic, seen.replace("max_tables: 2", "max_tables: 3"))
     produce(topic, [(0, None, event("d", 24))])
