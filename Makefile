@@ -2,6 +2,7 @@
 #
 #   make serve SERVE_ARGS="--durability segment"     more options for the broker
 #   make test PYTEST_ARGS="tests/wire -x"            fewer tests
+#   make test-pythons PYTHONS="3.13 3.14"            the tests on these versions of Python
 #   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
 #   make test-spark-next SPARK_NEXT=4.2.1            another PySpark than the newest
 #   make fuzz FUZZ_ARGS="--seed 7"                   the same requests again
@@ -15,9 +16,12 @@ SPARK_NEXT_VENV := .venv-spark-next
 SPARK_NEXT ?= 4.3.0
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
+PYTHON ?=
+PYTHONS ?= 3.11 3.12 3.13 3.14
 BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
 TEST_WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 ))) # tests wait for processes and disks for a quarter of their time
+RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go" $(PYTEST_ARGS)
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 FUZZ_SECONDS ?= 180
@@ -25,19 +29,40 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test test-pythons run-tests check format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
 	  do printf '%-24s %s\n' "$$target" "$$does"; done
 
+wheel: $(VENV)/bin/python ## Build dist/kafscale-VERSION-py3-none-any.whl, which pip installs on any machine
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 serve: $(VENV)/installed ## Set up everything and run the broker; its data goes to ./kafscale-data
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go" $(PYTEST_ARGS)
+	$(RUN_TESTS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
 	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go."
+
+# The interpreter of $$version: as `python3.12` on the PATH, or the newest of pyenv's.
+FIND_PYTHON = python=python$$version; "$$python" -c '' 2>/dev/null || \
+	  python=$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python$$version 2>/dev/null | sort -V | tail -n 1)
+
+test-pythons: ## Run the tests of `make test` on each Python of PYTHONS="3.11 3.12 3.13 3.14" that is installed, and say which are not
+	@passed= failed= missing=; for version in $(PYTHONS); do \
+	  $(FIND_PYTHON); \
+	  if [ -z "$$python" ]; then missing="$$missing $$version"; continue; fi; \
+	  echo "Python $$version: $$python, in .venv-$$version"; \
+	  if $(MAKE) --no-print-directory run-tests VENV=.venv-$$version PYTHON="$$python"; \
+	    then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
+	done; \
+	echo "Python: passed on$${passed:- none}, failed on$${failed:- none}, not installed:$${missing:- none}."; \
+	[ -n "$$passed" ] && [ -z "$$failed" ]
+
+run-tests: $(VENV)/installed-dev
+	$(RUN_TESTS)
 
 check: $(VENV)/installed-dev ## All of `make test` but the tests
 	$(BIN)/ruff format --check .
@@ -155,7 +180,7 @@ bench-smoke: $(VENV)/installed-dev ## Measure the main loads against a calibrati
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
 
 clean: ## Remove what the targets above made, but not ./kafscale-data
-	rm -rf $(VENV) $(AUDIT_VENV) $(SPARK_NEXT_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-3.* $(AUDIT_VENV) $(SPARK_NEXT_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find kafscale tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says what is installed, so that only a changed pyproject.toml installs again. The package itself is installed
@@ -190,7 +215,7 @@ $(SPARK_NEXT_VENV)/installed-$(SPARK_NEXT): pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/bin/python:
-	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    rm -rf $(VENV) && "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; exit 0; \
 	  fi; \

@@ -313,7 +313,8 @@ def admin_answer(broker: TlsBroker, path: str, token: str | None = None) -> tupl
         with urlopen(request, context=context, timeout=DEADLINE_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as exc:
-        return exc.code, f"{exc.headers['WWW-Authenticate']} {exc.read().decode()}"
+        with exc:
+            return exc.code, f"{exc.headers['WWW-Authenticate']} {exc.read().decode()}"
 
 
 @pytest.mark.parametrize("token", [None, "", "a token", TOKEN + "x", TOKEN[:-1]])

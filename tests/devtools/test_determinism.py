@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import subprocess
@@ -19,6 +20,7 @@ from tests.devtools.simulation import simulate
 
 LONG_SEED, SHORT_SEED = 1, 2
 RUN_SECONDS = 100
+ORDER_OF_SEED_1 = "d20562a84f25"  # with the trio that the development dependencies pin, on each Python
 DIGESTS = f"""
 from tests.devtools.cluster.world import simulate_cluster
 from tests.devtools.simulation import simulate
@@ -49,6 +51,12 @@ def test_a_seed_chooses_the_order_of_tasks_and_all_that_is_random() -> None:
     first = run_seeded(1, order_of_tasks)
     assert run_seeded(1, order_of_tasks) == first
     assert run_seeded(2, order_of_tasks)[:25] != first[:25]
+
+
+def test_the_pinned_trio_orders_the_tasks_of_a_seed_alike_on_each_python() -> None:
+    """A seed that failed on one fails on the others."""
+    found = repr(run_seeded(1, order_of_tasks))
+    assert hashlib.sha256(found.encode()).hexdigest().startswith(ORDER_OF_SEED_1)
 
 
 def test_a_run_has_no_threads() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tomllib
 from pathlib import Path
 
 from tests.faults import test_cluster_simulation
@@ -16,3 +18,20 @@ def test_the_readme_names_the_seeds_and_the_kills() -> None:
     assert f"of which `make test` has {SEEDS_COUNT}, and {SHORT_SEEDS_COUNT} short ones" in text
     assert f"and {test_cluster_simulation.SHORT_SEEDS_COUNT} short ones of several brokers" in text
     assert f"{TRANSACTIONAL_KILLS_COUNT} times under transactions in each durability mode" in text
+
+
+def test_pythons_that_are_missing_are_told_and_none_is_no_success() -> None:
+    done = subprocess.run(
+        ["make", "test-pythons", "PYTHONS=3.98 3.99"], cwd=README.parent, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "Python: passed on none, failed on none, not installed: 3.98 3.99.\n"
+    assert done.returncode != 0
+
+
+def test_the_versions_of_python_that_are_tested_are_those_that_are_promised() -> None:
+    project = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
+    prefix = "Programming Language :: Python :: 3."
+    promised = [each.removeprefix(prefix[:-2]) for each in project["classifiers"] if each.startswith(prefix)]
+    makefile = (README.parent / "Makefile").read_text()
+    assert f"PYTHONS ?= {' '.join(promised)}\n" in makefile
+    assert project["requires-python"] == f">={promised[0]}"

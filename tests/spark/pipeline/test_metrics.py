@@ -97,8 +97,9 @@ def test_a_client_that_said_nothing_had_a_thread_for_ever(monkeypatch):
 def test_metrics_are_nowhere_else_and_an_address_in_use_is_told():
     metrics = PipelineMetrics()
     with serving(metrics, Address("127.0.0.1", 0)) as address:
-        with pytest.raises(urllib.error.HTTPError, match="metrics are at /metrics"):
+        with pytest.raises(urllib.error.HTTPError, match="metrics are at /metrics") as caught:
             scrape(address, "/")
+        caught.value.close()
         with pytest.raises(StartupError, match=f"can't be served at {address}"):
             with serving(metrics, address):
                 pass
