@@ -1,6 +1,7 @@
-"""A bound on how many work at once, in which those who wait take turns by key, such as the address of a client.
+"""Bound how many tasks work at once; waiting tasks take turns by key, such as the address of a client.
 
-Where too many wait, the newest of the key of which most wait gives up: a flood from one address crowds out itself.
+When too many wait, the newest task of the key with the most waiting tasks gives up: a flood from one address crowds out
+only itself.
 
 May not import anything of KafScale.
 """
@@ -16,7 +17,7 @@ import trio
 
 
 class Crowded(Exception):
-    """Too many wait already."""
+    """Too many tasks wait already."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -27,7 +28,7 @@ class _Waiter:
 
 @attrs.define(eq=False, repr=False)
 class FairPlaces:
-    """So many places, for which at most so many wait."""
+    """`count` places, for which at most `waiting_max_count` tasks wait."""
 
     count: int
     waiting_max_count: int
