@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import trio
@@ -27,6 +27,16 @@ def ungrouped() -> Iterator[None]:
         if not errors:
             raise
         raise min(errors, key=lambda exc: isinstance(exc, StoreError)) from group
+
+
+@asynccontextmanager
+async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run a task beside the block, which ends with it."""
+    with ungrouped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            yield
+            nursery.cancel_scope.cancel()
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, tasks_count: int) -> None:

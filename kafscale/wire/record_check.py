@@ -15,12 +15,14 @@ nobody else is served meanwhile.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Final
 
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.errors import DecodeError, InvalidRecord, WrongOffsetDelta
+from kafscale.errors import DecodeError, InvalidRecord, KafkaError, WrongOffsetDelta
+from kafscale.wire.error_codes import MESSAGE_TOO_LARGE
 from kafscale.wire.primitives import read_uvarint
 
 STEP_UNITS: Final = 2048
@@ -56,6 +58,7 @@ class RecordCheck:
     """A walk through `count` records, from `position` to the end of `records`, which has nothing compressed in it.
 
     `needs_keys` says whether to note which records have none. `copied_if_small` makes `records` faster to look at.
+    At most `headers_left` headers are looked at one by one: a few bytes of a compressed batch can be millions.
     """
 
     records: Buffer
@@ -63,13 +66,14 @@ class RecordCheck:
     count: int
     base_timestamp_ms: int
     needs_keys: bool = False
+    headers_left: int = sys.maxsize
     index: int = attrs.field(default=0, init=False)  # of the next record
     null_keys_count: int = attrs.field(default=0, init=False)
     null_keys: list[int] = attrs.field(factory=list, init=False)  # which records, counted from 0; the first ones
     _greatest_delta: int = attrs.field(default=-_BEYOND, init=False)
     _least_delta: int = attrs.field(default=_BEYOND, init=False)  # of those that have a timestamp
     _lacks_timestamp: bool = attrs.field(default=False, init=False)  # a record does, and none before it was that early
-    _headers_left: int = attrs.field(default=0, init=False)  # of the record at `index`, if they are many
+    _record_headers: int = attrs.field(default=0, init=False)  # left of the record at `index`, if they are many
     _record_end: int = attrs.field(default=0, init=False)  # of the same
     _alike_max_count: int = attrs.field(default=_DELTAS_END, init=False)  # twice as many as were alike before
 
@@ -95,13 +99,14 @@ class RecordCheck:
         Raises:
             WrongOffsetDelta: an offset delta is not the index of its record.
             InvalidRecord: a record is not what its lengths say, or the records not what the batch says.
+            KafkaError: MESSAGE_TOO_LARGE if they have more headers than they may.
         """
-        if self.count < ALIKE_MIN_COUNT and units >= self.count and not (self.index or self._headers_left):
+        if self.count < ALIKE_MIN_COUNT and units >= self.count and not (self.index or self._record_headers):
             units -= self._take_any(self.count, units)  # nearly always all that there is to do
         while self.index < self.count:
             if units <= 0:
                 return units
-            if self._headers_left:
+            if self._record_headers:
                 units -= self._take_headers(units)
                 continue
             first = self.index
@@ -198,7 +203,7 @@ class RecordCheck:
                     headers, position = _read_count(records, position - 1)
                     headers_count += headers
                     if headers_count > units:
-                        self._headers_left, self._record_end = headers, end
+                        self._record_headers, self._record_end = headers, end
                         break
                     position = _skip_headers(records, position, headers)
                 if position != end:
@@ -209,23 +214,31 @@ class RecordCheck:
             raise InvalidRecord(f"record {index} is not what its lengths say: {error}") from error
         self.position, self.index, self._least_delta, self._greatest_delta = position, index, least, greatest
         self._lacks_timestamp = lacks_timestamp
+        if headers_count:
+            self._count_headers(headers_count - self._record_headers)
         return index - first + headers_count
 
     def _take_headers(self, units: int) -> int:
         """Go on with a record of many headers; give the units that took."""
-        count = min(units, self._headers_left)
+        count = min(units, self._record_headers)
         try:
             self.position = _skip_headers(self.records, self.position, count)
         except (IndexError, DecodeError) as error:
             raise InvalidRecord(
                 f"the headers of record {self.index} are not what their lengths say: {error}"
             ) from error
-        self._headers_left -= count
-        if not self._headers_left:
+        self._count_headers(count)
+        self._record_headers -= count
+        if not self._record_headers:
             if self.position != self._record_end:
                 raise InvalidRecord(f"record {self.index} ends at byte {self.position}, not at {self._record_end}")
             self.index += 1
         return count
+
+    def _count_headers(self, count: int) -> None:
+        self.headers_left -= count
+        if self.headers_left < 0:
+            raise KafkaError(MESSAGE_TOO_LARGE, f"too many headers, up to record {self.index} of {self.count}")
 
     def _note_null_keys(self, start_index: int, end_index: int) -> None:
         self.null_keys_count += end_index - start_index

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.nurseries import beside, ungrouped
 from kafscale.errors import Fenced, StorageFailed, StoreUnavailable
 
 
@@ -48,3 +48,14 @@ async def test_a_cancellation_stays_one():
     with trio.move_on_after(0) as scope:
         await run((trio.sleep_forever,), (trio.sleep_forever,))
     assert scope.cancelled_caught
+
+
+async def test_a_task_beside_a_block_ends_with_it_and_errors_of_either_come_out_alone(autojump_clock):
+    async with beside(trio.sleep_forever):
+        await trio.sleep(1)
+    with pytest.raises(ValueError, match="of the block"):
+        async with beside(trio.sleep_forever):
+            raise ValueError("of the block")
+    with pytest.raises(ValueError, match="of the task"):
+        async with beside(lambda: fail(ValueError("of the task"))):
+            await trio.sleep_forever()

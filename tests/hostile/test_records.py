@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -19,7 +20,9 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.primitives import varint
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.foreign_headers import of_records, raw_record
 from tests.devtools.hostile import bystander, greet, next_answer, raw_connection, raw_connections, request_bytes
 from tests.devtools.process import BrokerProcess
 
@@ -28,6 +31,8 @@ UNPACKED_BYTES = 64 << 20
 
 # Bombs of 100 MiB held up the event loop for 12 s, and small records for half a second a request. The larger bombs took
 # 593 MiB on 12 connections, now 105.
+BOMBS_COUNT = 16  # of a connection, each 5.4 KB
+CHECK_MAX_SECONDS = 2.0  # for a usual large batch beside an attack; a tenth of that is usual
 GROWN_MAX_MIB = 250.0  # one bomb at a time, and zstd's window
 
 _counter = itertools.count()
@@ -111,6 +116,44 @@ async def test_one_record_with_half_a_million_headers_holds_up_nobody(broker: Br
         await greet(attacker)
         await attacker.send_all(attack)
         assert set(await answered_codes(attacker)) == {error_codes.NONE}
+    assert seen.problems() == []
+
+
+def header_bomb() -> bytes:
+    """2,000 records of 1,000 empty headers each: 4 MB that are 5.4 KB of zstd, and took 0.25 s to check."""
+    rest = b"\1\1" + varint(1000) + b"\0\1" * 1000
+    records = (raw_record(index, rest=rest) for index in range(2000))
+    return of_records(*records, codec=compression.ZSTD, count=2000)
+
+
+def usual_large() -> bytearray:
+    """A megabyte of text that is checked in a thread."""
+    words = random.Random(2)
+    text = (b" ".join(b"%d" % words.randrange(1000) for _ in range(250)) for _ in range(1000))
+    return build_batch([Record(value=value) for value in text], codec=compression.ZSTD)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+async def test_header_bombs_hold_up_no_other_checks(broker: BrokerProcess, topic: str, leaves: bool) -> None:
+    """15 connections that sent 1.3 MB and closed held everybody's larger compressed produces at 6 s for a minute."""
+    attack, wanted = produce(topic, [header_bomb()]), produce(topic, [usual_large()])
+    waited: list[float] = []
+    async with (
+        bystander(broker) as seen,
+        raw_connections(broker.kafka, 15) as attackers,
+        raw_connection(broker.kafka) as client,
+    ):
+        for attacker in attackers:
+            await greet(attacker)
+            await attacker.send_all(attack * BOMBS_COUNT)
+            if leaves:
+                await attacker.aclose()
+        for _ in range(10):
+            began = time.perf_counter()
+            await client.send_all(wanted)
+            assert await answered_codes(client) == [error_codes.NONE]
+            waited.append(time.perf_counter() - began)
+    assert max(waited) < CHECK_MAX_SECONDS, waited
     assert seen.problems() == []
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord
+from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord, KafkaError
 from kafscale.log.rewrite.compaction_records import locate_records
+from kafscale.wire.error_codes import MESSAGE_TOO_LARGE
 from kafscale.wire.primitives import read_varint, read_varlong, varint
 from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT, STEP_UNITS, RecordCheck
 from kafscale.wire.record_shapes import MAX_SEEN_ONCE, MAX_SHAPES, Shapes, Times
@@ -543,3 +544,21 @@ def test_the_latest_time_of_a_shape_is_never_below_that_of_none(base: int, stamp
     assert found is not None
     assert times_of(found) == expected
     assert shapes_that_know(known).times(parse_header(batch), batch, needs_keys=False) == expected
+
+
+def finish(check: RecordCheck, units: int) -> None:
+    while check.advance(units) <= 0:
+        pass
+
+
+@pytest.mark.parametrize("headers_counts", [[10, 10, 10], [30], [1] * 30, [0, 29, 1]])
+@pytest.mark.parametrize("units", [1, 7, ALL])
+def test_headers_that_are_looked_at_one_by_one_are_bounded(headers_counts: list[int], units: int) -> None:
+    records = [Record(key=b"k" * (n % 3), headers=[("", None)] * count) for n, count in enumerate(headers_counts)]
+    body = bytes(build_batch(records)[HEADER_BYTES:])
+    check = RecordCheck(body, 0, len(records), 0, headers_left=30)
+    finish(check, units)
+    assert check.headers_left == 0
+    with pytest.raises(KafkaError) as caught:
+        finish(RecordCheck(body, 0, len(records), 0, headers_left=29), units)
+    assert caught.value.code == MESSAGE_TOO_LARGE

@@ -5,18 +5,20 @@ What a batch costs is only known when it has been looked at: 64 KiB may unpack t
 What has not ended by then goes on like this, while the later requests of its connection wait, and nobody else's:
 
     unpack  in a thread, within bounds of memory (`kafscale.log.read.unpacking`)
-    walk    on the event loop, in steps of a millisecond, of which one of all is made in each round of it
+    walk    on the event loop, in steps of a millisecond, of which one of all is made in each round of it;
+            principals take turns, however many connections they have
 
 Records whose offset deltas are wrong are written anew, likewise in steps, unless they are compressed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final, TypeAlias
 
 import attrs
-import trio
 
+from kafscale.concurrency.fair_turns import FairTurns
 from kafscale.errors import WrongOffsetDelta
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.read.unpacking import Unpacking, unpack_at_most
@@ -29,6 +31,9 @@ AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
 AT_ONCE_MAX_RATIO: Final = 16  # or else the many small batches of one read would add up; text has 3 to 8
 AT_ONCE_UNITS: Final = 2 * STEP_UNITS  # of all batches of a request together
 BYTES_PER_UNIT: Final = 128  # unpacking so many takes as long as looking at a record
+FREE_HEADERS_COUNT: Final = 1 << 16
+"""Headers of a request's batches, beside as many as it has bytes: they take 8 ms. Without compression a header has two
+bytes at least; compressed, 5 KB may be two million empty ones."""
 
 Begun: TypeAlias = tuple[RecordCheck | None, int]
 """A check, and the units left: above 0 if the check has ended. None if its batch is to be unpacked or renumbered."""
@@ -40,7 +45,7 @@ class RecordChecks:
 
     unpacking: Unpacking
     shapes: Shapes = attrs.field(factory=Shapes, init=False)
-    _step: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _steps: FairTurns = attrs.field(factory=FairTurns, init=False)
 
     def begin(self, config: LogConfig, header: BatchHeader, batch: memoryview, units: int) -> Begun:
         """Check at most so much of a batch. Raises KafkaError if it is to be refused."""
@@ -60,20 +65,20 @@ class RecordChecks:
         check = check_of(records, header, needs_keys=config.compact)
         return check, check.advance(max(units - max(len(records), len(batch)) // BYTES_PER_UNIT, 1))
 
-    async def renumbered(self, header: BatchHeader, batch: memoryview) -> memoryview:
+    async def renumbered(self, header: BatchHeader, batch: memoryview, owner: Hashable) -> memoryview:
         """Return a batch, in which nothing is compressed, with the offset deltas that it should have.
 
         The result is as unchecked as the batch. Raises InvalidRecord if a record is not what its length says.
         """
         renumbering = Renumbering(batch[HEADER_BYTES:], header.record_count)
         while True:
-            async with self._step:
+            async with self._steps.turn(owner):
                 if renumbering.advance():
                     return memoryview(encode_batch(header, renumbering.written))
 
-    async def walk(self, check: RecordCheck) -> None:
-        """Finish a check, a step at a time. Raises KafkaError."""
+    async def walk(self, check: RecordCheck, owner: Hashable) -> None:
+        """Finish a check, a step at a time; owners take turns. Raises KafkaError."""
         while True:
-            async with self._step:
+            async with self._steps.turn(owner):
                 if check.advance() > 0:
                     return

@@ -11,7 +11,7 @@ import trio
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.gate import NONE_REFUSED
 from kafscale.api.handling.partitions import NotLeader, leader_elsewhere, led_partition, name_of, tell_leader
-from kafscale.api.handling.record_checks import AT_ONCE_UNITS
+from kafscale.api.handling.record_checks import AT_ONCE_UNITS, FREE_HEADERS_COUNT
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch, append_batch, begin_batch
 from kafscale.api.produce.pending import refusal_of, refuse
@@ -31,6 +31,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from kafscale.wire.record_check import RecordCheck
 from kafscale.wire.records import HEADER_BYTES, check_of, parse_header
 
 OLDEST_VERSION_SERVED = 3
@@ -81,6 +82,7 @@ class PendingProduce:
     unchecked: list[_Candidate] = attrs.field(factory=list)
     left_units: int = AT_ONCE_UNITS  # of checks on the event loop, for `begin`
     unpacked_bytes: int = 0  # in all, by `complete`
+    headers_left: int = 0  # that may be looked at by `complete`
     rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
     incomplete: bool = False  # whether `complete` must be awaited before `order`
     unconfirmed: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
@@ -153,6 +155,7 @@ class PendingProduce:
 
         False if they had not in time: then everything is refused with KAFKA_STORAGE_ERROR, which producers retry.
         """
+        self.headers_left = FREE_HEADERS_COUNT + sum(len(candidate.batch.data) for candidate in self.candidates)
         for candidate in self.unchecked:
             try:
                 await self._finish_check(candidate.batch)
@@ -175,14 +178,14 @@ class PendingProduce:
             await self._finish_plain(batch)
             return
         if check is not None:
-            await checks.walk(check)
+            await self._walk(check)
             batch.judge(check)
             return
         left_bytes = self.services.settings.limits.max_decompressed_request_bytes - self.unpacked_bytes
         async with checks.unpacking.unpacked(batch.header, batch.data, left_bytes, strict=True) as records:
             self.unpacked_bytes += len(records)
             check = check_of(records, batch.header, needs_keys=batch.partition.config.compact)
-            await checks.walk(check)
+            await self._walk(check)
             batch.judge(check)
 
     async def _finish_plain(self, batch: Batch) -> None:
@@ -190,16 +193,24 @@ class PendingProduce:
         checks, check = self.services.record_checks, batch.check
         try:
             if check is not None:
-                await checks.walk(check)
+                await self._walk(check)
         except WrongOffsetDelta:
             check = None
         if check is None:
-            batch.data = await checks.renumbered(batch.header, batch.data)
+            batch.data = await checks.renumbered(batch.header, batch.data, self.peer.principal)
             batch.header = parse_header(batch.data)
             self.frame_lease = None  # the batch is not in the frame any more: it is placed by copying
             check = check_of(batch.data[HEADER_BYTES:], batch.header, needs_keys=batch.partition.config.compact)
-            await checks.walk(check)
+            await self._walk(check)
         batch.judge(check)
+
+    async def _walk(self, check: RecordCheck) -> None:
+        """Finish a check, within the bound of headers that all batches of the request have. Raises KafkaError."""
+        check.headers_left = self.headers_left
+        try:
+            await self.services.record_checks.walk(check, self.peer.principal)
+        finally:
+            self.headers_left = max(check.headers_left, 0)
 
     async def _place_all(self) -> None:
         for candidate in self.candidates:

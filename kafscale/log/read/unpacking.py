@@ -1,7 +1,9 @@
 """Unpacking compressed batches off the event loop, within bounds of memory that no batch can stretch.
 
-Up to USUAL_MAX_BYTES a few are unpacked at once, above that one of all. So memory is bounded by the number of threads,
-and nobody waits behind a large one but another large one. The work is done without the interpreter's lock.
+Up to USUAL_MAX_BYTES a few are unpacked at once, above that one of all. A batch holds room for what it states that it
+unpacks to, or for USUAL_MAX_BYTES until that is known; one that states too little is taken for large. So memory is
+bounded, small ones keep no room from others while their records are looked at, and only another large one waits behind
+a large one. The work is done without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
+from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.errors import KafkaError
 from kafscale.wire import compression, error_codes
@@ -32,13 +35,13 @@ class Unpacking:
     """One per broker. A batch may unpack to `max_batch_bytes`."""
 
     max_batch_bytes: int
-    _usual: trio.CapacityLimiter = attrs.field(init=False)
+    _usual: ByteBudget = attrs.field(init=False)
     _large: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _threads: trio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         usual_count = min(max(_cores_count() or 2, 2), USUAL_MAX_COUNT)
-        self._usual = trio.CapacityLimiter(usual_count)
+        self._usual = ByteBudget(usual_count * USUAL_MAX_BYTES)
         self._threads = trio.CapacityLimiter(usual_count + 1)
 
     @asynccontextmanager
@@ -51,12 +54,19 @@ class Unpacking:
         unpacks to more than `max_bytes`, or than a batch may.
         """
         max_bytes = min(max_bytes, self.max_batch_bytes)
-        usual_bytes = min(max_bytes, USUAL_MAX_BYTES)
-        async with self._usual:
+        stated = compression.stated_bytes(header.codec, batch[HEADER_BYTES:])
+        likely_bytes = USUAL_MAX_BYTES if stated is None else max(stated, compression.FIRST_BUFFER_BYTES)
+        usual_bytes = min(max_bytes, likely_bytes, USUAL_MAX_BYTES)
+        share = await self._usual.share(usual_bytes)
+        assert share is not None
+        try:
             records = await self._unpack(header, batch, usual_bytes, strict, usual_bytes < max_bytes)
             if records is not None:
+                share.shrink(len(records))
                 yield records
                 return
+        finally:
+            share.release()
         if usual_bytes < max_bytes:
             async with self._large:
                 records = await self._unpack(header, batch, max_bytes, strict, False)

@@ -27,6 +27,7 @@ from kafscale.api.handling.calls import Call, Peer
 from kafscale.api.produce import PendingProduce, ProduceGroup, ShortWay
 from kafscale.buffers import size_of
 from kafscale.concurrency.metering import Meter, metered
+from kafscale.concurrency.nurseries import beside, leaves
 from kafscale.concurrency.signals import Signal
 from kafscale.config import Limits
 from kafscale.errors import ProtocolError, StorageFailed
@@ -185,7 +186,7 @@ class Connection:
                 raise refused
         except* ProtocolError as group:
             self.metrics.ended_by_error_count.value += 1
-            reason = bounded(str(_first(group)), REASON_MAX_COUNT)
+            reason = bounded(str(next(leaves(group))), REASON_MAX_COUNT)
             self.metrics.quiet.tell("bad input", "closing the connection of %s: %s", self.peer.address, reason)
         except* StorageFailed:
             raise  # the disk is lost: the broker must stop
@@ -362,10 +363,17 @@ class Connection:
         with self.pauses.because(reason):
             try:
                 completing = pending.complete(self._patience_seconds())
-                self._was_refused = not await self.dispatcher.counted(call, completing)
+                async with beside(self._end_if_closed):
+                    self._was_refused = not await self.dispatcher.counted(call, completing)
             except BaseException:
                 pending.abandon()
                 raise
+
+    async def _end_if_closed(self) -> None:
+        """End the connection soon after its peer has closed it: what it sent is worth no long checks."""
+        await self.transport.wait_closed()
+        await trio.sleep(EOF_GRACE_SECONDS)
+        self.abort()
 
     def _patience_seconds(self) -> float:
         return ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
@@ -584,11 +592,3 @@ class Connection:
         self.last_active = max(self.last_active, trio.current_time())
         if self.pauses.reasons:
             self._update_pauses()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception inside of a group of groups."""
-    exc: BaseException = group
-    while isinstance(exc, BaseExceptionGroup):
-        exc = exc.exceptions[0]
-    return exc

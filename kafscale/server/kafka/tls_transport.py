@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, pieces, size_of
-from kafscale.server.kafka.transport import queued_bytes, wait_end_of
+from kafscale.server.kafka.transport import queued_bytes, wait_closed_of, wait_end_of
 from kafscale.server.tls.secured_socket import FEED_MAX_BYTES, SecuredSocket
 from kafscale.store.file.open_files import FileRange, Sendable
 
@@ -89,6 +89,9 @@ class TlsTransport:
             return self._has_ended or self._failure is not None
         self._set_low_water(1)
         return await wait_end_of(self.secured.tcp)
+
+    async def wait_closed(self) -> None:
+        await wait_closed_of(self.secured.tcp)
 
     async def _receive(self, wanted: int, read: Callable[[int], int], least_bytes: int = 1) -> int:
         if self.secured.is_fed or self._has_ended or self._failure:

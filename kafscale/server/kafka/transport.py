@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import select
 import socket
 import struct
 import termios
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CLOSED_LOOK_SECONDS = 0.25
 JOINED_MAX_BYTES = 32 << 10  # copying less costs less than a sendmsg with its list of buffers
 
 
@@ -45,6 +47,10 @@ class Transport(Protocol):
 
     async def wait_end(self) -> bool:
         """Wait until there is something to receive, and tell whether that is the end of the stream. Takes nothing."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Wait until the peer has closed its side, whatever it has sent before. Takes nothing."""
         ...
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
@@ -80,6 +86,18 @@ async def wait_end_of(taken: socket.socket) -> bool:
             return True
 
 
+async def wait_closed_of(taken: socket.socket) -> None:
+    """Wait until the peer has closed its side, whatever it has sent before. Takes nothing.
+
+    What it has sent hides the end from all that waits for something to receive, so the kernel is asked now and then.
+    """
+    ends = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR  # the first is Linux's
+    polling = select.poll()
+    polling.register(taken, ends)
+    while not polling.poll(0):  # noqa: ASYNC110 - no event is set by the kernel
+        await trio.sleep(CLOSED_LOOK_SECONDS)
+
+
 def queued_bytes(queue: socket.socket) -> int:
     """Tell how much of what was sent has not been confirmed."""
     (count,) = struct.unpack("i", fcntl.ioctl(queue, termios.TIOCOUTQ, bytes(4)))
@@ -109,6 +127,9 @@ class SocketTransport:
 
     async def wait_end(self) -> bool:
         return await wait_end_of(self.socket)
+
+    async def wait_closed(self) -> None:
+        await wait_closed_of(self.socket)
 
     async def _received(self, receive: Callable[[], T]) -> T:
         while True:
@@ -199,6 +220,10 @@ class StreamTransport:
         """Wait for ever: there is no looking at what such a stream has."""
         await trio.sleep_forever()
         raise AssertionError("this is never reached")
+
+    async def wait_closed(self) -> None:
+        """Wait for ever, as `wait_end`."""
+        await trio.sleep_forever()
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
         await self.stream.send_all(

@@ -13,6 +13,7 @@ import trio.testing
 
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.gate import Gate
+from kafscale.api.handling.record_checks import FREE_HEADERS_COUNT
 from kafscale.client.connection import Connection
 from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH
 from kafscale.cluster.topics.topics import NewTopic
@@ -309,6 +310,20 @@ async def test_the_batches_of_one_request_may_unpack_to_so_much_and_no_more() ->
         codes = [answer.error_code for answer in response.responses[0].partition_responses]
         assert codes == [error_codes.NONE, error_codes.MESSAGE_TOO_LARGE, error_codes.MESSAGE_TOO_LARGE]
         assert (await it.send(produce(bomb))).base_offset == 1
+
+
+async def test_the_batches_of_one_request_may_have_so_many_headers_and_no_more() -> None:
+    """Empty ones compress a thousandfold, and each is looked at."""
+    count = FREE_HEADERS_COUNT // 3
+    bomb = build_batch([Record(headers=[("", None)] * count, timestamp_ms=NOW_MS)], codec=compression.ZSTD)
+    plain = build_batch([Record(headers=[("", None)] * 4 * count, timestamp_ms=NOW_MS)])
+    async with broker() as it:
+        request = produce(bomb)
+        request.topic_data[0].partition_data *= 5
+        response = await it.client.request(request, ProduceResponse)
+        codes = [answer.error_code for answer in response.responses[0].partition_responses]
+        assert codes == [error_codes.NONE] * 3 + [error_codes.MESSAGE_TOO_LARGE] * 2
+        assert (await it.send(produce(plain))).base_offset == 3
 
 
 @pytest.mark.parametrize("name", REFUSED)

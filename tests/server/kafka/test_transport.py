@@ -14,12 +14,29 @@ import trio.testing
 
 from kafscale.buffers import IOV_MAX_COUNT
 from kafscale.server.kafka.transport import (
+    CLOSED_LOOK_SECONDS,
     JOINED_MAX_BYTES,
     SocketTransport,
     StreamTransport,
     Transport,
+    wait_closed_of,
 )
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
+
+
+async def test_that_a_peer_has_closed_is_seen_though_it_has_sent_more_before() -> None:
+    """Long checks for connections that were closed held up everybody's."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.sendall(b"more")
+        with trio.move_on_after(3 * CLOSED_LOOK_SECONDS) as patience:
+            await wait_closed_of(ours)
+        assert patience.cancelled_caught
+        theirs.close()
+        with trio.fail_after(10):
+            await wait_closed_of(ours)
+        assert ours.recv(10) == b"more"
 
 
 async def _socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:

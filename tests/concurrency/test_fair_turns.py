@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kafscale.concurrency.fair_turns import FairTurns
+
+
+async def work(turns: FairTurns, owner: str, pieces_count: int, done: list[str]) -> None:
+    for _ in range(pieces_count):
+        async with turns.turn(owner):
+            await trio.sleep(1)
+            done.append(owner)
+
+
+async def test_owners_take_turns_however_many_wait_for_one(autojump_clock: MockClock) -> None:
+    turns, done = FairTurns(), list[str]()
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(work, turns, "many", 5, done)
+        await trio.sleep(2.5)
+        nursery.start_soon(work, turns, "one", 5, done)
+    assert done[3:13].count("one") >= 4
+    assert done.count("many") == 50
+
+
+async def test_one_at_a_time_holds_a_turn(autojump_clock: MockClock) -> None:
+    turns, done = FairTurns(), list[str]()
+    async with trio.open_nursery() as nursery:
+        for owner in "abca":
+            nursery.start_soon(work, turns, owner, 2, done)
+    assert trio.current_time() == 8
+    assert len(done) == 8
+
+
+async def test_those_of_one_owner_are_served_in_order(autojump_clock: MockClock) -> None:
+    turns, order = FairTurns(), list[int]()
+
+    async def take(number: int) -> None:
+        async with turns.turn("same"):
+            order.append(number)
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(take, number)
+            await wait_all_tasks_blocked()
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_one_who_gives_up_while_it_waits_or_when_it_is_granted_keeps_no_turn(autojump_clock: MockClock) -> None:
+    turns, done = FairTurns(), list[str]()
+    async with trio.open_nursery() as nursery:
+        async with turns.turn("holder"):
+            with trio.CancelScope() as waiting:
+                nursery.start_soon(work, turns, "waits", 1, done)
+                await wait_all_tasks_blocked()
+                waiting.cancel()
+            scopes = [trio.CancelScope() for _ in range(2)]
+
+            async def give_up(scope: trio.CancelScope) -> None:
+                with scope:
+                    await work(turns, "gives up", 1, done)
+
+            for scope in scopes:
+                nursery.start_soon(give_up, scope)
+            await wait_all_tasks_blocked()
+            scopes[0].cancel()
+            await wait_all_tasks_blocked()
+        scopes[1].cancel()  # it may have been granted a moment ago
+    async with turns.turn("later"):
+        pass
+    assert done == ["waits"]
+
+
+async def test_a_turn_that_is_cancelled_at_once_is_free_again(autojump_clock: MockClock) -> None:
+    turns = FairTurns()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with turns.turn("cancelled"):
+            raise AssertionError("this is never reached")
+    with trio.fail_after(1):
+        async with turns.turn("next"):
+            pass
