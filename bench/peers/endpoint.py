@@ -118,6 +118,7 @@ def _handlers(port: int) -> Mapping[type, Callable[[Any], Any]]:
         responses = [
             TopicProduceResponse(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partition_responses=[PartitionProduceResponse(index=each.index) for each in topic.partition_data],
             )
             for topic in request.topic_data

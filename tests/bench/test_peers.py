@@ -31,6 +31,10 @@ from bench.points import Point
 from bench.produce_load import ProduceLoad, run_produce
 from bench.runner import Runner
 from kafscale.config import Address
+from kafscale.wire import codec
+from kafscale.wire.frames import parse_response_header
+from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.devtools.hostile import next_answer, raw_connection, request_bytes
 
 LARGE = "produce 960KiB/5/1"
 OPTIONS = RunOptions(seconds=10, warm_up_seconds=2, rounds=2)
@@ -75,6 +79,20 @@ def test_the_endpoint_answers_every_produce():
         point = Point(batch_bytes=1024, in_flight=5, partitions=4)
         figures = run_produce(ProduceLoad(address=running.address, point=point, seconds=30, count=50))
     assert figures.requests == 50
+
+
+async def test_the_endpoint_answers_for_the_topic_id_that_newer_clients_name():
+    """Java's producer waited for it for five minutes, and the run failed."""
+    topic_id = bytes(range(16))
+    data = TopicProduceData(topic_id=topic_id, partition_data=[PartitionProduceData(index=3, records=memoryview(b"x"))])
+    with Endpoint().running() as running:
+        async with raw_connection(running.address) as stream:
+            await stream.send_all(request_bytes(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 13))
+            frame = await next_answer(stream)
+    assert frame is not None
+    _, start = parse_response_header(memoryview(frame), flexible_header=True)
+    (topic,) = codec.decode(ProduceResponse, 13, memoryview(frame)[start:]).responses
+    assert (topic.topic_id, [each.index for each in topic.partition_responses]) == (topic_id, [3])
 
 
 def test_the_disk_is_written_to(tmp_path):
