@@ -35,6 +35,7 @@ from kafscale.api.table import APIS
 from kafscale.broker_components import (
     advertised_endpoints,
     build_services,
+    local_log,
     open_hanging_search,
     open_leading,
     open_orphan_collector,
@@ -75,6 +76,7 @@ from kafscale.log.wal.data_directory import (
     warn_of_lost_metadata,
 )
 from kafscale.log.wal.disk import Disk, RealDisk
+from kafscale.log.wal.journal import Journal
 from kafscale.metrics import Metrics
 from kafscale.server.http.admin import AdminServer
 from kafscale.server.kafka.binding import BoundListener, bind
@@ -248,7 +250,24 @@ class Broker:
             await log.replay(not_open)
         else:
             await log.replay(attrs.evolve(not_open, is_lost=lead.several.is_lost), lead.several.is_deleted)
-        await check_other_logs(log, self.settings.durability, lead.replay_earlier, disk, not_open)
+        local = local_log(lead, disk)
+        other = await check_other_logs(log, self.settings.durability, lead.replay_earlier, local, not_open)
+        for journal in (log.journal, other):
+            if journal is not None and journal.has_lost_entries:
+                await self._skip_lost(lead, log, journal)
+
+    async def _skip_lost(self, lead: Lead, log: Log, journal: Journal) -> None:
+        """Have partitions go on behind what missing files of the write-ahead log may have had.
+
+        The bucket is told, too, as `metadata.db` may be lost next.
+        """
+        await self.services.topics.set_lost_offsets(log.skip_lost())
+        with trio.move_on_after(CLOSE_SECONDS):
+            try:
+                await lead.write_last_checkpoint()
+            except StoreError as exc:
+                logger.warning("no checkpoint in the bucket tells yet which offsets were lost: %s", exc)
+        await journal.settle_loss()
 
     async def _decide(self, lead: Lead, log: Log) -> None:
         """Tell all later brokers what this one has found. From then on any of it may be served.

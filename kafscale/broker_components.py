@@ -47,6 +47,7 @@ from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.start.lead import Lead
+from kafscale.cluster.start.wal_extents import MetadataExtents
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry, leave_unplaced
 from kafscale.cluster.transactions.settings import TransactionSettings
@@ -59,6 +60,7 @@ from kafscale.log.opening import open_journal, open_log
 from kafscale.log.recovering import Recovering
 from kafscale.log.rewrite.retention import Retention
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.local_wal import LocalLog
 from kafscale.metrics import Metrics
 from kafscale.server.kafka.binding import BoundListener
 from kafscale.server.token_keys import PublishedKeys
@@ -158,11 +160,10 @@ def _use_broker_configs(services: Services) -> None:
 
 
 def _open_log(settings: Settings, lead: Lead, disk: Disk, producer_ids: ProducerIds, metrics: Metrics) -> Log:
-    lease = None if lead.several is None else lead.several.lease
     return open_log(
         settings,
         lead.views,
-        open_journal(settings, disk, lead.journal, metrics, lease),
+        open_journal(settings, local_log(lead, disk), lead.journal, metrics),
         broker_epoch=lead.epoch,
         metrics=metrics,
         check_lead=lead.check.confirm,
@@ -170,6 +171,12 @@ def _open_log(settings: Settings, lead: Lead, disk: Disk, producer_ids: Producer
         is_withheld=producer_ids.is_withheld,
         is_alone=lead.several is None,
     )
+
+
+def local_log(lead: Lead, disk: Disk) -> LocalLog:
+    """Return what a log on the local disk is made of."""
+    lease = None if lead.several is None else lead.several.lease
+    return LocalLog(disk=disk, lease=lease, extents=MetadataExtents(lead.metadata.local))
 
 
 def _open_groups(
@@ -362,6 +369,7 @@ def topic_spec(services: Services, topic: Topic) -> TopicSpec:
         partition_count=topic.partition_count,
         config=topic.config,
         log_start_offsets=services.topics.log_start_offsets(topic.topic_id),
+        lost_offsets=services.topics.lost_offsets(topic.topic_id),
         leader_epochs=services.assignment.led_here(topic),
     )
 

@@ -146,6 +146,7 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
     from kafscale.cluster.start.adoption import adopt, find_unknown_topics, give_nothing_back
     from kafscale.cluster.start.giving_back import UnknownBatches
     from kafscale.cluster.start.recovery import preview
+    from kafscale.cluster.start.wal_extents import MetadataExtents
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command
@@ -155,7 +156,7 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
         store = await stack.enter_async_context(store_of_command(settings))
         if settings.data_dir.is_dir() or not plan.dry_run:
             stack.enter_context(lock_data_directory(settings.data_dir))
-        give_back = give_nothing_back
+        batches: UnknownBatches | None = None
         async with copied_metadata(settings, with_data_dir=True) as copy:
             await preview(store, settings.namespace, copy)
             topics = await _topics_of(copy, settings)
@@ -165,12 +166,16 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
                 disk = stack.enter_context(closing(RealDisk(settings.data_dir / "wal")))
                 batches = UnknownBatches(disk, topics.knows)
                 found = await batches.find(found)
-                give_back = partial(batches.give_back, segment_bytes=settings.wal_segment_bytes)
             found = plan.choose(found, str(settings.store))
             planned = await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=None)
         if plan.dry_run or all(each.refusal is not None for each in planned):
             return planned
-        topics = await _topics_of(await stack.enter_async_context(led_metadata(settings, store)), settings)
+        metadata = await stack.enter_async_context(led_metadata(settings, store))
+        topics = await _topics_of(metadata, settings)
+        give_back = give_nothing_back
+        if batches is not None:
+            batches.extents = MetadataExtents(metadata)
+            give_back = partial(batches.give_back, segment_bytes=settings.wal_segment_bytes)
         found = [each for each in found if not all(topics.has(each.topic_id, index) for index in each.partitions)]
         return await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=give_back)
 

@@ -12,7 +12,7 @@ import click
 from kafscale.cli.adopt import STORE_OPTIONS
 from kafscale.cli.connecting import json_option
 from kafscale.cli.output import show, show_json
-from kafscale.cli.previewing import previewed_topics
+from kafscale.cli.previewing import copied_metadata, previewed_topics
 from kafscale.cli.progress import measuring
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load
@@ -141,12 +141,13 @@ def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
 
 
 async def _read_wal(verifier: Verifier, settings: Settings) -> None:
+    from kafscale.cluster.start.wal_extents import MetadataExtents
     from kafscale.log.wal.disk import RealDisk
 
     directory = settings.data_dir / "wal"
-    if directory.is_dir():
-        with closing(RealDisk(directory)) as disk:
-            await verifier.read_wal(disk)
+    with closing(RealDisk(directory)) as disk:
+        async with copied_metadata(settings, with_data_dir=True) as metadata:
+            await verifier.read_wal(disk, MetadataExtents(metadata))
 
 
 async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
@@ -166,6 +167,7 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
                         name=topic.name,
                         partition_count=topic.partition_count,
                         log_start_offsets=topics.log_start_offsets(topic.topic_id),
+                        lost_offsets=topics.lost_offsets(topic.topic_id),
                     )
                     for topic in topics.all()
                 }

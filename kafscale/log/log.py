@@ -37,8 +37,9 @@ from kafscale.log.flush.flusher import Flusher
 from kafscale.log.flush.spilling import Spiller
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
-from kafscale.log.partition.partition import Partition, Traffic
+from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producer_budget import ProducerBudget
+from kafscale.log.partition.traffic import Traffic
 from kafscale.log.read.reader import LogReader
 from kafscale.log.replaying import NotOpen, Replay, RestoreBefore
 from kafscale.log.rewrite.compaction import Compactor
@@ -55,6 +56,8 @@ from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_SECONDS = 1.0
+# Of one partition, which files of the write-ahead log may have had: as many as a damaged last segment is taken to have.
+LOST_OFFSETS_COUNT = 1 << 31
 OPENING_SECONDS = 1.0  # longer than what clients had under way to a partition takes to be refused
 
 
@@ -73,7 +76,10 @@ async def _restore_nothing(_partition_id: PartitionId, _begun: EpochStart) -> No
 
 @attrs.frozen(kw_only=True)
 class TopicSpec:
-    """What the log must know of a topic to hold its partitions. `leader_epochs` has those that are led here."""
+    """What the log must know of a topic to hold its partitions. `leader_epochs` has those that are led here.
+
+    Below `lost_offsets`, records may have been lost with files of the write-ahead log.
+    """
 
     name: str
     topic_id: bytes
@@ -81,6 +87,7 @@ class TopicSpec:
     config: LogConfig
     log_start_offsets: Mapping[int, int]
     leader_epochs: Mapping[int, int]
+    lost_offsets: Mapping[int, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -229,6 +236,7 @@ class Log:
             traffic=self.traffic.of_topic(spec.name),
         )
         partition.log_start_offset = spec.log_start_offsets.get(index, 0)
+        partition.lost_offset = spec.lost_offsets.get(index, 0)
         return partition
 
     def open_partition(self, partition: Partition) -> None:
@@ -404,6 +412,13 @@ class Log:
         for partition in self.partitions.values():
             partition.skip_missing()
 
+    def skip_lost(self) -> Mapping[PartitionId, int]:
+        """Have all partitions go on behind what the write-ahead log may have lost; return where, to be made durable."""
+        for partition in self.partitions.values():
+            partition.lost_offset = partition.next_offset + LOST_OFFSETS_COUNT
+            partition.skip_missing()
+        return {partition_id: partition.lost_offset for partition_id, partition in self.partitions.items()}
+
     # ---- while running ----------------------------------------------------------------------------------------
 
     @property
@@ -441,7 +456,7 @@ def take_restored(partition: Partition, contents: RestoredPartition) -> None:
     if not contents.segments or contents.lost_before:
         return  # it has been said what is missing
     first_offset = contents.segments[0].base_offset
-    if first_offset > partition.log_start_offset:
+    if first_offset > max(partition.log_start_offset, partition.lost_offset):
         logger.error(
             "%s begins at offset %d, and the bucket's first segment of it at %d: objects are missing",
             partition,

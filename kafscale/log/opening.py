@@ -33,18 +33,15 @@ from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
 from kafscale.log.rewrite.rewriting import Rewriter
-from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.flush_on_append import FlushOnAppend
 from kafscale.log.wal.journal import Journal
-from kafscale.log.wal.local_wal import Lease, Wal
+from kafscale.log.wal.local_wal import LocalLog, Wal
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
 
 
-def open_journal(
-    settings: Settings, disk: Disk, bucket_log: S3Wal | None, metrics: Metrics, lease: Lease | None = None
-) -> Journal:
+def open_journal(settings: Settings, local: LocalLog, bucket_log: S3Wal | None, metrics: Metrics) -> Journal:
     """Build what makes record batches durable. Nothing is read or written yet.
 
     `bucket_log`, which must tell `became_durable`, is that of the broker's metadata, unless `--durability` is `wal`.
@@ -55,9 +52,10 @@ def open_journal(
     if settings.durability is Durability.SEGMENT:
         return FlushOnAppend()
     wal = Wal(
-        disk=disk,
+        disk=local.disk,
         on_durable=became_durable,
-        lease=lease,
+        lease=local.lease,
+        extents=local.extents,
         topic_name=topic_name,
         segment_bytes=settings.wal_segment_bytes,
         max_bytes=settings.wal_max_bytes,

@@ -14,21 +14,21 @@ from kafscale.errors import StartupError
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.log import Log
 from kafscale.log.replaying import NotOpen, is_none
-from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.journal import Handle
-from kafscale.log.wal.local_wal import Wal
+from kafscale.log.wal.local_wal import LocalLog, Wal
 
 
 async def check_other_logs(
     log: Log,
     durability: Durability,
     replay_bucket: Callable[[Handle], Awaitable[object]],
-    disk: Disk,
+    local: LocalLog,
     not_open: NotOpen,
-) -> None:
+) -> Wal | None:
     """Refuse to start without what another durability has acknowledged, once `log` is restored and replayed.
 
-    `replay_bucket` replays the log in the bucket. `not_open` is as for `Log.replay`.
+    `replay_bucket` replays the log in the bucket. `not_open` is as for `Log.replay`. Returns the log on the local disk,
+    where it is another one: its files may be missing.
 
     Raises StartupError, DamagedObject, StorageFailed, StoreError.
     """
@@ -38,8 +38,12 @@ async def check_other_logs(
         counter.refuse("the write-ahead log in the bucket", "s3-wal")
     if durability is not Durability.WAL:
         counter = _MissingBatches(log, not_open.is_unknown)
-        await Wal(disk=disk, on_durable=lambda entries: None).replay(counter.handle)
-        counter.refuse(f"the write-ahead log in {disk.location}", "wal")
+        wal = Wal(disk=local.disk, on_durable=lambda entries: None, extents=local.extents)
+        await wal.replay(counter.handle)
+        counter.refuse(f"the write-ahead log in {local.disk.location}", "wal")
+        await wal.files.note(is_end=True)  # nothing of it is needed
+        return wal
+    return None
 
 
 class _MissingBatches:

@@ -82,6 +82,10 @@ class Replay:
             return False
         if entry.base_offset < partition.next_offset:
             return False
+        if partition.next_offset < entry.base_offset and (
+            self.journal.has_lost_entries or entry.base_offset <= partition.lost_offset
+        ):
+            partition.skip_lost(entry.base_offset)
         missing_before = max(partition.log_start_offset, partition.lost_before)
         if not partition.tail.batches and partition.next_offset < entry.base_offset <= missing_before:
             partition.skip_to(entry.base_offset)

@@ -30,6 +30,13 @@ class MemoryMetadataStore:
     _entries: dict[str, Entry] = attrs.field(factory=dict, init=False)
     _published: ChangeLog = attrs.field(factory=ChangeLog, init=False)
 
+    def crash(self) -> MemoryMetadataStore:
+        """Return the store as the next process finds it: nothing that this one commits from now on is in it."""
+        after = MemoryMetadataStore()
+        after._entries = dict(self._entries)
+        after._published = ChangeLog(self.revision)
+        return after
+
     @property
     def revision(self) -> int:
         return self._published.revision

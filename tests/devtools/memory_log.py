@@ -38,6 +38,7 @@ from kafscale.log.partition.tail import Slices, TailBatch
 from kafscale.log.rewrite.merge_sources import merged_footer, read_source
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.journal import Round
+from kafscale.log.wal.local_wal import LocalLog
 from kafscale.log.wal.s3_replay import take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics
@@ -188,7 +189,7 @@ async def memory_log(
     log = open_log(
         chosen,
         StoreViews.alike(store),
-        open_journal(chosen, disk, bucket_log, metrics),
+        open_journal(chosen, LocalLog(disk=disk), bucket_log, metrics),
         broker_epoch=leader_epoch,
         metrics=metrics,
     )

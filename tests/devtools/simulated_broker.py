@@ -219,7 +219,7 @@ class SimulatedBroker:
         self.log.note(f"{self.name} crashes")
         self.on_crash(self)
         self._cut_all()
-        self.disk = self.disk.crash(rng=self.random)
+        self.disk, self.metadata = self.disk.crash(rng=self.random), self.metadata.crash()
         self.is_ready = False
         self.has_crashed = True
         self._nursery.cancel_scope.cancel()

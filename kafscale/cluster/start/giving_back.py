@@ -19,6 +19,7 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import TOPIC_NAME, WalEntry
 from kafscale.log.check.local_wal_check import CheckedEntry, WalFileCheck
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.extent import ExtentStore
 from kafscale.log.wal.kept_aside import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME
 from kafscale.log.wal.local_wal import Wal
@@ -64,10 +65,14 @@ class _End:
 
 @attrs.define(eq=False, repr=False)
 class UnknownBatches:
-    """The batches of unknown partitions in the log on a disk: `find` them, then `give_back` those of some topics."""
+    """The batches of unknown partitions in the log on a disk: `find` them, then `give_back` those of some topics.
+
+    `extents` has the note on which files the log has, where it is changed.
+    """
 
     disk: Disk
     knows: Knows
+    extents: ExtentStore | None = None
     _names: dict[bytes, str] = attrs.field(factory=dict, init=False)
     _begins: dict[PartitionId, int] = attrs.field(factory=dict, init=False)  # where the bucket ends, if it has any
     _kept: set[bytes] = attrs.field(factory=set, init=False)  # topics that have batches in copies
@@ -107,6 +112,7 @@ class UnknownBatches:
             disk=self.disk,
             on_durable=lambda entries: None,
             topic_name=lambda entry: names[entry.topic_id],
+            extents=self.extents,
             segment_bytes=segment_bytes,
             max_bytes=sys.maxsize,
             waiting_max_count=sys.maxsize,

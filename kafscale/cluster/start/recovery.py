@@ -13,6 +13,7 @@ import attrs
 from kafscale.cluster.metadata.base import POSITION_KEY, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode
+from kafscale.cluster.topics.records import LOST_OFFSETS
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.metadata_changes import decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint
@@ -79,7 +80,24 @@ async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) 
         return found.newest.position
     if found.newest is None and found.damage and entry is None:
         raise found.damage[-1]
+    if found.newest is not None:
+        await _keep_lost_offsets(metadata, found.newest)
     return position
+
+
+async def _keep_lost_offsets(metadata: MetadataStore, found: Checkpoint) -> None:
+    """Take from an older checkpoint where partitions go on behind lost records: offsets must not be given out again.
+
+    The metadata may be an older copy of the same start.
+    """
+    known = {entry.key: entry.value for entry in await metadata.list(LOST_OFFSETS)}
+    puts = {
+        key: value
+        for key, value in found.transaction.puts.items()
+        if key.startswith(LOST_OFFSETS) and decode(int, value) > decode(int, known.get(key, b"0"))
+    }
+    if puts:
+        await metadata.commit(Transaction(puts=puts, essential=True))
 
 
 async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition) -> None:

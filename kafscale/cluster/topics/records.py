@@ -2,6 +2,7 @@
 
     topics/<name>                                  a topic: its id, number of partitions and configs
     log-start-offsets/<topic id>/<partition>       what DeleteRecords and retention removed is below it
+    lost-offsets/<topic id>/<partition>            what was lost with files of the write-ahead log is below it
     deleted-topics/<topic id>                      a DeletedTopic
 
 The last is written with a deletion, and stays for as long as the topic may have objects in the bucket: without one, the
@@ -24,6 +25,7 @@ from kafscale.errors import KafkaError, StartupError
 
 TOPICS = "topics/"
 LOG_START_OFFSETS = "log-start-offsets/"
+LOST_OFFSETS = "lost-offsets/"
 DELETED_TOPICS = "deleted-topics/"
 KEEP_EVERYTHING = {"retention.ms": "-1"}
 
@@ -95,10 +97,14 @@ def deleted_key(topic_id: bytes) -> str:
 
 
 def log_start_offset_key(topic_id: bytes, partition: int) -> str:
-    return f"{_offsets_prefix(topic_id)}{partition}"
+    return f"{LOG_START_OFFSETS}{topic_id.hex()}/{partition}"
 
 
-def parse_log_start_offset_key(key: str) -> tuple[bytes, int]:
+def lost_offset_key(topic_id: bytes, partition: int) -> str:
+    return f"{LOST_OFFSETS}{topic_id.hex()}/{partition}"
+
+
+def parse_offset_key(key: str) -> tuple[bytes, int]:
     """The topic's id, and the partition."""
     _, topic_id, partition = key.split("/")
     return bytes.fromhex(topic_id), int(partition)
@@ -136,7 +142,7 @@ def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic], revision:
             buried[old.topic_id] = _buried(old)
             puts[deleted_key(old.topic_id)] = encode(buried[old.topic_id])
             deletes.append(topic_key(name))
-            prefixes.append(_offsets_prefix(old.topic_id))
+            prefixes += [f"{each}{old.topic_id.hex()}/" for each in (LOG_START_OFFSETS, LOST_OFFSETS)]
     for topic_id, offsets in draft.log_start_offsets.items():
         puts |= {log_start_offset_key(topic_id, partition): encode(offset) for partition, offset in offsets.items()}
     transaction = Transaction(
@@ -171,7 +177,3 @@ def _buried(topic: Topic) -> DeletedTopic:
         deleted_ms=time.time_ns() // 1_000_000,
         file_delete_delay_ms=topic.config.file_delete_delay_ms,
     )
-
-
-def _offsets_prefix(topic_id: bytes) -> str:
-    return f"{LOG_START_OFFSETS}{topic_id.hex()}/"

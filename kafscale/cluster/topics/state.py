@@ -21,12 +21,14 @@ from kafscale.cluster.topics.index import Topic, TopicIndex
 from kafscale.cluster.topics.records import (
     DELETED_TOPICS,
     LOG_START_OFFSETS,
+    LOST_OFFSETS,
     TOPICS,
     DeletedTopic,
     Planned,
     deleted_key,
     log_start_offset_key,
-    parse_log_start_offset_key,
+    lost_offset_key,
+    parse_offset_key,
     read_topic,
     topic_key,
 )
@@ -52,6 +54,7 @@ class TopicState:
     defaults: BrokerDefaults
     index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+    lost_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
     planned: Planned | None = attrs.field(default=None, init=False)
     is_running: bool = attrs.field(default=False, init=False)
@@ -65,9 +68,9 @@ class TopicState:
                 events += self._remove(key.removeprefix(TOPICS))
             elif key.startswith(DELETED_TOPICS):
                 self.deleted.pop(_deleted_id(key), None)
-            elif key.startswith(LOG_START_OFFSETS):
-                topic_id, partition = parse_log_start_offset_key(key)
-                self.log_start_offsets.get(topic_id, {}).pop(partition, None)
+            elif (known := self._offsets_of(key)) is not None:
+                topic_id, partition = parse_offset_key(key)
+                known.get(topic_id, {}).pop(partition, None)
         offsets: dict[str, bytes] = {}
         for key, value in change.puts.items():
             if key.startswith(TOPICS):
@@ -76,12 +79,14 @@ class TopicState:
             elif key.startswith(DELETED_TOPICS):
                 if (deleted := self.read(key, value, partial(self._deleted_topic, key))) is not None:
                     self.deleted[_deleted_id(key)] = deleted
-            elif key.startswith(LOG_START_OFFSETS):
+            elif self._offsets_of(key) is not None:
                 offsets[key] = value
         for key, value in offsets.items():  # when all topics are there
-            topic_id, partition = parse_log_start_offset_key(key)
+            topic_id, partition = parse_offset_key(key)
             if topic_id in self.index.by_id and (offset := self.read(key, value, partial(decode, int))) is not None:
-                self.log_start_offsets.setdefault(topic_id, {})[partition] = offset
+                known = self._offsets_of(key)
+                assert known is not None
+                known.setdefault(topic_id, {})[partition] = offset
         return events
 
     def use_defaults(self, defaults: BrokerDefaults) -> list[TopicEvent]:
@@ -100,12 +105,20 @@ class TopicState:
                     events.append(TopicEvent(topic, changed))
         return events
 
+    def _offsets_of(self, key: str) -> dict[bytes, dict[int, int]] | None:
+        """Return the offsets that a key is one of; None for other keys."""
+        if key.startswith(LOG_START_OFFSETS):
+            return self.log_start_offsets
+        return self.lost_offsets if key.startswith(LOST_OFFSETS) else None
+
     def keys(self) -> Iterator[str]:
         """Yield the keys of all that is here."""
         yield from map(topic_key, self.index.by_name)
         yield from map(deleted_key, self.deleted)
         for topic_id, offsets in self.log_start_offsets.items():
             yield from (log_start_offset_key(topic_id, partition) for partition in offsets)
+        for topic_id, offsets in self.lost_offsets.items():
+            yield from (lost_offset_key(topic_id, partition) for partition in offsets)
 
     def _topic(self, key: str, value: bytes) -> Topic:
         name = key.removeprefix(TOPICS)
@@ -133,6 +146,7 @@ class TopicState:
             return []
         self.index.remove(name)
         self.log_start_offsets.pop(topic.topic_id, None)
+        self.lost_offsets.pop(topic.topic_id, None)
         return [TopicEvent(topic, None)]
 
 

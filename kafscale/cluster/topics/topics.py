@@ -35,11 +35,13 @@ from kafscale.cluster.topics.names import (
 from kafscale.cluster.topics.records import (
     DELETED_TOPICS,
     LOG_START_OFFSETS,
+    LOST_OFFSETS,
     TOPICS,
     DeletedTopic,
     forget_transaction,
     log_start_offset_key,
-    parse_log_start_offset_key,
+    lost_offset_key,
+    parse_offset_key,
     plan,
     topic_key,
 )
@@ -198,7 +200,7 @@ class TopicRegistry:
     def __attrs_post_init__(self) -> None:
         self._pace = CreationPace(self.policy.created_in_passing_per_minute)
         self._state = TopicState(self.policy.defaults)
-        prefixes = (TOPICS, LOG_START_OFFSETS, DELETED_TOPICS)
+        prefixes = (TOPICS, LOG_START_OFFSETS, LOST_OFFSETS, DELETED_TOPICS)
         self._follower = Follower(self.store, prefixes, self._apply, self._state.keys)
         self._state.read = self._follower.read
 
@@ -224,8 +226,8 @@ class TopicRegistry:
         """
         loaded = await self._follower.load()
         self._state.is_running = True
-        offsets = [key for key in loaded.puts if key.startswith(LOG_START_OFFSETS)]
-        orphans = [key for key in offsets if parse_log_start_offset_key(key)[0] not in self._index.by_id]
+        offsets = [key for key in loaded.puts if key.startswith((LOG_START_OFFSETS, LOST_OFFSETS))]
+        orphans = [key for key in offsets if parse_offset_key(key)[0] not in self._index.by_id]
         if orphans:
             planned_from = PlannedFrom(revision=loaded.revision, keys=orphans, prefixes=(TOPICS,))
             with suppress(PlanOutdated):  # then it is for the next start to look
@@ -334,6 +336,15 @@ class TopicRegistry:
     def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
         """Partition to the first offset that was not removed, for the partitions where something was."""
         return self._state.log_start_offsets.get(topic_id, {})
+
+    def lost_offsets(self, topic_id: bytes) -> Mapping[int, int]:
+        """Partition to the offset below which records may have been lost with files of the write-ahead log."""
+        return self._state.lost_offsets.get(topic_id, {})
+
+    async def set_lost_offsets(self, offsets: Mapping[tuple[bytes, int], int]) -> None:
+        """Remember, durably, below which offsets records may have been lost. Raises StorageFailed, StorageFull."""
+        puts = {lost_offset_key(*partition_id): encode(offset) for partition_id, offset in offsets.items()}
+        await self._follower.commit(Transaction(puts=puts, essential=True))
 
     async def set_log_start_offset(self, topic_id: bytes, partition: int, offset: int) -> None:
         """Remember, durably, that what is below `offset` was removed. It never goes back.

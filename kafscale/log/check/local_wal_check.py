@@ -22,6 +22,7 @@ from kafscale.formats.wal_entries import (
     scan,
 )
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.extent import Extents
 from kafscale.log.wal.kept_aside import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME
 from kafscale.wire.records import BatchHeader, validate_header
@@ -135,9 +136,14 @@ async def check_kept_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:
         yield CheckedWalFile(check, await trio.to_thread.run_sync(list, check.entries()))
 
 
-async def check_wal_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:
-    """Every started file, oldest first; one at a time is in memory. Raises OSError."""
+async def check_wal_files(disk: Disk, extents: Extents) -> AsyncGenerator[CheckedWalFile, None]:
+    """Every started file, oldest first; one at a time is in memory. Afterwards `extents` has counted what is missing.
+
+    Raises OSError, StorageFailed.
+    """
     sizes = {name: size for name, size in (await disk.list()).items() if NAME.fullmatch(name)}
+    await extents.compare_files(disk, sizes)
+    first_sequence: int | None = None
     before: WalFileCheck | None = None
     for name in sorted(sizes):
         check = WalFileCheck(name=name, content=await disk.read(name, 0, sizes[name]))
@@ -145,16 +151,18 @@ async def check_wal_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:
         if not check.started and not check.damage:
             continue
         if before is not None and check.header is not None:
-            if check.header.sequence != before.next_sequence:
-                check.damage.append(
-                    Damage(
-                        0,
-                        f"begins with entry {check.header.sequence}, but {before.next_sequence} follows {before.name}",
-                    )
-                )
+            if (count := check.header.sequence - before.next_sequence) != 0:
+                assert before.header is not None
+                what = f"begins with entry {check.header.sequence}, but {before.next_sequence} follows {before.name}"
+                if extents.take_gap(before.header.number, check.header.number, count):
+                    what += "; files between the two are missing"
+                check.damage.append(Damage(0, what))
             elif before.tail is TORN:
                 check.damage.append(
                     Damage(0, f"was written after entry {before.next_sequence} of {before.name}, which is damaged")
                 )
         yield CheckedWalFile(check, entries)
         before = check
+        if check.header is not None and first_sequence is None:
+            first_sequence = check.header.sequence
+    extents.count_ends(first_sequence, 0 if before is None else before.next_sequence - 1)

@@ -43,6 +43,7 @@ from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.repair.repair import Repairer
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
 from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.extent import Extents, ExtentStore, file_name
 from kafscale.store.base import ObjectInfo, ObjectStore
 from kafscale.store.paths import EPOCH_MAX, SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
 
@@ -52,11 +53,15 @@ ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an
 
 @attrs.frozen
 class KnownTopic:
-    """What the metadata says of a topic: offsets below the log start may be missing."""
+    """What the metadata says of a topic: offsets below the log start may be missing.
+
+    Below `lost_offsets`, records may have been lost with files of the write-ahead log.
+    """
 
     name: str
     partition_count: int
     log_start_offsets: Mapping[int, int]
+    lost_offsets: Mapping[int, int] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -134,10 +139,11 @@ class Verifier:
         self.report.findings += check.findings
         self._logs.append(check.batches)
 
-    async def read_wal(self, disk: Disk) -> None:
-        """Check the log in a data directory. Raises OSError."""
+    async def read_wal(self, disk: Disk, noted: ExtentStore | None = None) -> None:
+        """Check the log in a data directory; `noted` tells which files it must have. Raises OSError, StorageFailed."""
         batches = LoggedBatches(Kind.WAL)
-        async with aclosing(check_wal_files(disk)) as files:
+        extents = Extents(noted, disk.location)
+        async with aclosing(check_wal_files(disk, extents)) as files:
             async for file in files:
                 name = f"{disk.location}/{file.check.name}"
                 self.report.findings += [
@@ -146,10 +152,18 @@ class Verifier:
                 ]
                 self.report.wal_entries += len(file.entries)
                 _add_batches(batches, name, file)
+        self._report_missing_files(extents)
         async with aclosing(check_kept_files(disk)) as files:
             async for file in files:
                 _add_batches(self._kept_aside, f"{disk.location}/{file.check.name}", file)
         self._logs.append(batches)
+
+    def _report_missing_files(self, extents: Extents) -> None:
+        for number in extents.missing:
+            self._damage(f"{extents.location}/{file_name(number)}", Kind.WAL, "is missing or empty")
+        if extents.missing_count:
+            message = f"at least {extents.missing_count} acknowledged entries are missing from the write-ahead log"
+            self._damage(extents.location, Kind.WAL, message)
 
     async def list_bucket(self) -> int:
         """Find the objects. Returns how many bytes there are to read. Raises StoreError."""
@@ -301,6 +315,8 @@ class Verifier:
         if before is None and not self.metadata_is_current:
             self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were deleted since the last checkpoint")
             return
+        if topic is not None and segment.base_offset <= topic.lost_offsets.get(partition_id[1], 0):
+            message += ": what they had was lost with files of the write-ahead log, and they are not given out again"
         self._damage(segment.kfs_key, Kind.GAP, message)
 
     def _check_manifests(self) -> None:
@@ -374,7 +390,11 @@ class Verifier:
                     log_start_offset = topic.log_start_offsets.get(partition_id[1], 0)
                     name = f"{topic.name}-{partition_id[1]}"
                     self.report.findings += log.follow(
-                        partition_id, end, partition=name, log_start_offset=log_start_offset
+                        partition_id,
+                        end,
+                        partition=name,
+                        log_start_offset=log_start_offset,
+                        lost_offset=topic.lost_offsets.get(partition_id[1], 0),
                     )
 
     def _look_for_unknown_batches(self) -> None:

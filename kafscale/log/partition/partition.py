@@ -36,10 +36,10 @@ from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.producer_budget import ProducerBudget
 from kafscale.log.partition.producers import ProducerStates
-from kafscale.log.partition.tail import ALONE, Tail, TailBatch
+from kafscale.log.partition.tail import ALONE, Tail, TailBatch, without_holes
+from kafscale.log.partition.traffic import Traffic
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.wal.journal import EntryJournal, Round
-from kafscale.metrics import Counter
 from kafscale.store.paths import SegmentKey, partition_prefix
 from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import TRANSACTIONAL, BatchHeader, set_base_offset
@@ -47,16 +47,6 @@ from kafscale.wire.records import TRANSACTIONAL, BatchHeader, set_base_offset
 logger = logging.getLogger(__name__)
 
 CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time; an idle one holds one chunk
-
-
-@attrs.define(eq=False, repr=False)
-class Traffic:
-    """What went into and out of a topic."""
-
-    bytes_in: Counter = attrs.field(factory=Counter)
-    records_in: Counter = attrs.field(factory=Counter)
-    bytes_out: Counter = attrs.field(factory=Counter)
-    records_out: Counter = attrs.field(factory=Counter)
 
 
 @attrs.define(eq=False, repr=False)
@@ -162,6 +152,7 @@ class Partition:
     is_leaving: bool = attrs.field(default=False, init=False)  # it is to be closed: nobody rewrites segments of it
     encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
     lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged
+    lost_offset: int = attrs.field(default=0, init=False)  # below it, offsets may have been lost with files of the WAL
     quarantined: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # and the last offset of each
     missing: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # at the start, alike
     late: set[SegmentKey] = attrs.field(factory=set, init=False)  # objects of superseded brokers, which nobody reads
@@ -438,6 +429,8 @@ class Partition:
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
+        if self.lost_offset > batches[0].base_offset:
+            batches = without_holes(batches)
         self.journal.flush_began(self, self.next_offset)
         return self._plan(batches)
 
@@ -514,10 +507,18 @@ class Partition:
         assert not self.tail.batches
         self.next_offset = self.flushed_offset = self.high_watermark = max(offset, self.next_offset)
 
+    def skip_lost(self, offset: int) -> None:
+        """Go on at `offset`: what is below and not here was lost with files of the WAL. The tail keeps what it has."""
+        if not self.tail.batches:
+            self.flushed_offset = offset
+        self.next_offset = self.high_watermark = offset
+
     def skip_missing(self) -> None:
         """The WAL has been replayed: go on behind what may have been acknowledged. It ends there if it has anything."""
         if not self.tail.batches:
             self.skip_to(max(self.log_start_offset, self.lost_before))
+        if self.lost_offset > self.next_offset:
+            self.skip_lost(self.lost_offset)
 
     def release(self, batch: TailBatch) -> None:
         """A batch has left the tail: its chunk and its WAL file are no longer held by it."""

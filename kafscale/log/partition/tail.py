@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -148,6 +149,14 @@ class Tail:
             spilled_bytes += batch.size_bytes
         self.pooled_bytes -= spilled_bytes
         return spilled_bytes
+
+
+def without_holes(batches: Sequence[TailBatch]) -> Sequence[TailBatch]:
+    """Return the first batches, up to the first one that does not begin where the one before it ends."""
+    for at, (batch, following) in enumerate(pairwise(batches), 1):
+        if following.base_offset != batch.last_offset + 1:
+            return batches[:at]
+    return batches
 
 
 @attrs.define(eq=False, repr=False)

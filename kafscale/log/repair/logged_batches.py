@@ -117,7 +117,13 @@ class LoggedBatches:
             yield self._finding(logged, at, message, damage=epoch == logged.leader_epochs[at])
 
     def follow(
-        self, partition_id: PartitionId, end: SegmentsEnd, *, partition: str, log_start_offset: int
+        self,
+        partition_id: PartitionId,
+        end: SegmentsEnd,
+        *,
+        partition: str,
+        log_start_offset: int,
+        lost_offset: int = 0,
     ) -> Iterator[Finding]:
         """The log must go on where the segments end. `partition` is its name for people."""
         logged = self.partitions[partition_id]
@@ -129,7 +135,8 @@ class LoggedBatches:
                 next_offset = base_offset  # what the segments have from here on is late
             problem = None
             if base_offset > next_offset:
-                problem = f"goes on at offset {base_offset}, but {next_offset} is the next; objects are missing"
+                what = "objects" if base_offset > lost_offset else "records were lost with files of this log that"
+                problem = f"goes on at offset {base_offset}, but {next_offset} is the next; {what} are missing"
             elif base_offset < next_offset < logged.next_offsets[at]:
                 last_offset = logged.next_offsets[at] - 1
                 problem = f"has offsets {base_offset} to {last_offset}, of which only the first are there already"

@@ -80,6 +80,14 @@ class FlushOnAppend:
     async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
         """There is nothing: what was acknowledged is in segments."""
 
+    @property
+    def has_lost_entries(self) -> bool:
+        """Answer no: it keeps none."""
+        return False
+
+    async def settle_loss(self) -> None:
+        """Do nothing."""
+
     async def keep_aside(self, kept: KeptAside) -> None:
         """There is nothing."""
 

@@ -177,6 +177,16 @@ class Journal(EntryJournal, Protocol):
         What `handle` needs is pending until it is released. Raises DamagedObject, StorageFailed, StoreError.
         """
 
+    @property
+    def has_lost_entries(self) -> bool:
+        """Tell whether acknowledged entries are missing from it, and partitions do not go on behind them yet.
+
+        Known from the first entry on that a replay hands over.
+        """
+
+    async def settle_loss(self) -> None:
+        """Forget that entries are missing, as it is durable that partitions go on behind them. Raises StorageFailed."""
+
     async def keep_aside(self, kept: KeptAside) -> None:
         """Keep for the user the files with acknowledged batches that the replay could not put back.
 

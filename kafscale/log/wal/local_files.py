@@ -19,7 +19,8 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import takewhile
 
 import attrs
 import trio
@@ -28,6 +29,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalFile, encode_file_header
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
+from kafscale.log.wal.extent import Extents, file_name
 from kafscale.log.wal.kept_aside import kept_name
 from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay
 
@@ -74,6 +76,7 @@ class LocalFiles:
     max_bytes: int
     waiting_max_count: int
     on_no_space: Callable[[], None]
+    extents: Extents
     room: Room = attrs.field(factory=Room, init=False)
     in_use: deque[WalFile] = attrs.field(factory=deque, init=False)
     durable_sequence: int = attrs.field(default=0, init=False)  # of the last entry that is: a file begins behind it
@@ -99,6 +102,24 @@ class LocalFiles:
         self.in_use.extend(replay.files)
         self._next_number = replay.next_number
         self.durable_sequence = replay.next_sequence - 1
+
+    async def note(
+        self, *, is_end: bool = False, without: Collection[WalFile] = (), new: WalFile | None = None
+    ) -> None:
+        """Note which files there are; at the `is_end` of a run only those that have entries which no segment has.
+
+        Raises StorageFailed, StorageFull.
+        """
+        files = [file for file in (*self.in_use, self._next, new) if file is not None and file not in without]
+        if is_end:
+            first = next((at for at, file in enumerate(files) if file.pending_count), len(files))
+            files = [file for file in files[first:] if file.header.started]
+        await self.extents.note(
+            [file.header.number for file in files],
+            first_sequence=files[0].header.sequence if files else self.durable_sequence + 1,
+            sequence=self.durable_sequence,
+            last_number=self._next_number - 1,
+        )
 
     async def prepare(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the next file ready and delete those that nobody needs, off the write path.
@@ -174,18 +195,17 @@ class LocalFiles:
         async with self._lock:
             while self._next is None or self._next.size_bytes < size_bytes:
                 if self._next is not None:
-                    await self._discard(self._next)  # or a start does: it holds nothing
-                    self._next = None
+                    too_short, self._next = self._next, None
+                    await self.note()
+                    await self._discard(too_short)  # or a start does: it holds nothing
                 if self._over_limit(size_bytes):
                     self.room.disk_is_full = False
                     await self._wait_for_space(size_bytes)
                     continue
                 may_reuse = not self._spares and size_bytes == self.segment_bytes
                 try:
-                    self._next = await self._create(size_bytes)
-                except OSError as exc:
-                    if exc.errno not in NO_SPACE_ERRORS:
-                        raise self.failure("make a file", exc) from exc
+                    self._next = await self._make(size_bytes)
+                except StorageFull:
                     self.room.disk_is_full = True
                     await self._wait_for_space(size_bytes, may_reuse=may_reuse)
             self.room.out_of_space = self.room.disk_is_full = False
@@ -222,6 +242,22 @@ class LocalFiles:
         if not (released and await self._delete_spares()):
             await trio.sleep(NO_SPACE_RETRY_SECONDS)
 
+    async def _make(self, size_bytes: int) -> WalFile:
+        """Create a file and note it. Raises StorageFull, StorageFailed."""
+        try:
+            file = await self._create(size_bytes)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE_ERRORS:
+                raise self.failure("make a file", exc) from exc
+            raise StorageFull(f"no space for a WAL file of {size_bytes} bytes in {self.disk.location}") from exc
+        try:
+            await self.note(new=file)
+        except StorageFull:
+            await self._delete(file.name)
+            await trio.sleep(NO_SPACE_RETRY_SECONDS)  # room for files is none for the note
+            raise
+        return file
+
     async def _create(self, size_bytes: int) -> WalFile:
         header = FileHeader(
             number=self._next_number,
@@ -230,7 +266,7 @@ class LocalFiles:
             created_ms=time.time_ns() // 1_000_000,
         )
         self._next_number += 1
-        file = WalFile(f"wal-{header.number:020d}.log", header, size_bytes)
+        file = WalFile(file_name(header.number), header, size_bytes)
         spare = self._spares[-1] if self._spares and size_bytes == self.segment_bytes else None
         await self.disk.create(file.name, size_bytes, encode_file_header(header), reuse=spare)
         if spare is not None:
@@ -242,8 +278,15 @@ class LocalFiles:
 
         False if there is one that can't be deleted now, as for the others.
         """
-        while self.can_delete():
-            if not await self._discard(self.in_use[0]):
+        released = list(takewhile(lambda file: file.sealed and not file.pending_count, self.in_use))
+        if not released:
+            return True
+        try:
+            await self.note(without=released)
+        except StorageFull:
+            return False
+        for file in released:
+            if not await self._discard(file):
                 return False
             self.in_use.popleft()
         return True

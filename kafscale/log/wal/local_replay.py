@@ -26,6 +26,7 @@ from kafscale.formats.wal_entries import (
     scan,
 )
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
+from kafscale.log.wal.extent import Extents
 from kafscale.log.wal.journal import Handle, ReplayProgress
 
 SLICE_BYTES = 256 * 1024  # between two checkpoints: about 0.1 ms of checksums and, with small entries, 1 ms of handling
@@ -42,6 +43,7 @@ class Replay:
     disk: Disk
     handle: Handle
     on_progress: Callable[[ReplayProgress], None] | None = None
+    extents: Extents = attrs.field(factory=lambda: Extents(None, ""))
     files: list[WalFile] = attrs.field(factory=list, init=False)
     topic_names: dict[bytes, str] = attrs.field(factory=dict, init=False)  # by id, as far as entries tell them
     next_number: int = attrs.field(default=1, init=False)
@@ -49,12 +51,14 @@ class Replay:
     _torn: str | None = attrs.field(default=None, init=False)  # where the last file's tail is torn
     _group_start: int = attrs.field(default=FILE_HEADER_BYTES, init=False)  # of the last group of the last file
     _entry_count: int = attrs.field(default=0, init=False)
+    _last_sequence: int = attrs.field(default=0, init=False)  # of the last entry that was found
     _read_bytes: int = attrs.field(default=0, init=False)
 
     async def run(self) -> None:
-        """Raises DamagedObject, OSError."""
+        """Raises DamagedObject, StorageFailed, OSError."""
         listed = await self.disk.list()
         sizes = {name: size for name, size in listed.items() if NAME.fullmatch(name)}
+        await self.extents.compare_files(self.disk, sizes)
         unused = [name for name in listed if name.startswith(SPARE_PREFIX)]
         last_content = b""
         for count, name in enumerate(sorted(sizes), start=1):
@@ -67,6 +71,15 @@ class Replay:
                 await self._replay_file(WalFile(name, header, len(content), sealed=True), content)
                 last_content = content
             self._report(count, len(sizes))
+        self.next_number = max(self.next_number, self.extents.next_number)
+        self.extents.count_ends(self.files[0].header.sequence if self.files else None, self._last_sequence)
+        self.extents.report(self.files[-1].name if self.files else "")
+        await self.extents.note(
+            [file.header.number for file in self.files],
+            first_sequence=self.files[0].header.sequence if self.files else self.next_sequence,
+            sequence=self.next_sequence - 1,
+            last_number=self.next_number - 1,
+        )
         if self.files:
             await self._finish_last(last_content)
         for name in unused:
@@ -83,7 +96,12 @@ class Replay:
         return header
 
     async def _replay_file(self, file: WalFile, content: bytes) -> None:
-        if self.files and file.header.sequence != self.next_sequence:
+        missing_count = file.header.sequence - self.next_sequence
+        if (
+            self.files
+            and missing_count
+            and not self.extents.take_gap(self.files[-1].header.number, file.header.number, missing_count)
+        ):
             if self._torn is not None:
                 raise DamagedObject(f"{self._torn} is damaged: it had been acknowledged, {file.name} was written later")
             raise DamagedObject(
@@ -116,6 +134,7 @@ class Replay:
                 self._group_start = file.end
             entry.file = file
             file.end = entry.end
+            self._last_sequence = self.next_sequence
             self.next_sequence += 1
             self._entry_count += 1
             if entry.kind == TOPIC_NAME:

@@ -21,6 +21,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar, Protocol
 
 import attrs
@@ -28,7 +29,7 @@ import trio
 
 from kafscale.buffers import size_of
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import StorageFailed
+from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -43,6 +44,7 @@ from kafscale.formats.wal_entries import (
 )
 from kafscale.log.wal.direct_io import PAGE_BYTES
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
+from kafscale.log.wal.extent import Extents, ExtentStore
 from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
 from kafscale.log.wal.kept_aside import KeptAside, keep_copies
 from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Room
@@ -68,6 +70,15 @@ class Lease(Protocol):
 
     async def wait(self) -> None:
         """Wait until it may. Raises Fenced if it never will."""
+
+
+@attrs.frozen(kw_only=True)
+class LocalLog:
+    """What a log on the local disk is made of: see `Wal`."""
+
+    disk: Disk
+    lease: Lease | None = None
+    extents: ExtentStore | None = None
 
 
 @attrs.define(eq=False, repr=False)
@@ -106,6 +117,7 @@ class Wal(LogJournal):
     It must not raise. Where there is a `lease`, it is put off while that is not good, and so are the rounds. Whoever is
     in `on_growth` is called when a file has been begun, or can't be, while the log `is_crowded`. `topic_name` tells the
     name of an entry's topic, which each file has before the first batch of that topic; without it no name is written.
+    `extents` is where is noted which files there must be; without it, no start finds out that one is missing.
     `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
@@ -116,6 +128,7 @@ class Wal(LogJournal):
     on_durable: Callable[[Sequence[WalEntry]], None]
     lease: Lease | None = None
     topic_name: Callable[[WalEntry], str] | None = None
+    extents: ExtentStore | None = None
     segment_bytes: int = 64 << 20
     max_bytes: int = 4 << 30
     waiting_max_count: int = WAITING_MAX_COUNT
@@ -149,6 +162,7 @@ class Wal(LogJournal):
             max_bytes=self.max_bytes,
             waiting_max_count=self.waiting_max_count,
             on_no_space=self._no_space,
+            extents=Extents(self.extents, self.disk.location),
         )
         self._room = self.files.room
 
@@ -282,13 +296,22 @@ class Wal(LogJournal):
         Raises DamagedObject, naming the file and the position, when entries that had been acknowledged are missing;
         StorageFailed when the disk can't be read.
         """
-        replay = Replay(self.disk, handle, on_progress)
+        replay = Replay(self.disk, handle, on_progress, self.files.extents)
         try:
             await replay.run()
         except OSError as exc:
             raise self.files.failure("replay it", exc) from exc
         self.files.restore(replay)
         self.topic_names = replay.topic_names
+
+    @property
+    def has_lost_entries(self) -> bool:
+        """Tell whether files with acknowledged entries are missing, and partitions do not go on behind them yet."""
+        return self.files.extents.has_lost
+
+    async def settle_loss(self) -> None:
+        """Expect missing files no more, as partitions go on behind them. Raises StorageFailed, StorageFull."""
+        await self.files.extents.settle()
 
     async def keep_aside(self, kept: KeptAside) -> None:
         """Keep copies of the files; those stay in `kept` of which there was none yet. Raises StorageFailed."""
@@ -319,6 +342,8 @@ class Wal(LogJournal):
             with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
                 while self.files.in_use and any(round._entries for round in self._rounds()):
                     await self._sync()
+                with suppress(StorageFull, StorageFailed):  # then the next start expects more files than it needs
+                    await self.files.note(is_end=True)
             raise
         except StorageFailed as exc:
             self._closed = exc

@@ -304,6 +304,14 @@ class S3Wal(LogJournal):
 
         return await earlier.replay(count, on_progress=on_progress)
 
+    @property
+    def has_lost_entries(self) -> bool:
+        """Answer no: where an object is missing that was acknowledged, the replay fails."""
+        return False
+
+    async def settle_loss(self) -> None:
+        """Do nothing."""
+
     async def keep_aside(self, kept: KeptAside) -> None:
         """They stay in the bucket's objects, whose entries are told apart by their epochs."""
 

@@ -21,6 +21,7 @@ from kafscale.buffers import Buffer
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Durability
 from kafscale.formats.segment import HEADER, Footer, decode_footer
+from kafscale.formats.wal_entries import RECORD_BATCH
 from kafscale.formats.wal_objects import decode_object
 from kafscale.log.log import Log
 from kafscale.log.wal.disk import Disk
@@ -31,6 +32,7 @@ from tests.devtools.transactional.in_log import DurableBatch, Extent, LogRules
 
 NO_PRODUCER_ID = -1
 _PLACE = slice(28, 48)  # of the header of an entry: topic id and partition
+_KIND = 60  # likewise, its kind
 
 
 @attrs.define(eq=False)
@@ -109,6 +111,8 @@ class DurableLog:
         """
         count = len(self._entries)
         for entry, batch in zip(buffers[:-1:2], buffers[1:-1:2], strict=True):
+            if memoryview(entry)[_KIND] != RECORD_BATCH:
+                continue
             header = parse_header(memoryview(batch))
             if header.is_transactional or header.producer_id == NO_PRODUCER_ID:
                 self._entries.append(_Entry(bytes(memoryview(entry)[_PLACE]), bytes(batch)))

@@ -505,7 +505,12 @@ async def test_a_damaged_entry_that_was_acknowledged_is_found_and_a_torn_tail_is
 
 
 async def test_a_missing_file_and_a_file_behind_a_torn_one_are_found():
-    assert "begins with entry 3" in (await verify_with_wal(wal_file(1, 112), wal_file(3, 113))).findings[0].message
+    found = [each.message for each in (await verify_with_wal(wal_file(1, 112), wal_file(3, 113))).findings]
+    assert found[:2] == [
+        "at least 1 acknowledged entries are missing from the write-ahead log",
+        "is missing or empty",
+    ]
+    assert "begins with entry 3, but 2 follows" in found[2]
     name, data = wal_file(1, 112, 113)
     report = await verify_with_wal((name, flipped(data, len(data) - 1)), wal_file(2, 113))
     assert "which is damaged" in report.findings[0].message

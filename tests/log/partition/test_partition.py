@@ -254,6 +254,23 @@ async def test_the_footer_has_the_producers_and_epochs_as_they_were_at_its_end()
     assert plan.epochs == [EpochStart(2, 0), EpochStart(5, 0)]
 
 
+async def test_a_flush_ends_before_offsets_that_were_lost_with_files_of_the_log():
+    bench = Bench()
+    bench.append(b"a", b"b")
+    bench.wal.sync()
+    bench.partition.lost_offset = 100
+    bench.partition.skip_missing()
+    assert bench.offsets() == (0, 100, 100)
+    bench.append(b"c")
+    bench.wal.sync()
+    for base_offset, end_offset in ((0, 2), (100, 101)):
+        plan = bench.partition.prepare_flush()
+        assert (plan.base_offset, plan.end_offset) == (base_offset, end_offset)
+        assert [batch.base_offset for batch in bench.partition.select_tail(50, 1000)] == [100]
+        await bench.commit(plan)
+    assert bench.offsets() == (101, 101, 101)
+
+
 async def test_producers_not_heard_of_are_left_out_of_a_flush():
     bench = Bench()
     bench.append(b"a", producer=ProducerStamp(1, 0, 0), now_ms=1)

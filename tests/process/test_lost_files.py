@@ -1,4 +1,4 @@
-"""A broker whose `metadata.db` is lost, or put back from a copy that is too old, while its write-ahead log is whole."""
+"""A broker whose data directory loses `metadata.db`, gets an older copy of it, or loses files of the log."""
 
 from __future__ import annotations
 
@@ -176,3 +176,32 @@ def test_a_topic_that_was_deleted_is_not_kept_aside(broker, capsys):
     broker.start()
     assert errors(broker.log) == []
     assert not list(broker.data_dir.glob("wal/superseded-*"))
+
+
+@pytest.mark.parametrize("loss", ["deleted", "emptied", "directory"])
+def test_offsets_were_given_out_again_where_files_of_the_log_had_gone(broker, capsys, loss):
+    create(broker, "orders")
+    produce(broker, "orders")
+    broker.kill()
+    for path in broker.data_dir.glob("wal/wal-*.log"):
+        if loss == "emptied":
+            path.write_bytes(b"")
+        else:
+            path.unlink()
+    if loss == "directory":
+        shutil.rmtree(broker.data_dir / "wal")
+    code, report, _ = ask(capsys, broker, "verify")
+    assert (code, report["whole"]) == (1, False)
+    assert "is missing or empty" in {each["message"] for each in report["findings"]}
+    broker.start()
+    (told,) = errors(broker.log)
+    assert "is not whole" in told
+    produce(broker, "orders", count=1)
+    (record,) = read_all(broker, "orders", 1)
+    assert record[0] >= 1 << 31
+    assert broker.stop() == 0
+    (gap,) = [each for each in ask(capsys, broker, "verify")[1]["findings"] if each["damage"]]
+    assert "lost with files of the write-ahead log" in gap["message"]
+    broker.start()
+    assert len(errors(broker.log)) == 1
+    assert read_all(broker, "orders", 1) == [record]
