@@ -28,7 +28,9 @@ from kafscale.log.wal.local_replay import NAME
 from kafscale.wire.records import BatchHeader, validate_header
 
 CLEAN = "clean"
-TORN = "torn: a write that was never acknowledged is cut off at the next start"
+TORN = (
+    "torn: the last write is cut off at the next start; it was not acknowledged, unless the disk has damaged it since"
+)
 
 
 @attrs.frozen

@@ -153,7 +153,11 @@ class Replay:
         """
         file = self.files[-1]
         if self._torn is not None:
-            logger.warning("%s was being written when the broker ended and is cut off; it had no reply", self._torn)
+            logger.warning(
+                "%s is not whole and is cut off: either it was being written when the broker ended, and had no reply, "
+                "or the disk has damaged it since, and it had one",
+                self._torn,
+            )
         await self.disk.truncate(file.name, file.end)
         file.size_bytes = file.end
         start = self._group_start if self._group_start > FILE_HEADER_BYTES else 0  # the first group brings the header

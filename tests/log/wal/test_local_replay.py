@@ -122,7 +122,7 @@ async def test_the_cut_is_told_in_one_line(autojump_clock, caplog):
     assert await replay(disk) == [0, 1, 2]
     (record,) = caplog.records
     position = FILE_HEADER_BYTES + 3 * ENTRY_BYTES
-    assert f"memory/{FIRST_FILE}: entry 4 at {position} was being written" in record.getMessage()
+    assert f"memory/{FIRST_FILE}: entry 4 at {position} is not whole and is cut off" in record.getMessage()
 
 
 async def test_what_was_written_but_never_synced_is_synced_before_it_is_used(autojump_clock):
@@ -269,3 +269,10 @@ async def test_damage_to_what_was_acknowledged_is_seen_before_a_file_that_is_use
     used_again.flip_bit(f"wal-{3:020d}.log", FILE_HEADER_BYTES + number * ENTRY_BYTES + 5)
     with pytest.raises(DamagedObject, match=rf"entry {13 + number} "):
         await replay(used_again)
+
+
+async def test_a_damaged_last_entry_was_said_to_have_had_no_reply(autojump_clock, caplog):
+    disk = await disk_after(1, 1)
+    disk.flip_bit(FIRST_FILE, 64 + 64 + len(content(0)) + 70)
+    assert await replay(disk) == [0]
+    assert "or the disk has damaged it since, and it had one" in caplog.text
