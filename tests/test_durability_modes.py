@@ -28,7 +28,6 @@ from kafscale.wire.error_codes import (
     NOT_COORDINATOR,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
-    UNRELEASED_INSTANCE_ID,
 )
 from kafscale.wire.messages.create_topics import (
     CreatableTopic,
@@ -788,8 +787,27 @@ async def test_a_superseded_coordinator_does_not_fence_a_static_member_of_its_su
                 assert await member.ask(request_of) == NOT_COORDINATOR
             await old.ended.wait()
             member.client = new.connection
-            known = UNRELEASED_INSTANCE_ID if request_of == "new consumer" else NONE
-            assert await member.ask(request_of) == known
+            assert await member.ask(request_of) == NONE
+
+
+@pytest.mark.parametrize("durability", IN_BUCKET)
+async def test_a_static_member_whose_join_was_not_answered_joins_at_the_next_broker(autojump_clock, bucket, durability):
+    """Its instance id was in use, by itself: it ended, and what it was to have was not read until its session's end."""
+    own = FaultyStore(bucket)
+    async with running(Machine(own, tokens=64), durability) as old:
+        await old.create()
+        former = StaticMember(old.connection, is_classic=False)
+        assert await former.join() == NONE
+        assert await former.leave_for_a_while() == NONE
+        lost = own.hold(On("put*"), after_effect=True)  # the store takes what it is told, and does not answer
+        member = StaticMember(old.connection, is_classic=False, member_id="member")
+        with trio.move_on_after(1):
+            await member.join()
+        await lost.wait_arrived()
+        await old.crash()
+        async with running(Machine(bucket, tokens=64), durability) as new:
+            member.client = new.connection
+            assert await member.join() == NONE
 
 
 async def test_in_wal_a_reader_of_transactions_is_told_where_it_was_without_the_bucket(autojump_clock, bucket):

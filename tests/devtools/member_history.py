@@ -185,6 +185,10 @@ class MembersSeen:
         member.on_time_until = 0.0
         self._forget(member)
 
+    def refused_by_itself(self, member: Membership) -> None:
+        """A static member that joins is told that its instance id is in use, and by whom: itself."""
+        self._found("refused without cause", member, "its own instance id is in use")
+
     def _forget(self, member: Membership) -> None:
         if member in self._members:
             self._members.remove(member)

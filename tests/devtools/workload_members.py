@@ -168,7 +168,8 @@ class GroupMember:
             self.seen.refused(member, error_codes.name(code), may_be_late=False, is_known=is_known)
             self._is_replaced, self.member = True, None
         elif code == error_codes.UNRELEASED_INSTANCE_ID and not member.epoch:
-            pass  # the one before has died, and is on time still
+            if f"owned by member {self._member_id}." in (answer.error_message or ""):
+                self.seen.refused_by_itself(member)  # the one before has died, and is on time still, otherwise
         elif was_done(code, f"heartbeat of {self._member_id}"):
             self._is_full, self._told = False, has
             await self._take(connection, member, answer, began)

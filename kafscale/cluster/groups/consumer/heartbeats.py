@@ -77,7 +77,8 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> Outcome[HeartbeatReply]
     known = _known(state, request)
     current = known or Member(member_id=member_id)
     joins_static = request.instance_id is not None and request.member_epoch == JOIN_EPOCH
-    takes_place = joins_static and current.instance_id == request.instance_id
+    is_same = current.member_id == member_id and _is_active(current)
+    takes_place = joins_static and current.instance_id == request.instance_id and not is_same
     if not takes_place:
         check_epoch(current, request.member_epoch, request.owned)
     told = _told(current, request)
@@ -145,13 +146,23 @@ def _known(state: GroupState, request: Heartbeat) -> Member | None:
     static = state.static_member(request.instance_id)
     if not joins:
         return check_instance(state, request.member_id, request.instance_id)
-    if static is not None and not static.uses_classic_protocol and static.member_epoch != LEAVE_STATIC_EPOCH:
+    if static is not None and static.member_id != request.member_id and _is_active(static):
         raise Refused(
             error_codes.UNRELEASED_INSTANCE_ID,
             f"Static member {request.member_id} with instance id {request.instance_id} cannot join the group "
             f"because the instance id is owned by member {static.member_id}.",
         )
     return static if static is not None else state.members.get(request.member_id)
+
+
+def _is_active(member: Member) -> bool:
+    """Tell whether only a member itself may join with its instance id: it has not left for a while.
+
+    It does so under its id when the answer to its join was lost, or when it was fenced, and goes on with what it has,
+    as a dynamic member does. Kafka 4.1 refuses it with UNRELEASED_INSTANCE_ID, which ends Java's consumer, so that its
+    partitions are not read until its session is over (apache/kafka#23542).
+    """
+    return not member.uses_classic_protocol and member.member_epoch != LEAVE_STATIC_EPOCH
 
 
 def unknown_member(state: GroupState, member_id: str) -> Refused:

@@ -387,6 +387,32 @@ def test_an_instance_id_that_is_in_use_is_not_given_away(harness: ConsumerGroupH
     assert client(harness, "b", instance_id="i").beat().error_code == e.UNRELEASED_INSTANCE_ID
 
 
+def test_a_static_member_whose_join_was_not_answered_is_not_refused_by_its_own_instance_id(
+    harness: ConsumerGroupHarness,
+) -> None:
+    """Its broker stopped before it answered; Java's consumer ended, and nobody read until its session was over."""
+    first, second = client(harness, "a", "foo", instance_id="i"), client(harness, "b", "foo")
+    first.beat()
+    second.beat()
+    settle(first, second)
+    had, epoch = first.owned, harness.group.state.epoch
+    first.epoch, first.owned = 0, {}
+    reply = first.beat()
+    assert (reply.error_code, reply.assignment, reply.member_epoch) == (e.NONE, had, epoch)
+    assert harness.group.state.epoch == epoch, "nobody else has to do anything"
+    assert second.beat(is_full=False).assignment is None
+
+
+def test_a_static_member_that_was_fenced_joins_again_under_its_id(harness: ConsumerGroupHarness) -> None:
+    first = client(harness, "a", "foo", instance_id="i")
+    first.beat()
+    assert first.beat(is_full=False, member_epoch=first.epoch + 1).error_code == e.FENCED_MEMBER_EPOCH
+    first.epoch, first.owned = 0, {}
+    assert first.beat().error_code == e.NONE
+    settle(first)
+    assert named(first.owned) == {"foo": set(range(6))}
+
+
 def test_a_static_member_that_was_replaced_is_fenced(harness: ConsumerGroupHarness) -> None:
     first = client(harness, "a", instance_id="i")
     first.beat()
