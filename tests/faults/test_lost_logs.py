@@ -274,9 +274,11 @@ async def test_an_older_copy_of_the_metadata_does_not_bring_back_offsets_that_we
         copied = world.metadata.crash()
         for entry in await copied.list("lost-offsets/"):
             await copied.commit(Transaction(deletes=[entry.key]))
-    for metadata in (older, copied):  # of the start before, and of this one
+    for metadata in (copied, older):  # of the last start, as the checkpoint in the bucket, and of the one before
         world.metadata, world.disk = metadata, MemoryDisk()
-        async with running(world, is_killed=False) as (broker, connection):
+        async with running(world, is_killed=True) as (broker, connection):
+            ends = [partition.next_offset for partition in broker.services.log.by_name["topic-0"]]
+            assert all(end >= LOST_OFFSETS_COUNT for end in ends)
             await load(world, broker, connection)
 
 
