@@ -275,7 +275,7 @@ async def test_an_older_copy_of_the_metadata_does_not_bring_back_offsets_that_we
         for entry in await copied.list("lost-offsets/"):
             await copied.commit(Transaction(deletes=[entry.key]))
     for metadata in (copied, older):  # of the last start, as the checkpoint in the bucket, and of the one before
-        world.metadata, world.disk = metadata, MemoryDisk()
+        world.metadata = metadata
         async with running(world, is_killed=True) as (broker, connection):
             ends = [partition.next_offset for partition in broker.services.log.by_name["topic-0"]]
             assert all(end >= LOST_OFFSETS_COUNT for end in ends)
