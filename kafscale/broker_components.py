@@ -17,7 +17,7 @@ from kafscale.api.handling.fetch_sessions import FetchSessions
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
-from kafscale.api.handling.services import Services
+from kafscale.api.handling.services import Services, refuse_senders
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_security import open_access
@@ -138,6 +138,7 @@ async def build_services(
         wait_awake=None if several is None else lead.wakefulness.wait,
         has_led_lately=(lambda: True) if several is None else lead.has_led_lately,
         heard_of=None if several is None else several.heard,
+        check_sender=refuse_senders if several is None else several.senders.check,
         balance=None if several is None else several.balance,
     )
     if several is not None:

@@ -31,11 +31,19 @@ from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.topics import TopicRegistry
 from kafscale.config import Settings
+from kafscale.errors import KafkaError
 from kafscale.log.log import Log
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 from kafscale.wire.messages.api_versions import ApiVersion
+from kafscale.wire.messages.own.enrolled import EnrolledRequest
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+
+
+def refuse_senders(_request: EnrolledRequest) -> None:
+    """Raise KafkaError for a request that only brokers send: a broker alone knows no other."""
+    raise KafkaError(BROKER_ID_NOT_REGISTERED, "this broker shares its bucket with no other")
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -49,8 +57,9 @@ class Services:
     tells and changes what is known of them. `heard_of` is to be told of heartbeats; it returns the answer, which tells
     whether whoever sent one may still act. `wait_awake` is to be waited for before an answer, as this process may have
     been suspended, and raises Fenced if it must not go on. `has_led_lately` tells whether it was seen in the bucket
-    lately that it may. `following` reads what others lead, as far as it is in the bucket. `balance` tells what should
-    move. `referrals` remembers whom this broker has sent there. In `pattern_thread` connections take turns to match
+    lately that it may. `check_sender` raises KafkaError for a request that only brokers send, if a client sends it.
+    `following` reads what others lead, as far as it is in the bucket. `balance` tells what should move. `referrals`
+    remembers whom this broker has sent there. In `pattern_thread` connections take turns to match
     clients' regular expressions.
     """
 
@@ -85,6 +94,7 @@ class Services:
     membership: Membership | None = None
     following: Following | None = None
     heard_of: Callable[[OwnHeartbeatRequest], Awaitable[OwnHeartbeatResponse]] | None = None
+    check_sender: Callable[[EnrolledRequest], None] = refuse_senders
     balance: Balance | None = None
     wait_awake: Callable[[], Awaitable[None]] | None = None
     has_led_lately: Callable[[], bool] = lambda: True

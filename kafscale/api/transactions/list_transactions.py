@@ -3,8 +3,9 @@
 v1  only what has been open for longer than so many milliseconds (KIP-994)
 v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
 
-Another broker that wants to know whether a transaction hangs (`kafscale.cluster.coordination.searching`) is told, with
-ClusterAction, which partitions its producers have enrolled, and of which partitions of `__transaction_state` that is.
+Another broker of the cluster that wants to know whether a transaction hangs (`kafscale.cluster.coordination.searching`)
+is told, with ClusterAction, which partitions its producers have enrolled, and of which partitions of
+`__transaction_state` that is.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
 async def _enrolled(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
     try:
         services.access.check(call, CLUSTER_ACTION)
+        services.check_sender(request)
         known = await services.transactions.known(frozenset(request.producer_id_filters))
     except KafkaError as exc:
         return EnrolledResponse(error_code=exc.code)

@@ -10,8 +10,8 @@ tells that the process is gone. Nothing is decided here (`kafscale.cluster.broke
 A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that changes: so who
 commits something tells the controller, that one looks at the head and tells all others, and these look then, and not up
 to half a second later. While they hear of the controller, they need hardly look otherwise (`is_told_of_all`).
-An answer tells whether the sender may be what it says: not where it was declared dead, or another incarnation of it is
-known of, by the metadata or by a heartbeat.
+An answer tells whether the sender may act: not where the metadata says that it was declared dead, or that a later
+incarnation of it has begun. Clients that pose as brokers are refused (`kafscale.cluster.brokers.senders`).
 
 The controller is told every few seconds what its sender has to do (`kafscale.cluster.brokers.loads`), and answers with
 how that is shared out among all.
@@ -86,7 +86,6 @@ class Heartbeats:
     take_surplus: Callable[[Mapping[int, float]], None] = _not_told
     _changed: Signal = attrs.field(factory=Signal, init=False)
     disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
-    _latest: dict[int, int] = attrs.field(factory=dict, init=False)  # incarnations that are known of
     _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
     _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
     _told_at: float = attrs.field(default=-math.inf, init=False)  # by the controller, how far it knows the metadata
@@ -105,22 +104,15 @@ class Heartbeats:
         }
 
     def heard(self, broker_id: int, incarnation: int, revision: int) -> bool:
-        """A heartbeat has come, which says that its sender knows the metadata up to this revision.
+        """Note a heartbeat, which says that its sender knows the metadata up to this revision.
 
-        Returns whether that incarnation may be the one that acts as its broker.
+        Returns whether that incarnation may act as its broker.
         """
         self.liveness.heard(broker_id, incarnation)
-        if revision > self.revision():
-            self.look_soon(revision)
         controller = self.state.controller
         if controller is not None and (controller.broker_id, controller.incarnation) == (broker_id, incarnation):
             self._told_at, self._told_revision = elapsed(), revision
-        record = self.state.brokers.get(broker_id)
-        if record is None:
-            return True  # it may have begun a moment ago
-        latest = self._latest[broker_id] = max(incarnation, record.incarnation, self._latest.get(broker_id, 0))
-        is_fenced = record.incarnation == incarnation and record.state is BrokerState.FENCED
-        return incarnation == latest and not is_fenced
+        return self.state.is_current(broker_id, incarnation)
 
     def is_told_of_all(self) -> bool:
         """Tell whether the controller has said a moment ago that there is nothing which is not known here.

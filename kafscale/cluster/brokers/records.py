@@ -61,6 +61,7 @@ class BrokerRecord:
     what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
     all of it is in segments. `unsettled` are the data directories of earlier incarnations that may still acknowledge,
     as it has not waited for them yet. `has_no_room`: its disk takes no more (`kafscale.cluster.brokers.disk_room`).
+    `secret_hash` is that of the secret by which others know this incarnation (`kafscale.cluster.brokers.senders`).
     `others` is what a later version has added.
     """
 
@@ -78,6 +79,7 @@ class BrokerRecord:
     has_flushed: bool = False
     unsettled: tuple[str, ...] = ()
     has_no_room: bool = False
+    secret_hash: bytes = b""
     others: Mapping[str, object] = others_field()
 
     @property

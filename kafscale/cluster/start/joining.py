@@ -21,6 +21,7 @@ from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.liveness import Liveness
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, record_key
+from kafscale.cluster.brokers.senders import Senders, introduced
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.metadata.base import LocalMetadataStore
@@ -62,6 +63,8 @@ async def join(
     incarnation = await registration.make(metadata, state)
     check = MembershipCheck(metadata=metadata, broker_id=settings.broker_id, incarnation=incarnation)
     metadata.check_writer = check.check_known
+    if connect is not None:
+        connect = introduced(connect, settings.broker_id, incarnation, registration.secret)
     own_views = views.guarded(DeletionGuard(confirm_lead=check.confirm))
     journal: S3Wal | None = None
     if settings.durability is Durability.S3_WAL:
@@ -139,6 +142,7 @@ def _several(
             incarnation=incarnation,
             alone_until=metadata.applied.epoch,
         ),
+        senders=Senders(state=state, revision=revision, look_soon=look_soon),
         heartbeats=heartbeats,
         calls=calls,
         telling=Telling(broker_id=broker_id, incarnation=incarnation, calls=calls, revision=revision),

@@ -19,6 +19,7 @@ from kafscale.cluster.brokers.lease import Lease
 from kafscale.cluster.brokers.leaving import Leaving
 from kafscale.cluster.brokers.loads import load_of
 from kafscale.cluster.brokers.placements import PlacementWriter
+from kafscale.cluster.brokers.senders import Senders
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.brokers.topic_rows import place_topics
@@ -40,6 +41,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
+from kafscale.wire.error_codes import STALE_BROKER_EPOCH
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
 
 REST_SECONDS = 5.0  # between two looks while the controller tells what is new, and nobody asks
@@ -57,6 +59,7 @@ class Several:
     controller: Controller
     balance: Balance
     streams: Streams
+    senders: Senders
     heartbeats: Heartbeats
     calls: BrokerCalls
     telling: Telling
@@ -64,10 +67,17 @@ class Several:
     lease: Lease
 
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
-        """Another broker has sent a heartbeat; tell whether that one may still act, and what all have to do.
+        """Answer a heartbeat: the sender learns whether it may still act, and what all have to do.
 
-        If it may, this returns when what it says has begun is committed, or can't be.
+        If it may, this returns when what it says has begun is committed, or can't be. A sender that is not the broker
+        that it claims to be changes nothing.
         """
+        code = self.senders.error_code(request)
+        if code == STALE_BROKER_EPOCH:
+            return OwnHeartbeatResponse(is_caught_up=True, is_fenced=True)
+        if code:
+            return OwnHeartbeatResponse(error_code=code)
+        self.senders.look_for_newer(request)
         self.told.note(request.released)  # before anybody looks what is committed, and acts on it
         is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
         response = OwnHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)

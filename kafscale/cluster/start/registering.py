@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from secrets import token_bytes
 
 import attrs
 import trio
@@ -23,6 +24,7 @@ from kafscale.cluster.brokers.records import (
     changed_rows,
     record_key,
 )
+from kafscale.cluster.brokers.senders import SECRET_BYTES, hash_of
 from kafscale.cluster.brokers.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
@@ -38,10 +40,11 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Registration:
-    """That of one start, with these advertised endpoints."""
+    """That of one start, with these advertised endpoints. Other brokers know it by its `secret`."""
 
     start: Start
     endpoints: Mapping[str, Endpoint | None]
+    secret: bytes = attrs.field(factory=lambda: token_bytes(SECRET_BYTES), init=False)
 
     @property
     def _settings(self) -> Settings:
@@ -100,6 +103,7 @@ class Registration:
             is_draining=previous is not None and previous.is_draining,
             version=kafscale.__version__,
             unsettled=() if previous is None else previous.unsettled_for(directory_id),
+            secret_hash=hash_of(self.secret),
         )
         puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
         led: dict[PartitionId, Placement] = {}

@@ -65,6 +65,7 @@ class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
     load: Load | None = wire(Nullable(Load), tag=OWN_TAG + 1, default=None)
     begun: list[BegunPartition] = wire(Array(BegunPartition), tag=OWN_TAG + 2, factory=list)
+    secret: bytes = wire("bytes", tag=OWN_TAG + 3, default=b"")  # of the sender (`kafscale.cluster.brokers.senders`)
 
 
 @attrs.define(kw_only=True)
