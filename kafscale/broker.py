@@ -61,7 +61,7 @@ from kafscale.cluster.start.same_store import check_same_store
 from kafscale.cluster.start.starting import start_leading
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener
-from kafscale.config import Settings
+from kafscale.config import Durability, Settings
 from kafscale.errors import KafkaError, StartupError, StoreError
 from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
@@ -314,13 +314,15 @@ class Broker:
                 logger.warning("not everything has a checkpoint of the shutdown: %s", exc)
 
     async def _leave(self, lead: Lead) -> None:
-        if lead.several is None:
-            return
+        has_flushed = not self.services.log.tail_bytes()
         with trio.move_on_after(CLOSE_SECONDS):
             try:
-                await lead.several.leaving.tell_stopped(has_flushed=not self.services.log.tail_bytes())
+                if lead.several is not None:
+                    await lead.several.leaving.tell_stopped(has_flushed=has_flushed)
+                elif has_flushed or self.settings.durability is not Durability.WAL:
+                    await lead.release(self.settings.namespace)
             except (StoreError, KafkaError) as exc:
-                logger.warning("the other brokers could not be told of the shutdown: %s", exc)
+                logger.warning("other brokers could not be told of the shutdown: %s", exc)
 
     # ---- the nurseries, outermost first -----------------------------------------------------------------------
 

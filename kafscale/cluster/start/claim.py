@@ -55,7 +55,8 @@ class Claim:
     """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`.
 
     `unsettled` are the directories of earlier brokers which may still do so, as nobody has waited for them yet. One
-    that is not known is "". `others` is what a later version has added.
+    that is not known is "". `is_released` is whether the broker has stopped in order and left nothing on its disk that
+    the bucket has not. `others` is what a later version has added.
     """
 
     epoch: int
@@ -64,12 +65,26 @@ class Claim:
     acknowledges_locally: bool
     nonce: str = attrs.field(factory=lambda: uuid_text(random_uuid()))
     unsettled: tuple[str, ...] = ()
+    is_released: bool = False
     others: Mapping[str, object] = others_field()
 
     @property
     def is_of_several(self) -> bool:
         """Tell whether several brokers share the bucket, so that the claim has no meaning any more."""
         return self.epoch >= SEVERAL
+
+    def check_may_follow(self, wanted: Claim) -> None:
+        """Raise StartupError if a broker with another id is to have the bucket while this one's may be running.
+
+        It is gone if it has released its claim, or if the other one has its data directory, which one process can lock.
+        """
+        if self.is_released or wanted.broker_id == self.broker_id or wanted.directory_id == self.directory_id:
+            return
+        raise StartupError(
+            f"broker {self.broker_id} has the bucket to itself and did not stop in order, so it may be running: if "
+            "both are to run, start both with --several-brokers; if this one is to take its place, start it with "
+            f"--broker-id {self.broker_id}, or stop the other one first"
+        )
 
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
         """Whom a broker with that directory must wait for if it takes over from this one."""
@@ -98,11 +113,17 @@ def claim_key(namespace: str) -> str:
 
 
 async def claim(
-    store: ObjectStore, namespace: str, wanted: Claim, *, least_epoch: Callable[[], Awaitable[int]]
+    store: ObjectStore,
+    namespace: str,
+    wanted: Claim,
+    *,
+    least_epoch: Callable[[], Awaitable[int]],
+    replaces_others: bool = True,
 ) -> Claimed:
     """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject, SharedBucket.
 
-    `least_epoch` is asked if nobody has claimed one yet, or the object has been lost.
+    `least_epoch` is asked if nobody has claimed one yet, or the object has been lost. Unless it `replaces_others`, this
+    raises StartupError where a broker with another id may be running, and writes nothing.
     """
     key = claim_key(namespace)
     replaced: Claim | None = None
@@ -122,6 +143,8 @@ async def claim(
                     "several brokers share the bucket, so none can have it for itself: a broker joins them with "
                     "--several-brokers, and commands need --bootstrap and a broker that runs"
                 )
+            if not replaces_others:
+                current.check_may_follow(wanted)
             replaced = current
             unsettled = current.unsettled_for(wanted.directory_id)
             wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1), unsettled=unsettled)
@@ -151,6 +174,19 @@ async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
             return
 
 
+async def release(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Say that a broker has stopped in order; does nothing if another one has claimed.
+
+    Raises StoreError, DamagedObject.
+    """
+    key = claim_key(namespace)
+    with suppress(NotFound, PreconditionFailed):
+        found = await store.get(key)
+        current = decode_claim(key, found.data)
+        if current.nonce == own.nonce:
+            await store.put_if_match(key, [encode(attrs.evolve(current, is_released=True))], found.etag)
+
+
 async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> None:
     """Have the claim name the directory that it named before, for one whose own has nothing that the bucket has not.
 
@@ -159,7 +195,7 @@ async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> Non
     """
     own, previous = claimed.claim, claimed.previous
     if previous is None:
-        given = attrs.evolve(own, acknowledges_locally=False)
+        given = attrs.evolve(own, acknowledges_locally=False, is_released=True)
     else:
         given = attrs.evolve(previous, epoch=own.epoch, nonce=own.nonce)
     key = claim_key(namespace)

@@ -73,6 +73,7 @@ class Ending:
             broker_id=broker_id,
             directory_id=directory_id,
             acknowledges_locally=False,  # all of it is in the bucket
+            is_released=True,
         )
         with suppress(PreconditionFailed):  # then it has ended, and the reply was lost, or it has not
             await shared.end(encode(claim))

@@ -27,7 +27,7 @@ from kafscale.cluster.brokers.wakefulness import Wakefulness
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.start.claim import WATCH_SECONDS, Claimed, LeadCheck, watch_claim
+from kafscale.cluster.start.claim import WATCH_SECONDS, Claimed, LeadCheck, release, watch_claim
 from kafscale.cluster.topics.index import TopicDraft
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped
@@ -255,6 +255,12 @@ class Lead:
             await self.several.controller.write_checkpoint()
         elif self.checkpointer is not None:
             await self.checkpointer.write_if_changed()
+
+    async def release(self, namespace: str) -> None:
+        """Say that a broker alone has stopped in order, so that one with another id may follow. Raises StoreError."""
+        if self.claimed is not None:
+            with suppress(DamagedObject):
+                await release(self.views.background, namespace, self.claimed.claim)
 
     def _may_rest(self) -> bool:
         """Tell whether nobody needs a look just now.

@@ -28,7 +28,7 @@ async def start_leading(
     """
     if not settings.several_brokers:
         try:
-            return await take_lead(settings, views, local)
+            return await take_lead(settings, views, local, replaces_others=False)
         except SharedBucket:
             pass
     return await join(settings, views, local, endpoints, connect)

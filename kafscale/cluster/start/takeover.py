@@ -57,13 +57,16 @@ DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 logger = logging.getLogger(__name__)
 
 
-async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataStore) -> Lead:
-    """Claim an epoch and recover what the bucket has.
+async def take_lead(
+    settings: Settings, views: StoreViews, local: LocalMetadataStore, *, replaces_others: bool = True
+) -> Lead:
+    """Claim an epoch and recover what the bucket has. `replaces_others` is as for `claim`.
 
-    Raises DamagedObject, Fenced, StoreError, StorageFailed, SharedBucket if several brokers share the bucket.
+    Raises DamagedObject, Fenced, StartupError, StoreError, StorageFailed, SharedBucket if several brokers share the
+    bucket.
     """
     store = views.acknowledge
-    claimed = await _claim(Start(settings=settings, store=store, local=local))
+    claimed = await _claim(Start(settings=settings, store=store, local=local), replaces_others)
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
     looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
@@ -107,14 +110,14 @@ async def take_lead(settings: Settings, views: StoreViews, local: LocalMetadataS
     )
 
 
-async def _claim(start: Start) -> Claimed:
+async def _claim(start: Start, replaces_others: bool) -> Claimed:
     try:
-        return await start.claim()
+        return await start.claim(replaces_others=replaces_others)
     except SharedBucket:
         ending = Ending(store=start.store, namespace=start.settings.namespace, local=start.local)
         if not await ending.finish():
             raise
-    return await start.claim()
+    return await start.claim(replaces_others=replaces_others)
 
 
 def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:
@@ -173,8 +176,8 @@ class Start:
     store: ObjectStore
     local: LocalMetadataStore
 
-    async def claim(self) -> Claimed:
-        """Raises StoreError, DamagedObject."""
+    async def claim(self, *, replaces_others: bool = True) -> Claimed:
+        """Raises StartupError, StoreError, DamagedObject."""
         settings = self.settings
         entry = await self.local.get(epoch_key(settings.broker_id))
         wanted = Claim(
@@ -183,7 +186,13 @@ class Start:
             directory_id=await self.directory_id(),
             acknowledges_locally=settings.durability is Durability.WAL,
         )
-        claimed = await claim(self.store, settings.namespace, wanted, least_epoch=self._least_epoch)
+        claimed = await claim(
+            self.store,
+            settings.namespace,
+            wanted,
+            least_epoch=self._least_epoch,
+            replaces_others=replaces_others,
+        )
         if claimed.must_wait:
             logger.warning(
                 "another data directory may be in use with --durability wal: waiting %g s for its broker to notice",
