@@ -119,12 +119,16 @@ class _Acknowledged:
 
 @attrs.frozen
 class _FoundByTime:
-    """The answer to which offset comes first with a timestamp of `wanted_ms` or later; offset -1 for none."""
+    """The answer to which offset comes first with a timestamp of `wanted_ms` or later; offset -1 for none.
+
+    `is_latest`: the greatest timestamp was asked for, which `wanted_ms` is then taken to be.
+    """
 
     wanted_ms: int
     offset: int
     timestamp_ms: int
     began: int
+    is_latest: bool = False
 
 
 @attrs.frozen
@@ -272,6 +276,12 @@ class History:
         """The broker, asked at `began`, named the first offset with a timestamp of `wanted_ms` or later; -1: none."""
         self.note(f"found {partition} {wanted_ms} at {offset} {timestamp_ms}")
         self._partitions[partition].times.append(_FoundByTime(wanted_ms, offset, timestamp_ms, began))
+
+    def found_latest(self, partition: str, *, offset: int, timestamp_ms: int, began: int) -> None:
+        """The broker, asked at `began`, named the first offset with the greatest timestamp of all; -1: none."""
+        self.note(f"found latest of {partition} at {offset} {timestamp_ms}")
+        found = _FoundByTime(timestamp_ms, offset, timestamp_ms, began, is_latest=True)
+        self._partitions[partition].times.append(found)
 
     def saw_epoch_end(self, partition: str, epoch: int, *, end_offset: int, began: int, is_final: bool = False) -> None:
         """The broker, asked at `began`, said where the records of epochs up to this one end.
@@ -564,7 +574,7 @@ def _kept(partition: _Partition) -> Iterator[_Finding]:
 
 def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
     """Find wrong look-ups by time: nothing that was there when a broker was asked comes before its answer and is as
-    late as what was asked for.
+    late as what was asked for, nothing is later than what was found as the latest, and nothing deleted is found.
     """
     if not partition.times:
         return
@@ -577,14 +587,18 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
         if each.offset is not None and content is not None:
             known.append((each.offset, content.timestamp_ms, each.at))
     timestamps = {offset: timestamp_ms for offset, timestamp_ms, _ in known}
+    log_starts = [each for each in partition.offsets if each.name == "log start" and each.offset]
     for found in partition.times:
         what = f"{found.wanted_ms} was found at {found.offset} with {found.timestamp_ms}"
         if found.offset >= 0 and found.timestamp_ms < found.wanted_ms:
             yield Kind.WRONG_TIME, what
         if timestamps.get(found.offset, found.timestamp_ms) != found.timestamp_ms:
             yield Kind.WRONG_TIME, f"{what}, which was sent with {timestamps[found.offset]}"
+        if 0 <= found.offset < max((each.offset for each in log_starts if each.ended < found.began), default=0):
+            yield Kind.WRONG_TIME, f"{what}, which was deleted"
         for offset, timestamp_ms, at in known:
             is_first = found.offset < 0 or offset < found.offset
+            is_first |= found.is_latest and timestamp_ms > found.timestamp_ms
             is_there = at < found.began and offset >= log_start_offset and offset not in removable
             if is_there and is_first and timestamp_ms >= found.wanted_ms:
                 yield Kind.WRONG_TIME, f"{what}, offset {offset} has {timestamp_ms}"

@@ -237,6 +237,7 @@ async def write_segment(log: MemoryLog, body: bytes, *, like: Footer, generation
         generation=generation,
         batch_count=len(headers),
         body_bytes=len(body),
+        max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
         body_crc=body_crc([body]),
     )
     footer = build_footer(identity, headers, producers=like.producers, epochs=like.epochs)

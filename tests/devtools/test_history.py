@@ -201,6 +201,31 @@ def found_with_another_timestamp(history: History) -> None:
     history.found_by_time(ORDERS, 45, offset=4, timestamp_ms=51, began=history.now())
 
 
+def found_a_latest_before_which_the_same_comes(history: History) -> None:
+    with_times(history)
+    history.sent("t", ORDERS, "t7", content=content(60))
+    history.acknowledged(ORDERS, "t7", 7)
+    history.polled("d", ORDERS, [Read(7, "t7", content(60))])
+    history.found_latest(ORDERS, offset=7, timestamp_ms=60, began=history.now())
+
+
+def found_a_latest_behind_which_a_later_one_comes(history: History) -> None:
+    with_times(history)
+    history.found_latest(ORDERS, offset=4, timestamp_ms=50, began=history.now())
+
+
+def found_no_latest_although_there_is_a_record(history: History) -> None:
+    with_times(history)
+    history.found_latest(ORDERS, offset=-1, timestamp_ms=-1, began=history.now())
+
+
+def found_what_was_deleted(history: History) -> None:
+    with_times(history)
+    history.deleting(ORDERS, 6)
+    history.deleted(ORDERS, 6)
+    history.found_by_time(ORDERS, 45, offset=4, timestamp_ms=50, began=history.now())
+
+
 def with_epochs(history: History) -> None:
     """Offsets 4 and 5 are of epochs 1 and 2."""
     for offset, epoch in ((4, 1), (5, 2)):
@@ -264,6 +289,10 @@ PLANTS: list[tuple[Callable[[History], None], set[Kind]]] = [
     (found_nothing_although_there_is, {Kind.WRONG_TIME}),
     (found_what_is_too_early, {Kind.WRONG_TIME}),
     (found_with_another_timestamp, {Kind.WRONG_TIME}),
+    (found_a_latest_before_which_the_same_comes, {Kind.WRONG_TIME}),
+    (found_a_latest_behind_which_a_later_one_comes, {Kind.WRONG_TIME}),
+    (found_no_latest_although_there_is_a_record, {Kind.WRONG_TIME}),
+    (found_what_was_deleted, {Kind.WRONG_TIME}),
     (epoch_that_ends_too_late, {Kind.WRONG_EPOCH}),
     (epoch_that_ends_too_early, {Kind.WRONG_EPOCH}),
     (epoch_that_goes_on_behind_its_end, {Kind.WRONG_EPOCH}),
@@ -335,6 +364,7 @@ def test_right_answers_about_times_and_epochs_are_no_anomaly() -> None:
     with_times(history)
     for wanted_ms, offset, timestamp_ms in ((40, 4, 50), (55, 6, 60), (61, -1, -1)):
         history.found_by_time(ORDERS, wanted_ms, offset=offset, timestamp_ms=timestamp_ms, began=history.now())
+    history.found_latest(ORDERS, offset=6, timestamp_ms=60, began=history.now())
     history.sent("e", ORDERS, "e7")
     history.saw_epoch_end(ORDERS, 1, end_offset=7, began=history.now())
     history.polled("d", ORDERS, [Read(7, "e7", leader_epoch=1)])  # of the newest epoch, and came after the answer

@@ -21,6 +21,7 @@ from tests.devtools.history import History
 from tests.devtools.workload import Connect, Topic, ask_offset, reconnecting, was_done
 from tests.devtools.workload_producers import CLOCK_SKEW_MAX_MS
 
+MAX_TIMESTAMP = -3  # ListOffsets' name of it (KIP-734)
 EPOCHS_COUNT = 12  # more than a short history of a topic has
 LOOK_BACK_MAX_MS = 2 * CLOCK_SKEW_MAX_MS
 
@@ -66,11 +67,14 @@ class _Asking(ABC):
 
 @attrs.define(eq=False, kw_only=True)
 class Asker(_Asking):
-    """Asks where records of a time begin (ListOffsets), and where those of an epoch end (OffsetForLeaderEpoch)."""
+    """Asks where records of a time begin and which is the latest, and where an epoch ends.
+
+    The first two by ListOffsets, the last by OffsetForLeaderEpoch.
+    """
 
     async def _ask(self, connection: Connection) -> None:
         index = self.random.randrange(self.topic.partition_count)
-        await self.random.choice([self._ask_time, self._ask_epoch])(connection, index)
+        await self.random.choice([self._ask_time, self._ask_latest, self._ask_epoch])(connection, index)
 
     async def _ask_time(self, connection: Connection, index: int) -> None:
         wanted_ms = time.time_ns() // 1_000_000 - self.random.randint(0, LOOK_BACK_MAX_MS)
@@ -84,6 +88,13 @@ class Asker(_Asking):
                 timestamp_ms=answer.timestamp,
                 began=began,
             )
+
+    async def _ask_latest(self, connection: Connection, index: int) -> None:
+        began = self.history.now()
+        answer = await ask_offset(connection, self.topic, index, MAX_TIMESTAMP)
+        if answer is not None:
+            where = self.topic.partition_name(index)
+            self.history.found_latest(where, offset=answer.offset, timestamp_ms=answer.timestamp, began=began)
 
     async def _ask_epoch(self, connection: Connection, index: int) -> None:
         epoch = self.random.randint(0, EPOCHS_COUNT)

@@ -7,6 +7,7 @@
 
 With `read_committed`, "latest" is the last stable offset, and no record behind it is found. A partition that is asked
 for twice is refused, as in Kafka.
+The largest timestamp is that of a record that can be read, where Kafka may name a deleted one until its segment goes.
 The log is in one piece, wherever its parts are stored, so versions 8 and 9 are answered as Kafka does where a topic has
 no remote storage: the earliest local offset is the log start offset, and there is no tiered one.
 """

@@ -342,7 +342,7 @@ class LogReader:
                     return found
         return None
 
-    def _search(self, min_offset: int, timestamp_ms: int) -> TimeSearch:
+    def _search(self, min_offset: int, timestamp_ms: int | None) -> TimeSearch:
         return TimeSearch(min_offset, timestamp_ms, self.unpacking, self.unreadable_count)
 
     async def _find_in_tail_batch(self, batch: TailBatch, min_offset: int, timestamp_ms: int) -> FoundOffset | None:
@@ -353,42 +353,76 @@ class LogReader:
             slices.release()
 
     async def find_max_timestamp(self, partition: Partition) -> FoundOffset | None:
-        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none.
+        """The first of the live records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none.
 
-        None too, where Kafka tells an offset before the log start, as long as the largest timestamp known is that of a
-        deleted record whose batch or segment is still there. Raises as `find_timestamp`.
+        Kafka also tells deleted records, as long as their segment is there. Raises as `find_timestamp`.
         """
-        latest_ms = -1
-        for segment in list(partition.manifest.segments):
-            if segment.last_offset >= partition.log_start_offset:
-                try:
-                    latest_ms = max(latest_ms, await self._max_timestamp_ms(partition, segment))
-                except NotFound:
-                    _check_open(partition)
-                    if not self._was_replaced(partition, segment):
-                        raise
-                    return await self.find_max_timestamp(partition)
-        for batch in partition.select_tail(partition.flushed_offset, ALL_BYTES):
-            latest_ms = max(latest_ms, batch.max_timestamp_ms)
-        return None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
+        while True:  # anew if the log start has moved, or segments were replaced, since the look at all of them
+            log_start_offset, segments = partition.log_start_offset, partition.manifest.segments
+            latest_ms = await self._latest_ms(partition)
+            if latest_ms is not None:
+                found = None if latest_ms < 0 else await self.find_timestamp(partition, latest_ms)
+                is_current = partition.log_start_offset == log_start_offset and partition.manifest.segments is segments
+                if found is not None or is_current:
+                    return found
+
+    async def _latest_ms(self, partition: Partition) -> int | None:
+        """Return the greatest timestamp of all live records, -1 if there is none; None if segments have changed.
+
+        Only a segment or batch in which the log starts, and that may hold the greatest, is read for it.
+        """
+        _check_open(partition)
+        min_offset = partition.log_start_offset
+        tail = partition.select_tail(max(min_offset, partition.flushed_offset), ALL_BYTES)
+        segments = [each for each in partition.manifest.segments if each.last_offset >= min_offset]
+        latest_ms = max((each.max_timestamp_ms for each in tail if each.base_offset >= min_offset), default=-1)
+        if tail and tail[0].base_offset < min_offset and tail[0].max_timestamp_ms > latest_ms:
+            latest_ms = max(latest_ms, await self._latest_ms_in(await self.read_batches(tail[:1]), min_offset))
+        for segment in reversed(segments):  # the one in which the log starts comes last
+            try:
+                segment_ms = await self._max_timestamp_ms(partition, segment)
+                if segment_ms > latest_ms and segment.base_offset < min_offset:
+                    segment_ms = await self._latest_ms_in_segment(segment, min_offset, latest_ms)
+            except NotFound:
+                _check_open(partition)
+                if not self._was_replaced(partition, segment):
+                    raise
+                return None
+            except DamagedObject as exc:
+                await self._settle_damage(partition, segment, exc)
+                return None
+            latest_ms = max(latest_ms, segment_ms)
+        return latest_ms
+
+    async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
+        """Return the largest timestamp of a segment, and remember it if it was not known since a restart."""
+        if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
+            return segment.max_timestamp_ms
+        latest_ms = (await self.footers.get_with_timestamps(segment)).identity.max_timestamp_ms
+        partition.manifest.learn_timestamp(attrs.evolve(segment, max_timestamp_ms=latest_ms))
+        return latest_ms
+
+    async def _latest_ms_in_segment(self, segment: Segment, min_offset: int, known_ms: int) -> int:
+        """Return the greatest timestamp from an offset on; reads its row of the index if `known_ms` is less."""
+        footer = await self.footers.get_with_timestamps(segment)
+        row, rows_ms = footer.row_of(min_offset), footer.index.max_timestamps_ms
+        known_ms = max(known_ms, max(rows_ms[row + 1 :], default=-1))
+        if rows_ms[row] <= known_ms:
+            return known_ms
+        slices = await self.ranges.read(segment.key, footer.row_start(row), footer.row_start(row + 1))
+        assert slices is not None
+        return max(known_ms, await self._latest_ms_in(slices, min_offset))
+
+    async def _latest_ms_in(self, slices: Slices, min_offset: int) -> int:
+        try:
+            return await self._search(min_offset, None).latest_ms(slices.buffers[0])
+        finally:
+            slices.release()
 
     def _was_replaced(self, partition: Partition, segment: Segment) -> bool:
         """Tell whether others have taken the place of a segment that is gone, or it was deleted."""
         self.footers.forget(segment)
         return not partition.manifest.refers_to(segment.key)
-
-    async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
-        """-1 for a segment that is damaged for good."""
-        if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
-            return segment.max_timestamp_ms
-        try:
-            footer = await self.footers.get_with_timestamps(segment)
-        except DamagedObject as exc:
-            await self._settle_damage(partition, segment, exc)
-            if not partition.manifest.refers_to(segment.key):
-                return -1
-            footer = await self.footers.get_with_timestamps(segment)
-        return footer.identity.max_timestamp_ms
 
 
 @attrs.frozen

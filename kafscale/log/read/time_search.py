@@ -1,4 +1,4 @@
-"""The first record of some batches that is late enough, for ListOffsets, at no cost to others.
+"""Search batches for the first record that is late enough, or for the latest (ListOffsets), at no cost to others.
 
 A stored batch may unpack to much more than it has, and a row of the index may hold 150,000 records.
 """
@@ -32,15 +32,34 @@ class FoundOffset:
 
 @attrs.frozen
 class TimeSearch:
-    """Looks for the first record from `min_offset` on whose timestamp is not before `timestamp_ms`."""
+    """Looks for the first record from `min_offset` on whose timestamp is not before `timestamp_ms`.
+
+    Without `timestamp_ms`, for the first of those with the greatest timestamp of their batch.
+    """
 
     min_offset: int
-    timestamp_ms: int
+    timestamp_ms: int | None
     unpacking: Unpacking
     unreadable_count: Counter = attrs.field(factory=Counter)  # of batches that were found as a whole
 
+    async def latest_ms(self, data: Buffer) -> int:
+        """Return the greatest timestamp from `min_offset` on; -1 if there is none. Raises CorruptBatch.
+
+        Unpacks only a batch that begins before that offset: the headers of all others tell it.
+        """
+        latest_ms = -1
+        for batch in batches(memoryview(data)):
+            header = parse_header(batch)
+            if header.base_offset >= self.min_offset:
+                latest_ms = max(latest_ms, header.max_timestamp_ms)
+            elif header.last_offset >= self.min_offset:
+                found = await self._find_in_batch(batch, header)
+                latest_ms = max(latest_ms, -1 if found is None else found.timestamp_ms)
+        return latest_ms
+
     async def find(self, data: Buffer) -> FoundOffset | None:
         """Search batches that follow one another. Raises CorruptBatch."""
+        assert self.timestamp_ms is not None
         for batch in batches(memoryview(data)):
             header = parse_header(batch)
             if header.max_timestamp_ms >= self.timestamp_ms and header.last_offset >= self.min_offset:
@@ -67,6 +86,11 @@ class TimeSearch:
             return FoundOffset(offset, header.max_timestamp_ms, header.leader_epoch)
 
     async def _walk(self, records: Buffer, header: BatchHeader) -> FoundOffset | None:
+        if self.timestamp_ms is None:
+            least_ms, enough_ms = 0, header.max_timestamp_ms
+        else:
+            least_ms = enough_ms = self.timestamp_ms
+        found = None
         heads = record_heads(records, header.record_count)
         for number, (timestamp_delta, offset_delta, _, _) in enumerate(heads, start=1):
             if not 0 <= offset_delta <= header.last_offset_delta:
@@ -74,8 +98,11 @@ class TimeSearch:
             timestamp_ms = header.base_timestamp_ms + timestamp_delta
             if header.is_log_append_time:
                 timestamp_ms = header.max_timestamp_ms
-            if timestamp_ms >= self.timestamp_ms and header.base_offset + offset_delta >= self.min_offset:
-                return FoundOffset(header.base_offset + offset_delta, timestamp_ms, header.leader_epoch)
+            if timestamp_ms >= least_ms and header.base_offset + offset_delta >= self.min_offset:
+                found = FoundOffset(header.base_offset + offset_delta, timestamp_ms, header.leader_epoch)
+                if timestamp_ms >= enough_ms:
+                    return found
+                least_ms = timestamp_ms + 1
             if not number % STEP_COUNT:
                 await trio.lowlevel.checkpoint()
-        return None
+        return found
