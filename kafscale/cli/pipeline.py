@@ -99,7 +99,7 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
 def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
     """Check FILE, and that topics, schemas and tables which it names are there and go together."""
     pipeline = _read(file)
-    from kafscale.spark.pipeline.validation import Check, DirectoryLooks, SparkLooks, check
+    from kafscale.spark.pipeline.checks import Check
 
     if offline:
         if as_json:
@@ -108,6 +108,8 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
         else:
             click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
         return
+    from kafscale.spark.pipeline.validation import DirectoryLooks, SparkLooks, check
+
     checks = _without_spark(pipeline, conf, lambda tables: list(check(DirectoryLooks(tables), pipeline)))
     if checks is None:
         with _session(pipeline, master, conf) as spark:

@@ -92,6 +92,7 @@ def simple(tmp_path, monkeypatch):
     return file
 
 
+@pytest.mark.spark
 def test_validation_started_spark_for_what_files_tell(simple, capsys):
     """That took 18 s."""
     assert run(["pipeline", "validate", "--json", str(simple)]) == 0
@@ -102,6 +103,7 @@ def test_validation_started_spark_for_what_files_tell(simple, capsys):
     ]
 
 
+@pytest.mark.spark
 def test_status_started_spark_for_what_files_tell(simple, capsys):
     """That took 22 s."""
     assert run(["pipeline", "status", "--json", str(simple)]) == 0
@@ -109,6 +111,7 @@ def test_status_started_spark_for_what_files_tell(simple, capsys):
     assert (told["table"], told["batch_id"], told["lag"], told["dead_letters"]) == ("sales.orders", None, 60, 0)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "change",
     [
@@ -128,6 +131,7 @@ def test_spark_looks_where_files_do_not_tell(simple, change):
         run(["pipeline", "validate", str(simple)])
 
 
+@pytest.mark.spark
 def test_settings_of_spark_ask_for_spark(simple):
     with pytest.raises(AssertionError, match="Spark starts"):
         run(["pipeline", "status", "--conf", "spark.x=y", str(simple)])

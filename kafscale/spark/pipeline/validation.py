@@ -1,4 +1,4 @@
-"""Whether what a pipeline names is there: topics, the registry's subjects, the catalog, tables that fit.
+"""Checks that what a pipeline names is there: topics, the registry's subjects, the catalog, tables that fit.
 
 With Spark, or without for catalogs and values that need none. This module imports pyspark.
 """
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kafscale.errors import KafScaleError
+from kafscale.spark.pipeline.checks import Check
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark
 from kafscale.spark.pipeline.formats import format_of
@@ -21,16 +22,6 @@ from kafscale.spark.pipeline.records import empty_rows
 from kafscale.spark.pipeline.runner import planner_of
 from kafscale.spark.pipeline.schema import changes
 from kafscale.spark.pipeline.simple_columns import simple_columns
-
-
-@attrs.frozen(kw_only=True)
-class Check:
-    """One thing that was looked at."""
-
-    mapping: str
-    what: str
-    found: str
-    ok: bool = True
 
 
 class Looks(Protocol):

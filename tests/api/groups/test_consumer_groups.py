@@ -117,7 +117,6 @@ async def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(
         ({"subscribed_topic_regex": "("}, e.INVALID_REGULAR_EXPRESSION, None),
         ({"member_epoch": 3}, e.GROUP_ID_NOT_FOUND, "Consumer group g not found."),
         ({"member_epoch": -1}, e.GROUP_ID_NOT_FOUND, "Consumer group g not found."),
-        ({"group_id": "x" * 1025}, e.INVALID_GROUP_ID, None),
     ],
 )
 async def test_what_is_refused_makes_no_group(
