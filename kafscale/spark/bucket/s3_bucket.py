@@ -24,6 +24,7 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer, split_url
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.credentials import (
+    ANSWER_MAX_BYTES,
     REFRESH_RETRY_SECONDS,
     HttpAnswer,
     HttpCall,
@@ -46,7 +47,6 @@ FIRST_DELAY_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 5.0
 AGAIN_SECONDS = 60.0  # after which credentials that do not expire are looked up again, which costs reading a file
 SOURCES_MAX_COUNT = 4
-CREDENTIALS_MAX_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -225,8 +225,8 @@ def _source_of(settings: frozenset[tuple[str, str]], home: Path) -> _CredentialS
 def _call(call: HttpCall) -> HttpAnswer | None:
     client = BlockingClient(
         timeout_seconds=call.timeout_seconds,
-        deadline_seconds=3 * call.timeout_seconds,  # to connect, to send, to receive
-        body_max_bytes=CREDENTIALS_MAX_BYTES,
+        deadline_seconds=call.deadline_seconds,
+        body_max_bytes=ANSWER_MAX_BYTES,
     )
     try:
         answer = client.send(call.method, call.url, call.headers, call.body)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 
 import attrs
 import httpx
@@ -16,6 +17,7 @@ import trio
 
 from kafscale.errors import StoreError
 from kafscale.store.s3.credentials import (
+    ANSWER_MAX_BYTES,
     REFRESH_RETRY_SECONDS,
     HttpAnswer,
     HttpCall,
@@ -106,15 +108,27 @@ class CredentialSource:
         request = httpx.Request(
             call.method, call.url, headers=dict(call.headers), content=call.body, extensions={"timeout": timeouts}
         )
-        try:
+        with trio.move_on_after(call.deadline_seconds), suppress(httpx.TransportError):
             response = await self.transport.handle_async_request(request)
-            body = await response.aread()
-        except httpx.TransportError:
-            return None
-        return HttpAnswer(status=response.status_code, body=body)
+            try:
+                return await _answer_of(response)
+            finally:
+                await response.aclose()
+        return None
 
     def _is_good(self, credentials: Credentials) -> bool:
         return credentials.expires_at_seconds is None or self.clock() < credentials.expires_at_seconds
+
+
+async def _answer_of(response: httpx.Response) -> HttpAnswer | None:
+    """Receive an answer; None, and no more than that of it, if it is longer than ANSWER_MAX_BYTES."""
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    body = bytearray()
+    async for piece in response.stream:
+        body += piece
+        if len(body) > ANSWER_MAX_BYTES:
+            return None
+    return HttpAnswer(status=response.status_code, body=bytes(body))
 
 
 @attrs.define(eq=False, repr=False)

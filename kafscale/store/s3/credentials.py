@@ -39,17 +39,25 @@ REFRESH_RETRY_SECONDS = 30
 # Outside AWS nobody answers at the addresses above, and start-up waits for that.
 LOCAL_TIMEOUT_SECONDS = 1.0
 STS_TIMEOUT_SECONDS = 10.0
+ANSWER_MAX_BYTES = 1 << 20  # of any of these; credentials have a few KiB
 
 
 @attrs.frozen(kw_only=True)
 class HttpCall:
-    """An HTTP request that a lookup wants made."""
+    """An HTTP request that a lookup wants made. Its answer has at most ANSWER_MAX_BYTES.
+
+    timeout_seconds: without progress. deadline_seconds: to connect, to send and to receive all of the answer.
+    """
 
     method: str = "GET"
     url: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
     body: bytes = b""
     timeout_seconds: float = LOCAL_TIMEOUT_SECONDS
+
+    @property
+    def deadline_seconds(self) -> float:
+        return 3 * self.timeout_seconds
 
 
 @attrs.frozen(kw_only=True)
@@ -345,7 +353,7 @@ def _may_be_told_a_token(url: str) -> bool:
 
 def _require(answer: HttpAnswer | None, refusal: str) -> bytes:
     if answer is None:
-        raise StoreUnavailable(f"{refusal}: no answer")
+        raise StoreUnavailable(f"{refusal}: no answer in time, or one of more than {ANSWER_MAX_BYTES} bytes")
     if answer.status >= 500:
         raise StoreUnavailable(f"{refusal}: status {answer.status}")
     if answer.status != 200:
@@ -367,7 +375,7 @@ def _credentials_of_json(body: bytes) -> Credentials:
             session_token=_text(fields["Token"]) if fields.get("Token") else None,
             expires_at_seconds=_seconds(fields["Expiration"]) if fields.get("Expiration") else None,
         )
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise AccessDenied(f"not credentials: {type(exc).__name__} {exc}") from exc
 
 

@@ -9,7 +9,13 @@ import trio
 
 from kafscale.errors import AccessDenied, StoreUnavailable
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
-from kafscale.store.s3.credentials import REFRESH_RETRY_SECONDS, ContainerProvider, StaticProvider
+from kafscale.store.s3.credentials import (
+    ANSWER_MAX_BYTES,
+    LOCAL_TIMEOUT_SECONDS,
+    REFRESH_RETRY_SECONDS,
+    ContainerProvider,
+    StaticProvider,
+)
 from kafscale.store.s3.sigv4 import Credentials
 
 START = 1_800_000_000.0
@@ -105,7 +111,7 @@ async def test_a_failure_is_shared_too_and_the_next_request_tries_again(autojump
 
 async def test_who_waits_takes_over_when_the_one_who_looks_is_cancelled(autojump_clock):
     agent = Agent()
-    agent.delay_seconds = 10
+    agent.delay_seconds = 1
     keys = []
 
     async def ask():
@@ -140,6 +146,66 @@ async def test_old_credentials_serve_while_a_refresh_fails(caplog):
 
 
 # --- the auth flow
+
+
+class Body(httpx.AsyncByteStream):
+    """A body without an end: pieces of some bytes, each after some seconds."""
+
+    def __init__(self, piece_bytes, pause_seconds):
+        self.piece = b"[" * piece_bytes
+        self.pause_seconds = pause_seconds
+        self.sent_bytes = 0
+        self.is_closed = False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await trio.sleep(self.pause_seconds)
+        self.sent_bytes += len(self.piece)
+        return self.piece
+
+    async def aclose(self):
+        self.is_closed = True
+
+
+async def look_up(body):
+    """How an agent is met that answers with this body: the error, and the seconds that it took."""
+    provider = ContainerProvider({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"})
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    began = trio.current_time()
+    with pytest.raises(StoreUnavailable, match="no answer in time"), trio.fail_after(60):
+        await CredentialSource([provider], transport).get()
+    assert body.is_closed
+    return trio.current_time() - began
+
+
+async def test_an_answer_without_end_is_read_no_further_than_credentials_could_be_long(autojump_clock):
+    body = Body(64 << 10, 0.001)
+    await look_up(body)
+    assert body.sent_bytes == ANSWER_MAX_BYTES + (64 << 10)
+
+
+async def test_an_answer_that_comes_a_byte_at_a_time_is_given_up_at_the_deadline(autojump_clock):
+    body = Body(1, LOCAL_TIMEOUT_SECONDS / 2)
+    assert await look_up(body) == 3 * LOCAL_TIMEOUT_SECONDS
+
+
+async def test_an_agent_that_says_nothing_is_given_up_at_the_deadline(autojump_clock):
+    agent = Agent()
+    agent.delay_seconds = 1_000.0
+    began = trio.current_time()
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
+        await agent.key()
+    assert trio.current_time() - began == 3 * LOCAL_TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize("body", [b"[" * 200_000, b'{"a":' * 200_000])
+async def test_an_answer_that_no_parser_takes_is_not_credentials(body):
+    provider = ContainerProvider({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"})
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+    with pytest.raises(AccessDenied, match="not credentials"):
+        await CredentialSource([provider], transport).get()
 
 
 class Store:
