@@ -257,7 +257,7 @@ class Broker:
                 await self._skip_lost(lead, log, journal)
 
     async def _skip_lost(self, lead: Lead, log: Log, journal: Journal) -> None:
-        """Have partitions go on behind what missing files of the write-ahead log may have had.
+        """Move partitions past the offsets that missing files of the write-ahead log may have held.
 
         The bucket is told, too, as `metadata.db` may be lost next.
         """

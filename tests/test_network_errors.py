@@ -1,4 +1,4 @@
-"""What is said of a server that can't be reached, or speaks another protocol, by real sockets of this machine."""
+"""Error messages about servers that can't be reached or speak another protocol, from real sockets."""
 
 from __future__ import annotations
 

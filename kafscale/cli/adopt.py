@@ -97,7 +97,7 @@ def command(
 
 @attrs.frozen(kw_only=True)
 class _Plan:
-    """What the user wants: these topics, or all, one of them under another name, with these configs."""
+    """The user's choice: topics (all if empty), a new name for one of them, and their configs."""
 
     chosen: Sequence[str]
     new_name: str | None

@@ -201,7 +201,7 @@ async def _positions(
 
 
 def _is_file(output: IO[bytes]) -> bool:
-    """Tell whether output goes to a file, so that nobody sees it, and no program draws on the terminal meanwhile."""
+    """Tell whether stdout is a file: then the count is shown, and no other program draws on the terminal."""
     try:
         return stat.S_ISREG(os.fstat(output.fileno()).st_mode)
     except OSError:

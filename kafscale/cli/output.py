@@ -1,4 +1,4 @@
-"""What commands print: a table on a terminal, records on a narrow one, plain columns in a pipe, JSON for programs.
+"""Print rows of a command: a table on a terminal, records on a narrow one, plain columns in a pipe, JSON for programs.
 
 Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects; so the three can't
 differ in what they tell. What a terminal would act on in them, such as control characters in a name, it gets as

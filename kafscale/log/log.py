@@ -76,7 +76,7 @@ async def _restore_nothing(_partition_id: PartitionId, _begun: EpochStart) -> No
 
 @attrs.frozen(kw_only=True)
 class TopicSpec:
-    """What the log must know of a topic to hold its partitions. `leader_epochs` has those that are led here.
+    """A topic as the log needs it to hold its partitions. `leader_epochs` has those that are led here.
 
     Below `lost_offsets`, records may have been lost with files of the write-ahead log.
     """
@@ -413,7 +413,7 @@ class Log:
             partition.skip_missing()
 
     def skip_lost(self) -> Mapping[PartitionId, int]:
-        """Have all partitions go on behind what the write-ahead log may have lost; return where, to be made durable."""
+        """Move all partitions past what the write-ahead log may have lost; return their new ends, to be persisted."""
         for partition in self.partitions.values():
             partition.lost_offset = partition.next_offset + LOST_OFFSETS_COUNT
             partition.skip_missing()

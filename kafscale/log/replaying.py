@@ -34,7 +34,7 @@ def is_none(_entry: WalEntry) -> bool:
 
 @attrs.frozen(kw_only=True)
 class NotOpen:
-    """What is known of an entry whose partition is not open here.
+    """Questions about an entry whose partition is not open here.
 
     `is_lost` tells whether another broker has written its offsets since. `is_unknown` tells whether the metadata knows
     neither its partition nor that its topic was deleted; it is asked of a log on disk only, as a log in the bucket has

@@ -8,9 +8,9 @@ SALT_LEAST_BYTES: Final = 1  # Kafka has no least. RFC 5802 has none either; bas
 
 
 def load_scramp() -> Any:
-    """Import scramp, and have it take salts as short as Kafka's brokers do.
+    """Import scramp, patched to take salts as short as Kafka's brokers take.
 
-    From version 1.5 on it refuses salts below 12 bytes, on either side, whoever has chosen them.
+    From version 1.5 on it refuses salts below 12 bytes, on either side of a login.
     """
     import scramp
     from scramp import core

@@ -1,4 +1,4 @@
-"""What offsets say of a log and of its readers."""
+"""Arithmetic on offsets: the lag of a reader."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Renumbering:
     _position: int = attrs.field(default=0, init=False)
 
     def advance(self, count: int = STEP_COUNT) -> bool:
-        """Write so many more; True at the end. Raises InvalidRecord: a record is not what its length says."""
+        """Write `count` more records; return True at the end. Raises InvalidRecord for a wrong length."""
         try:
             for index in range(self._index, min(self._index + count, self.count)):
                 self._position = self._write(index, self._position)

@@ -94,7 +94,7 @@ def simple(tmp_path, monkeypatch):
 
 @pytest.mark.spark
 def test_validation_started_spark_for_what_files_tell(simple, capsys):
-    """That took 18 s."""
+    """Starting Spark for it took 18 s."""
     assert run(["pipeline", "validate", "--json", str(simple)]) == 0
     assert [(each["what"], each["found"]) for each in json.loads(capsys.readouterr().out)] == [
         ("topics", "1 topic, 1 partition: orders"),
@@ -105,7 +105,7 @@ def test_validation_started_spark_for_what_files_tell(simple, capsys):
 
 @pytest.mark.spark
 def test_status_started_spark_for_what_files_tell(simple, capsys):
-    """That took 22 s."""
+    """Starting Spark for it took 22 s."""
     assert run(["pipeline", "status", "--json", str(simple)]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["table"], told["batch_id"], told["lag"], told["dead_letters"]) == ("sales.orders", None, 60, 0)

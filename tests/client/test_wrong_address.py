@@ -1,4 +1,4 @@
-"""Addresses of newcomers: of another protocol, with or without TLS, or of nobody. Each error says what to do."""
+"""Wrong addresses: another protocol, TLS or none, nothing listening. Each error says what to do."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ async def test_topics_without_a_config_of_their_own_get_it_and_their_listeners_h
 
 
 async def test_defaults_that_change_while_a_topic_is_created_hold_for_it() -> None:
-    """What was planned has the configs of before."""
+    """The planned transaction has the configs from before."""
     store = LateMetadataStore()
     topics = TopicRegistry(store=store)
     async with trio.open_nursery() as nursery:

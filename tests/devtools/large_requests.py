@@ -57,7 +57,7 @@ class LargeRequest:
 
 
 def large_requests(api: Api, count: int, topic_id: bytes = bytes(ID_BYTES)) -> Iterator[LargeRequest]:
-    """Return for each array of the API's newest version a request in which it has so many entries."""
+    """Return one request for each array of the API's newest version, with `count` entries in it."""
     for path in _array_paths(api.request, api.max_version):
         maker = _Maker(version=api.max_version, topic_id=topic_id, path=path, count=count)
         yield LargeRequest(path=".".join(path), message=maker.struct(api.request, ()))

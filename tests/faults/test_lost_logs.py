@@ -50,7 +50,7 @@ Key = tuple[bytes, int]  # a topic's id, and a partition
 
 @attrs.define(eq=False)
 class World:
-    """What is left when a broker has ended, and what it has acknowledged: by partition, values by offset."""
+    """The files of an ended broker, and its acknowledged values by partition and offset."""
 
     random: Random
     store: MemoryStore = attrs.field(factory=MemoryStore)
@@ -237,7 +237,7 @@ async def test_no_loss_of_files_is_silent_or_has_an_offset_given_out_twice(autoj
 
 
 async def produced(world: World, count: int, **settings) -> None:
-    """Have a broker acknowledge so many batches, none of which a segment has, and kill it."""
+    """Let a broker acknowledge `count` batches that no segment has, and kill it."""
     async with running(world, is_killed=True, flush_interval_seconds=3600.0, **settings) as (broker, connection):
         wanted = CreatableTopic(name="orders", num_partitions=PARTITION_COUNT, replication_factor=1)
         await connection.request(CreateTopicsRequest(topics=[wanted]), CreateTopicsResponse)

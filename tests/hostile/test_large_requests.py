@@ -81,7 +81,7 @@ async def _topic_id(running: BrokerProcess) -> bytes:
 
 @attrs.define
 class Cost:
-    """What requests that were sent one after the other, without waiting for answers, have cost."""
+    """The cost of requests that were sent without waiting for answers."""
 
     sent_bytes: int = 0
     answered_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What `bench.peers` measures Java's producer against satisfies it."""
+"""The endpoint that `bench.peers` measures Java's producer against satisfies that producer."""
 
 import pytest
 

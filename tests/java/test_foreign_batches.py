@@ -1,4 +1,4 @@
-"""What the tables of foreign batches say of Apache Kafka, held by Apache Kafka itself and by Java's consumer."""
+"""Hold the tables of foreign batches to Apache Kafka itself and to Java's consumer."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Does for sessions of SASL what takes time: derivations of keys in threads, fetches of keys, delays of refusals.
+"""The slow part of SASL sessions: derive keys in threads, fetch keys, delay refusals.
 
 The state machine is `kafscale.security.session`. A derivation takes milliseconds of CPU time. A few are under way at
 once, so that the rest of the broker goes on. Addresses of clients take turns, and where too many wait, the address of

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Registration:
-    """That of one start, with these advertised endpoints. Other brokers know it by its `secret`."""
+    """The registration of one start, with its advertised endpoints. Other brokers know it by its `secret`."""
 
     start: Start
     endpoints: Mapping[str, Endpoint | None]

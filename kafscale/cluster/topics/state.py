@@ -90,7 +90,7 @@ class TopicState:
         return events
 
     def use_defaults(self, defaults: BrokerDefaults) -> list[TopicEvent]:
-        """Have other defaults of topics' configs; returns the topics that change by them.
+        """Replace the defaults of topics' configs; return the topics whose configs change.
 
         A topic whose configs this version can't read keeps what it has.
         """

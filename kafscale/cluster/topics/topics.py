@@ -214,7 +214,7 @@ class TopicRegistry:
         return self._state.defaults
 
     def use_defaults(self, defaults: BrokerDefaults) -> None:
-        """Have other defaults from now on. Listeners are told of each topic whose configs change by them."""
+        """Replace the defaults of topics' configs. Listeners are called for each topic whose configs change."""
         for event in self._state.use_defaults(defaults):
             for listener in self._listeners:
                 listener.tell(event)

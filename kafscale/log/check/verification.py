@@ -53,7 +53,7 @@ ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an
 
 @attrs.frozen
 class KnownTopic:
-    """What the metadata says of a topic: offsets below the log start may be missing.
+    """A topic as the metadata has it: offsets below the log start may be missing.
 
     Below `lost_offsets`, records may have been lost with files of the write-ahead log.
     """

@@ -9,7 +9,7 @@ from kafscale.metrics import Counter
 
 @attrs.define(eq=False, repr=False)
 class Traffic:
-    """What went into and out of a topic."""
+    """Counters of records and bytes written to and read from a topic."""
 
     bytes_in: Counter = attrs.field(factory=Counter)
     records_in: Counter = attrs.field(factory=Counter)

@@ -1,4 +1,4 @@
-"""Which files the local log must have, noted elsewhere: how a start finds that files were deleted, emptied or cut.
+"""A note in the metadata of the files that the local log must have, by which a start finds lost or cut files.
 
     a file is made         noted before anything is written to it
     files are deleted      left out of the note before

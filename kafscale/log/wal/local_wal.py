@@ -74,7 +74,7 @@ class Lease(Protocol):
 
 @attrs.frozen(kw_only=True)
 class LocalLog:
-    """What a log on the local disk is made of: see `Wal`."""
+    """Parts of a log on the local disk: see `Wal`."""
 
     disk: Disk
     lease: Lease | None = None

@@ -1,4 +1,4 @@
-"""Who may ask the admin server, and for what: by a token, and from where. Probes are answered to anyone.
+"""Access control of the admin server: by token, and by the address of the request. Probes are answered to anyone.
 
 With `--admin-token-file`, a request for more than a probe brings the token. Without one, a server that listens beyond
 the loopback changes nothing, and browsers are kept out, which send what any page tells them to:

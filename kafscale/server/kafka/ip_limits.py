@@ -39,7 +39,7 @@ class IpLimits:
         self.use(self.limits)
 
     def use(self, limits: Limits) -> None:
-        """Have other limits, for connections from now on."""
+        """Replace the limits; they hold for new connections."""
         self.limits = limits
         self._max_counts = {each.ip: each.count for each in limits.max_connections_per_ip_overrides}
 

@@ -152,7 +152,7 @@ class Acceptor:
         return transport
 
     def use_limits(self, limits: Limits) -> None:
-        """Have other limits, for connections from now on."""
+        """Replace the limits; they hold for new connections."""
         self.limits = limits
         self.ip_limits.use(limits)
 

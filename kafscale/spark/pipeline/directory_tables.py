@@ -59,7 +59,7 @@ SIMPLE_TYPES: Final[Mapping[str, Callable[[], DataType]]] = {
 
 
 class NeedsSpark(Exception):
-    """What was asked for can't be read without Spark."""
+    """The table or value can't be read without Spark."""
 
 
 @attrs.frozen

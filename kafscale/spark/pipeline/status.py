@@ -1,4 +1,4 @@
-"""How far each mapping is, as its table tells, with Spark or without. This module imports pyspark."""
+"""Progress of each mapping as its table tells it, read with Spark or without. This module imports pyspark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MappingStatus:
 
 
 class Tables(Protocol):
-    """What is asked of the tables of a pipeline."""
+    """Questions that a status asks of a pipeline's tables."""
 
     def exists(self, table: str) -> bool:
         """Tell whether there is such a table."""

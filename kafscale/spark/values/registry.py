@@ -149,7 +149,7 @@ class Reference:
 
 @attrs.define(eq=False)
 class _Lookup:
-    """What is left for finding a schema with its references. Raises RegistryError when it is used up."""
+    """The time and bytes left for finding a schema with its references. Raises RegistryError when it is used up."""
 
     end_seconds: float
     left_bytes: int = LOOKUP_MAX_BYTES

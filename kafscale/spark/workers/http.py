@@ -138,7 +138,7 @@ class BlockingClient:
 
 
 class _Receiver(io.RawIOBase):
-    """What comes from a socket: each wait ends after a timeout, and at the request's end."""
+    """Bytes of a socket; each wait ends after a timeout, and at the request's deadline."""
 
     def __init__(self, connected: socket.socket, timeout_seconds: float) -> None:
         self._socket = connected

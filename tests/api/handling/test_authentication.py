@@ -1,4 +1,4 @@
-"""Logins that take time: nobody's keep out those of others."""
+"""Slow logins: one client's do not keep out another's."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ async def test_who_has_enrolled_what_is_told_to_brokers_alone(autojump_clock: Mo
 
 
 def before_secrets(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Have brokers that start meanwhile be of an earlier version: no hash in the record, no secret in requests."""
+    """Start brokers of an earlier version: no hash in the record, no secret in requests."""
     monkeypatch.setattr(registering, "hash_of", lambda _secret: b"")
     monkeypatch.setattr(joining, "introduced", lambda connect, *_args: connect)
     return monkeypatch

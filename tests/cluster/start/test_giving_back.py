@@ -39,7 +39,7 @@ async def disk_with(*entries: WalEntry, named: bool = True) -> MemoryDisk:
 
 
 def keep_aside(disk: MemoryDisk) -> None:
-    """Have a start keep the files aside, and delete them."""
+    """Run a start, which keeps the files aside and deletes them."""
     for name in [name for name in disk.files if name.startswith("wal-")]:
         for files in (disk.files, disk.synced):
             files[f"{KEPT_PREFIX}{name}"] = files.pop(name)

@@ -134,7 +134,7 @@ def _begun_nowhere(placement: Placement) -> tuple[EpochStart, ...]:
 
 
 async def _first_error(check: LeadCheck, error: Exception, may_wait: Callable[[], bool]) -> Exception:
-    """End by whatever came first, and ask nobody why."""
+    """End by the first error, without asking the bucket why."""
     await trio.lowlevel.checkpoint()
     return error
 

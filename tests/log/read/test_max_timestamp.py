@@ -157,7 +157,7 @@ async def test_only_a_segment_in_which_the_log_starts_is_read_for_the_latest_rec
 async def test_the_latest_record_is_found_although_it_is_flushed_meanwhile(
     autojump_clock: object, durability: Durability
 ) -> None:
-    """Of segments restored without timestamps one was read while a flush took the newest records from the tail."""
+    """A segment without timestamps was read while a flush took the newest records from the tail."""
     store, disk = FaultyStore(MemoryStore()), MemoryDisk()
     async with memory_log(store, disk, durability=durability) as log:
         for number in range(3):

@@ -1,4 +1,4 @@
-"""Who may ask the admin server for what: by where it listens, and whether there is a token."""
+"""Access to the admin server: by where it listens, and whether there is a token."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_the_rest_goes_to_spark_and_is_refused_without_it(engines, said, stateme
 @pytest.mark.parametrize("engine", EngineName)
 @pytest.mark.parametrize("statement", ["selec 1", "select count(* from orders", "select 'a from orders"])
 def test_spark_was_started_to_report_a_typo(engines, said, engine, statement):
-    """That took 15 s."""
+    """Starting Spark for it took 15 s."""
     with pytest.raises(QueryError):
         engines(engine).answer(statement)
     assert said == []

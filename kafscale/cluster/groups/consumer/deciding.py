@@ -50,7 +50,7 @@ class Rights(Protocol):
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class ConsumerGroupContext:
-    """What all groups of a coordinator share; `rights` is None without an authorizer."""
+    """Shared state of a coordinator's groups; `rights` is None without an authorizer."""
 
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     topics: Topics = attrs.field(factory=Topics)

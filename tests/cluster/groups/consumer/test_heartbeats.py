@@ -390,7 +390,7 @@ def test_an_instance_id_that_is_in_use_is_not_given_away(harness: ConsumerGroupH
 def test_a_static_member_whose_join_was_not_answered_is_not_refused_by_its_own_instance_id(
     harness: ConsumerGroupHarness,
 ) -> None:
-    """Its broker stopped before it answered; Java's consumer ended, and nobody read until its session was over."""
+    """The broker stopped before it answered; Java's consumer ended, and its partitions waited for the session's end."""
     first, second = client(harness, "a", "foo", instance_id="i"), client(harness, "b", "foo")
     first.beat()
     second.beat()

@@ -20,7 +20,7 @@ TOPICS_COUNT = 312
 
 @attrs.define(eq=False)
 class Group:
-    """As much of a group as a search needs."""
+    """The part of a group that a search needs."""
 
     pieces: list[Piece]  # that were run for all groups
     is_dead: bool = False
