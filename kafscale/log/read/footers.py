@@ -31,7 +31,8 @@ class FooterStatistics:
 class Footers:
     """A cache of decoded footers; `max_bytes` bounds it, by an estimate of their size in memory.
 
-    `cache` gets the batches that come along with a footer, if there is one.
+    A cached footer has no `producers`: readers never need them, and one may hold 10,000. `cache` gets the batches that
+    come along with a footer, if there is one.
     """
 
     store: ObjectStore
@@ -53,8 +54,10 @@ class Footers:
         )
 
     def put(self, segment: Segment, footer: Footer) -> None:
-        """Keep the footer of a segment that was just written or read."""
+        """Keep the footer of a segment that was just written or read, without its producers."""
         self._drop(segment.key)
+        if footer.producers:
+            footer = attrs.evolve(footer, producers=())
         self._cached[segment.key] = footer
         self.size_bytes += _memory_bytes(footer)
         while self.size_bytes > self.max_bytes and len(self._cached) > 1:
@@ -73,14 +76,14 @@ class Footers:
             self.size_bytes -= _memory_bytes(footer)
 
     def get_nowait(self, segment: Segment) -> Footer | None:
-        """The segment's footer if it is in memory."""
+        """Return the segment's footer, without its producers, if it is in memory."""
         footer = self._cached.get(segment.key)
         if footer is not None:
             self._cached.move_to_end(segment.key)
         return footer
 
     async def get(self, segment: Segment) -> Footer:
-        """The segment's footer. Raises NotFound, DamagedObject, StoreError."""
+        """Return the segment's footer; its producers may be missing. Raises NotFound, DamagedObject, StoreError."""
         while (footer := self.get_nowait(segment)) is None:
             loading = self._loading.get(segment.key)
             if loading is None:
@@ -144,5 +147,4 @@ class Footers:
 
 
 def _memory_bytes(footer: Footer) -> int:
-    batch_count = sum(len(producer.batches) for producer in footer.producers)
-    return 2048 + 24 * len(footer.index.positions) + 400 * len(footer.producers) + 160 * batch_count
+    return 2048 + 24 * len(footer.index.positions)

@@ -32,6 +32,7 @@ from crc32c import crc32c
 from kafscale.buffers import Buffer, slices_of
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.formats.body import BatchSplitter, read_pieces
+from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import HEADER, Footer, Identity, build_footer
 from kafscale.log.partition.partition import Partition
@@ -154,7 +155,7 @@ class CompactionRound:
     ) -> bool:
         if not self._is_read(group):
             return False
-        sources = [await self.footers.get(each) for each in group]
+        sources = await self._source_footers(group)
         left = RewritePass(compaction, max(each.last_offset for each in sources))
         await self._read(group, group[0].base_offset, left)
         tells_more = first_dirty_offset > self.part.first_dirty_offset
@@ -166,6 +167,13 @@ class CompactionRound:
         footer = attrs.evolve(footer, first_dirty_offset=first_dirty_offset)
         self.statistics.written_bytes.value += len(left.body)
         return await self.rewriter.replace(self.partition, group, footer, [left.body])
+
+    async def _source_footers(self, group: Sequence[Segment]) -> Sequence[Footer]:
+        """Return the footers of a group, with their producers where a restart still needs these from them."""
+        kept_from = self.partition.producers.kept_from
+        if kept_from is None or kept_from > group[-1].last_offset:
+            return [await self.footers.get(each) for each in group]
+        return [await read_footer(self.footers.store, each.key) for each in group]
 
     def _is_read(self, group: Sequence[Segment]) -> bool:
         """Tell whether segments are still read.

@@ -1,5 +1,7 @@
 """Reading: the tail, segments by one ranged GET, the WAL, look-ups by time, and what moves while one reads."""
 
+import gc
+
 import attrs
 import pytest
 import trio
@@ -7,9 +9,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafscale.config.limits import Limits
 from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
+from kafscale.formats.producers import Producer
 from kafscale.formats.segment import HEADER
 from kafscale.log.read.reader import GAP_MAX_BYTES
 from kafscale.store.memory import MemoryStore
@@ -17,7 +21,8 @@ from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import set_base_offset
+from kafscale.wire.records import ProducerStamp, set_base_offset
+from tests.devtools.keyed_log import append_pairs
 from tests.devtools.memory_log import (
     TOPIC,
     TOPIC_ID,
@@ -102,6 +107,33 @@ async def test_what_was_just_flushed_needs_no_footer_read(autojump_clock):
         await flushed_batches(log, 3)
         await log.read(log.partition(), 0)
         assert [kind for kind, *_ in reads] == ["range"]
+
+
+def remembered_producers_count() -> int:
+    gc.collect()
+    return sum(isinstance(each, Producer) for each in gc.get_objects())
+
+
+async def test_cached_footers_hold_no_producers(autojump_clock):
+    """Each footer held copies of up to all producers of its partition, past what --max-producer-ids bounds."""
+    topics = [topic_spec(producer_id_expiration_ms=1 << 50)]
+    limits = Limits(max_producer_ids_per_partition_count=5)
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=topics, limits=limits) as log:
+        before = remembered_producers_count()
+        for number in range(40):
+            await append_pairs(log.partition(), "a=1", producer=ProducerStamp(number, 0, 0))
+            await log.log.flusher.flush_all()
+        footers = log.log.reader.footers
+        assert len(footers._cached) == 40
+        assert remembered_producers_count() == before + 5
+        size_bytes = footers.size_bytes
+        footers._cached.clear()
+        footers.size_bytes = 0
+        for offset in range(40):
+            await log.read(log.partition(), offset)
+        assert len(footers._cached) == 40
+        assert remembered_producers_count() == before + 5
+        assert footers.size_bytes == size_bytes
 
 
 async def test_many_readers_of_one_segment_share_the_read_of_its_footer(autojump_clock):
