@@ -6,7 +6,9 @@
     deleted-topics/<topic id>                      a DeletedTopic
 
 The last is written with a deletion, and stays for as long as the topic may have objects in the bucket: without one, the
-objects of a topic that is not known may be those of a topic whose metadata was lost, and are never deleted.
+objects of a topic that is not known may be those of a topic whose metadata was lost, and are never deleted. It goes
+when the topic was deleted a day ago or earlier and a listing of the bucket finds none of its objects
+(`TopicRegistry.forget_deleted`).
 """
 
 from __future__ import annotations

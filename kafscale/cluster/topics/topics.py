@@ -76,6 +76,7 @@ __all__ = [
 ]
 
 DELETED_REMEMBERED_MS = 24 * 60 * 60 * 1000  # at least; longer than any upload that was under way can last
+FORGOTTEN_MAX_COUNT = 1000  # deleted topics in one commit, which is written as a whole: 50 KB
 DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
 # Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
 REPLICATION_FACTOR_MAX = 100
@@ -383,14 +384,19 @@ class TopicRegistry:
         return self.has(topic_id, partition) or topic_id in self.deleted
 
     async def forget_deleted(self, topic_ids: Iterable[bytes]) -> None:
-        """These deleted topics have no objects now; forget those for which no upload can be under way any more."""
-        before_ms = time.time_ns() // 1_000_000 - DELETED_REMEMBERED_MS
-        async with self._changing:
-            deleted = self._state.deleted
-            gone = [each for each in topic_ids if each in deleted and deleted[each].deleted_ms < before_ms]
-            if gone:
-                with suppress(PlanOutdated):  # whoever lists the objects next finds out what has changed
-                    await self._follower.commit(forget_transaction(gone, self._follower.revision))
+        """Forget those of these deleted topics, which have no objects now, that were deleted a day ago or earlier.
+
+        Until then an upload may be under way. Raises StorageFailed, StorageFull, StoreError.
+        """
+        ids = list(topic_ids)
+        for start in range(0, len(ids), FORGOTTEN_MAX_COUNT):
+            async with self._changing:
+                deleted, before_ms = self._state.deleted, time.time_ns() // 1_000_000 - DELETED_REMEMBERED_MS
+                some = (each for each in ids[start : start + FORGOTTEN_MAX_COUNT] if each in deleted)
+                gone = [each for each in some if deleted[each].deleted_ms < before_ms]
+                if gone:
+                    with suppress(PlanOutdated):  # the next listing of the objects finds out what has changed
+                        await self._follower.commit(forget_transaction(gone, self._follower.revision))
 
     async def _change(
         self,

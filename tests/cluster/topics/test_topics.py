@@ -424,6 +424,26 @@ async def test_a_deletion_is_remembered_until_nothing_is_left_of_the_topic(
     assert await store.list("deleted-topics/") == []
 
 
+async def test_very_many_deleted_topics_are_forgotten_in_small_commits() -> None:
+    """One commit named all of them: some 80,000 were too much for the head in the bucket, and none ever went."""
+    deletes_counts: list[int] = []
+
+    class Counting(MemoryMetadataStore):
+        async def commit(self, transaction: Transaction) -> int:
+            deletes_counts.append(len(transaction.deletes))
+            return await super().commit(transaction)
+
+    store = Counting()
+    await store.commit(Transaction(puts={f"deleted-topics/{number:032x}": DELETED for number in range(2_500)}))
+    topics = TopicRegistry(store=store)
+    await topics.load()
+    deletes_counts.clear()
+    await topics.forget_deleted(list(topics.deleted))
+    assert topics.deleted == {}
+    assert await store.list("deleted-topics/") == []
+    assert deletes_counts == [1_000, 1_000, 500]
+
+
 async def test_an_adopted_topic_that_was_deleted_before_is_not_deleted_any_more(
     topics: TopicRegistry, store: MemoryMetadataStore
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import attrs
 import pytest
 import trio
 
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import SlowDown, StorageFull, StoreUnavailable
 from kafscale.log.bucket.orphans import OrphanCollector
@@ -264,3 +267,19 @@ async def test_a_broker_collects_what_a_kill_left_of_a_deleted_topic(autojump_cl
         keys = await keys_of(parts.store)
         assert len(keys) == 2
         assert all(key.startswith("default/kept/") for key in keys)
+
+
+async def test_a_broker_forgets_topics_that_were_deleted_a_day_ago(autojump_clock):
+    parts, settings = memory_parts(), memory_settings(orphan_check_interval_seconds=60.0)
+    now_ms = time.time_ns() // 1_000_000
+    ages_hours = {OTHER_ID: 25, TOPIC_ID: 23}
+    entries = {
+        f"deleted-topics/{topic_id.hex()}": b'{"name": "t", "deleted_ms": %d}' % (now_ms - hours * 3_600_000)
+        for topic_id, hours in ages_hours.items()
+    }
+    await parts.metadata.commit(Transaction(puts=entries))
+    async with memory_broker(parts, settings) as running:
+        assert set(running.broker.services.topics.deleted) == {OTHER_ID, TOPIC_ID}
+        await trio.sleep(70)
+        assert set(running.broker.services.topics.deleted) == {TOPIC_ID}
+    assert [each.key for each in await parts.metadata.list("deleted-topics/")] == [f"deleted-topics/{TOPIC_ID.hex()}"]
