@@ -334,7 +334,10 @@ class Broker:
         task_status: trio.TaskStatus[Broker],
     ) -> None:
         async with trio.open_nursery() as leading:
+            leading.start_soon(lead.views.reach.run)
             await leading.start(lead.run)
+            if lead.several is not None and self.settings.durability is not Durability.WAL:
+                leading.start_soon(lead.several.store_loss.run)
             services = self.services = await build_services(
                 self.settings, lead, disk, advertised=advertised, token_keys=self._token_keys, metrics=self.metrics
             )

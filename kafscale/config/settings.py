@@ -421,6 +421,14 @@ class Settings:
         least=0.5,
         most=300,
     )
+    broker_store_timeout_seconds: Seconds = option(
+        4.0,
+        "Beside others, with s3-wal or segment: a broker that the store has not answered for this long, while it "
+        "answers others, is taken for dead. What it leads is led by others then.",
+        why="Clients mostly wait 30 s for an answer. Kafka gives a log directory that it can't write to up at once.",
+        least=2,
+        most=300,
+    )
     balance_by: BalanceBy = option(
         BalanceBy.LOAD,
         "Beside others: partitions move until brokers have as much to do (load), by the bytes that are written and "

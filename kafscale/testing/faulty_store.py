@@ -224,7 +224,11 @@ class FaultyStore:
         call = StoreCall(operation, tuple(keys))
         self.calls.append(call)
         await self._apply(call, after_effect=False)
-        result = await effect()
+        try:
+            result = await effect()
+        except StoreError:  # a refusal is a reply, too
+            await self._apply(call, after_effect=True)
+            raise
         await self._apply(call, after_effect=True)
         return result
 

@@ -133,6 +133,7 @@ class ClusterLoad:
         ends = [end_of(consumer, each) for each in partitions]
         consumer.assign(partitions)
         found: defaultdict[int, list[int]] = defaultdict(list)
+        places: defaultdict[str, list[str]] = defaultdict(list)
         left_count, give_up_at = sum(ends), time.monotonic() + READ_SECONDS
         while left_count and time.monotonic() < give_up_at:
             for message in consumer.consume(1000, timeout=1.0):
@@ -140,6 +141,7 @@ class ClusterLoad:
                 partition = message.partition()
                 assert partition is not None
                 found[partition].append(int(message.value() or b""))
+                places[(message.value() or b"").decode()].append(f"{partition}:{message.offset()}")
                 left_count -= 1
         consumer.close()
         counts = Counter(str(value) for values in found.values() for value in values)
@@ -148,7 +150,7 @@ class ClusterLoad:
             acknowledged_count=len(self._acknowledged),
             read_count=counts.total(),
             lost=sorted(self._acknowledged - counts.keys(), key=int),
-            repeated=[value for value, count in counts.items() if count > 1],
+            repeated=[f"{value} at {', '.join(places[value])}" for value, count in counts.items() if count > 1],
             reordered_count=sum(values != sorted(values) for values in found.values()),
             failures=self._failures,
             gap_seconds=max(gaps, default=0.0),

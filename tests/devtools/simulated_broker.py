@@ -32,7 +32,10 @@ from kafscale.errors import (
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
+from kafscale.store.opening.views import StoreViews
+from kafscale.store.paths import system_key
 from kafscale.store.wrappers.metered import StoreMetrics
+from kafscale.store.wrappers.reach import Reach
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore
@@ -48,6 +51,7 @@ C = TypeVar("C", bound=Connection)
 
 ADDRESS = Address("192.0.2.2", 9092)
 RETRIES = RetryPolicy(deadline_seconds=10.0)
+PROBED_KEY = system_key("probe", "reach")
 DURING_MAX_SECONDS = 0.1  # how long after the beginning of an operation a crash "during" it comes
 
 
@@ -263,8 +267,10 @@ class SimulatedBroker:
         if self._point is not None:
             parts = crashing_parts(parts, self._point)
         metrics = StoreMetrics.register(self.broker.metrics)
-        retrying = RetryingStore(parts.store, RETRIES, Random(self.random.random()), metrics)
-        return attrs.evolve(parts, store=retrying, disk=self.watched(parts.disk))
+        reach = Reach(probe=partial(parts.store.head, PROBED_KEY))
+        retrying = RetryingStore(parts.store, RETRIES, Random(self.random.random()), metrics, reach)
+        views = StoreViews.alike(retrying, reach)
+        return attrs.evolve(parts, store=retrying, disk=self.watched(parts.disk), views=views)
 
     async def _die(self) -> None:
         self.crash()

@@ -19,15 +19,16 @@ from urllib.parse import urlsplit
 
 import attrs
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from kafscale.config import Address
 from kafscale.testing.tcp_proxy import Way
 from tests.devtools.appends import Appends
-from tests.devtools.cluster_load import ClusterLoad
+from tests.devtools.cluster_load import ClusterLoad, LoadReport, leaders_of
 from tests.devtools.ordeal import chosen_seed
 from tests.devtools.process import BrokerProcess
 from tests.devtools.process_cluster import bootstrap_of
-from tests.devtools.proxies import Line, lines_to
+from tests.devtools.proxies import Cut, Line, lines_to
 from tests.devtools.s3_processes import free_port, minio_server
 
 pytestmark = [
@@ -41,6 +42,8 @@ BROKER_IDS = (1, 2, 3)
 QUIET_SECONDS = 3.0
 FROZEN_SECONDS = (1.0, 6.0)  # longer than --broker-session-timeout, or not
 AWAY_SECONDS = 60.0
+CUT_SECONDS = 25.0
+GAP_MAX_SECONDS = 10.0
 WAYS: Sequence[tuple[Way, ...]] = ((), (Way.TO_SERVER,), (Way.TO_CLIENT,))
 
 
@@ -155,3 +158,62 @@ def test_a_bucket_that_is_away_for_a_minute_loses_repeats_and_reorders_nothing(t
 
         suffer(site, f"{durability}, the bucket away for {AWAY_SECONDS:g} s", trouble)
         assert all(each.returncode is None for each in site.brokers)
+
+
+def suffer_cut(site: Site, lines: Sequence[Line], how: Cut, topic: str) -> LoadReport:
+    """Cut lines to the bucket while a new topic is loaded, and return what has become of the load."""
+    with ClusterLoad(bootstrap_of(site.brokers), topic, 6) as load:
+        time.sleep(QUIET_SECONDS)
+        with ExitStack() as cuts:
+            for each in lines:
+                cuts.enter_context(each.cut(how))
+            time.sleep(CUT_SECONDS)
+        time.sleep(QUIET_SECONDS)
+    report = load.read_back()
+    print(f"{topic}, {how.value}: {report}")
+    assert report.problems == []
+    return report
+
+
+def wait_until_all_lead(admin: AdminClient, topic: str) -> None:
+    give_up_at = time.monotonic() + AWAY_SECONDS
+    while leaders_of(admin, topic) != set(BROKER_IDS):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("how", Cut)
+@pytest.mark.parametrize("durability", ["segment", "s3-wal"])
+def test_what_a_broker_leads_that_alone_loses_the_bucket_goes_to_others(
+    tmp_path: Path, durability: str, how: Cut
+) -> None:
+    """Nothing of it was acknowledged for as long as the cut took, by a member and by the controller."""
+    with running_site(tmp_path, durability) as site:
+        admin = AdminClient({"bootstrap.servers": bootstrap_of(site.brokers)})
+        controller_id = controller_of(admin)
+        member_id = next(each for each in BROKER_IDS if each != controller_id)
+        for topic, broker_id in (("of-a-member", member_id), ("of-the-controller", controller_id)):
+            place = BROKER_IDS.index(broker_id)
+            report = suffer_cut(site, [site.to_bucket[place]], how, topic)
+            assert report.gap_seconds < GAP_MAX_SECONDS
+            log = site.brokers[place].log
+            assert "has not answered for" in log
+            assert "this one starts anew" in log
+            wait_until_all_lead(admin, topic)
+        assert all(each.returncode is None for each in site.brokers)
+        assert controller_of(admin) not in (-1, controller_id)
+
+
+@pytest.mark.parametrize("how", Cut)
+def test_nothing_moves_while_no_broker_reaches_the_bucket(tmp_path: Path, how: Cut) -> None:
+    with running_site(tmp_path, "s3-wal") as site:
+        suffer_cut(site, site.to_bucket, how, "of-all")
+        for each in site.brokers:
+            assert "is declared" not in each.log
+            assert "has not answered for" in each.log
+
+
+def controller_of(admin: AdminClient) -> int:
+    """Return the id of the controller, which other brokers know."""
+    controller = admin.describe_cluster().result(AWAY_SECONDS).controller
+    return -1 if controller is None else controller.id

@@ -8,7 +8,9 @@ fail as it has not seen the latest, and its checkpoints are older than those of 
 A controller that hears nothing of most brokers, of three or more, may be the one that is cut off. So it declares nobody
 dead before it has heard of at least half of them, one that has just begun neither, and if that takes too long steps
 down, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
-If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself.
+If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself. A broker
+that alone has lost the store is declared dead as well, or replaced as the controller
+(`kafscale.cluster.brokers.store_loss`).
 
 Who can't read all that is known of brokers and placements, as a later version has written it, decides nothing, and
 leaves that to a broker of that version.
@@ -35,6 +37,7 @@ from kafscale.cluster.brokers.records import (
     ControllerRecord,
 )
 from kafscale.cluster.brokers.state import ClusterState, leaderless_count
+from kafscale.cluster.brokers.store_loss import StoreLoss
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer
 from kafscale.cluster.metadata.converter import encode
@@ -74,6 +77,7 @@ class Controller:
     namespace: str
     liveness: Liveness
     balance: Balance
+    store_loss: StoreLoss
     fail_over: FailOver = attrs.field(init=False)
     serving: trio.Event = attrs.field(factory=trio.Event, init=False)
     _vacancy: ControllerRecord | None = attrs.field(default=None, init=False)  # that this broker has left
@@ -150,12 +154,19 @@ class Controller:
             await self._declare()
 
     def _should_claim(self) -> bool:
-        controller = self.state.controller
-        if not self._is_vacant() and (controller is None or not self.liveness.is_replaceable(controller.broker_id)):
+        if not self._is_vacant() and not self._is_replaceable():
             if self.broker_id not in self.state.live():
                 self._be_patient()
             return False
         return trio.current_time() >= self._claims_not_before
+
+    def _is_replaceable(self) -> bool:
+        """Tell whether the controller can't do its part any more."""
+        controller = self.state.controller
+        if controller is None:
+            return False
+        is_silent = self.liveness.is_replaceable(controller.broker_id)
+        return is_silent or controller.broker_id in self.store_loss.lost(self.state.brokers)
 
     def _be_patient(self) -> None:
         self._claims_not_before = trio.current_time() + PATIENCE_TIMEOUTS * self.liveness.session_timeout_seconds
@@ -210,8 +221,11 @@ class Controller:
                 await self._step_down(controller, f"{why}: another one may be the controller")
             return  # soon more is known
         self._is_last_resort = self._is_last_resort and _are_most(unheard, counted)
+        without_store = self.store_loss.lost({each: record for each, record in live.items() if record.may_fail_over})
         away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
-        await self.fail_over.run_once(controller, lost, [each for each in away if self.liveness.is_heard(each)])
+        await self.fail_over.run_once(
+            controller, {**without_store, **lost}, [each for each in away if self.liveness.is_heard(each)]
+        )
 
     def _why_others(self) -> str:
         """Return why another broker has to be the controller; nothing if this one may be."""

@@ -13,6 +13,8 @@ to half a second later. While they hear of the controller, they need hardly look
 An answer tells whether the sender may act: not where the metadata says that it was declared dead, or that a later
 incarnation of it has begun. Clients that pose as brokers are refused (`kafscale.cluster.brokers.senders`).
 
+An answer also tells for how long the store has not answered its sender (`kafscale.cluster.brokers.store_loss`).
+
 The controller is told every few seconds what its sender has to do (`kafscale.cluster.brokers.loads`), and answers with
 how that is shared out among all.
 """
@@ -61,6 +63,10 @@ def _not_told(_surplus: Mapping[int, float]) -> None:
     pass
 
 
+def _not_heard(_broker_id: int, _incarnation: int, _silent_ms: int) -> None:
+    pass
+
+
 Connect = Callable[[int, BrokerRecord], Awaitable[Line]]
 
 
@@ -72,7 +78,8 @@ class Heartbeats:
     BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
     as far as it is known here, and `look_soon` has this broker look for one that is later. Without `connect` there are
     no heartbeats, and so nobody is lost. `load` tells what this broker has to do, and `take_surplus` is told what all
-    have to do beyond the number of what they lead.
+    have to do beyond the number of what they lead. `take_silence` is told, with id and incarnation of another broker,
+    for how many milliseconds the store has not answered that one.
     """
 
     broker_id: int
@@ -84,6 +91,7 @@ class Heartbeats:
     look_soon: Callable[[int], None]
     load: Callable[[], BrokerLoad]
     take_surplus: Callable[[Mapping[int, float]], None] = _not_told
+    take_silence: Callable[[int, int, int], None] = _not_heard
     _changed: Signal = attrs.field(factory=Signal, init=False)
     disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
     _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
@@ -180,7 +188,8 @@ class Heartbeats:
                     is_settled = load.is_settled
                     request.load = load_message(load)
                 with trio.fail_after(self.liveness.session_timeout_seconds):
-                    await self._ask(broker_id, line, request)
+                    response = await self._ask(broker_id, line, request)
+                self.take_silence(broker_id, record.incarnation, response.store_silent_ms)
                 is_answered = True
                 self.liveness.answered(broker_id, record.incarnation, asked_at)
                 await self._pause(told)
@@ -203,7 +212,7 @@ class Heartbeats:
             while self.revision() == told:
                 await self._changed.wait()
 
-    async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> None:
+    async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         response = await line.request(request, OwnHeartbeatResponse)
         if response.surpluses and self._decides(broker_id):
             self.take_surplus({each.broker_id: each.weight for each in response.surpluses})
@@ -219,6 +228,7 @@ class Heartbeats:
                 broker_id,
             )
         (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
+        return response
 
 
 def heartbeat(broker_id: int, incarnation: int, revision: int) -> OwnHeartbeatRequest:

@@ -23,6 +23,7 @@ from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, record_key
 from kafscale.cluster.brokers.senders import Senders, introduced
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.store_loss import StoreLoss
 from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.converter import decode
@@ -105,6 +106,12 @@ def _several(
         meter=meter,
         by=settings.balance_by,
     )
+    store_loss = StoreLoss(
+        broker_id=broker_id,
+        timeout_seconds=settings.broker_store_timeout_seconds,
+        reach=views.reach,
+        disowned_at=lambda: heartbeats.disowned_at,
+    )
     controller = Controller(
         broker_id=broker_id,
         incarnation=incarnation,
@@ -115,6 +122,7 @@ def _several(
         namespace=settings.namespace,
         liveness=liveness,
         balance=balance,
+        store_loss=store_loss,
     )
     heartbeats = Heartbeats(
         broker_id=broker_id,
@@ -126,6 +134,7 @@ def _several(
         look_soon=look_soon,
         load=meter.load,
         take_surplus=balance.take_surplus,
+        take_silence=store_loss.heard,
     )
     return Several(
         broker_id=broker_id,
@@ -147,6 +156,7 @@ def _several(
         calls=calls,
         telling=Telling(broker_id=broker_id, incarnation=incarnation, calls=calls, revision=revision),
         told=Told(),
+        store_loss=store_loss,
         lease=Lease(liveness, lambda: check.led_at, check.confirm, lambda: heartbeats.disowned_at),
     )
 

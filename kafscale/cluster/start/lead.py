@@ -21,6 +21,7 @@ from kafscale.cluster.brokers.loads import load_of
 from kafscale.cluster.brokers.placements import PlacementWriter
 from kafscale.cluster.brokers.senders import Senders
 from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.brokers.store_loss import StoreLoss
 from kafscale.cluster.brokers.telling import Telling, Told
 from kafscale.cluster.brokers.topic_rows import place_topics
 from kafscale.cluster.brokers.wakefulness import Wakefulness
@@ -64,6 +65,7 @@ class Several:
     calls: BrokerCalls
     telling: Telling
     told: Told
+    store_loss: StoreLoss
     lease: Lease
 
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
@@ -80,7 +82,9 @@ class Several:
         self.senders.look_for_newer(request)
         self.told.note(request.released)  # before anybody looks what is committed, and acts on it
         is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
-        response = OwnHeartbeatResponse(is_caught_up=True, is_fenced=not is_current)
+        response = OwnHeartbeatResponse(
+            is_caught_up=True, is_fenced=not is_current, store_silent_ms=self.store_loss.silent_ms
+        )
         if is_current and request.load is not None:
             self.balance.take(request.broker_id, request.broker_epoch, load_of(request.load))
             if self.controller.is_mine:
@@ -271,6 +275,7 @@ class Lead:
         return (
             self.several is not None
             and self.several.is_told_of_all()
+            and not self.several.store_loss.is_suspected()
             and now - self.check.led_at < REST_SECONDS
             and now - self.check.asked_at >= ASKED_SECONDS
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from random import Random
 
 import attrs
@@ -27,12 +28,14 @@ from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.probe import check_usable, startup_errors
 from kafscale.store.opening.views import StoreViews
+from kafscale.store.paths import system_key
 from kafscale.store.uploads import MultipartUploads
 from kafscale.store.wrappers.hedging import HedgingStore
 from kafscale.store.wrappers.limited import LimitedStore, PrefetchStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.multipart import MultipartStore
+from kafscale.store.wrappers.reach import Reach
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 
 STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
@@ -79,7 +82,11 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
     limiter = StoreLimiter(settings.s3_concurrency, metrics)
     metered = MeteredStore(raw, metrics)
     policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
-    retrying = RetryingStore(metered, policy, Random(), metrics)
+    probe = partial(metered.head, system_key("probe", "reach", namespace=settings.namespace))
+    at = f" at {settings.s3_endpoint}" if settings.s3_endpoint else ""
+    reach = Reach(f"the object store {settings.store}{at}", probe)
+    reach.register(metrics.registry)
+    retrying = RetryingStore(metered, policy, Random(), metrics, reach)
 
     hedged: ObjectStore = metered
     uploads = raw if isinstance(raw, MultipartUploads) else None  # S3 is
@@ -105,6 +112,7 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
         background=view_of(WorkClass.BACKGROUND, metered),
         prefetch=PrefetchStore(metered, limiter, metrics.skipped_prefetches),
         files=FileSource(raw.directory, metrics) if isinstance(raw, FileStore) else None,
+        reach=reach,
     )
     return OpenStore(views=views, limiter=limiter)
 

@@ -9,6 +9,7 @@ from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.opening.probe import startup_errors
 from kafscale.store.s3.store import S3Settings, S3Store
+from kafscale.store.wrappers.reach import PROBES_MAX_COUNT
 from kafscale.store.wrappers.retrying import RetryingStore
 
 
@@ -23,7 +24,7 @@ def open_s3(settings: Settings) -> S3Store:
         path_style=settings.s3_path_style,
         ca_file=None if settings.s3_ca_file is None else str(settings.s3_ca_file),
         encryption=settings.s3_sse,
-        max_connections=settings.s3_concurrency or math.inf,
+        max_connections=settings.s3_concurrency + PROBES_MAX_COUNT if settings.s3_concurrency else math.inf,
         read_timeout_seconds=timeout_seconds,
         write_timeout_seconds=timeout_seconds,
     )

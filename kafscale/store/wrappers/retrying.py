@@ -1,7 +1,8 @@
 """Retries with jittered backoff and a deadline, and the truth about conditional writes whose reply was lost.
 
 SlowDown, StoreUnavailable and Conflict are tried again; every other error is an answer (expired credentials are the
-credentials layer's to refresh). This wrapper is outermost, so that backoff holds no token of the limiter.
+credentials layer's to refresh). This wrapper is outermost, so that backoff holds no token of the limiter. A backoff
+ends early when a store that was silent answers again, to any request (`kafscale.store.wrappers.reach`).
 
 A conditional write that got no answer may have taken effect; then the next attempt meets its own object and is refused.
 So a refusal after a lost reply is resolved by reading the object back: with our bytes it is ours, and the write has
@@ -12,7 +13,6 @@ conditionally.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
@@ -33,11 +33,8 @@ from kafscale.errors import (
 )
 from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
+from kafscale.store.wrappers.reach import Reach
 from kafscale.store.wrappers.read_back import etag_if_equal
-
-logger = logging.getLogger(__name__)
-
-OUTAGE_SECONDS = 1.0  # nothing but failures for so long is worth a line in the log; a 503 now and then is not
 
 T = TypeVar("T")
 
@@ -61,32 +58,6 @@ class RetryPolicy:
 
 
 @attrs.define(eq=False, repr=False)
-class _OutageLog:
-    """One line when the store has only failed for a while, and one when it answers again."""
-
-    failing_since: float | None = None
-    failures_count: int = 0
-    announced: bool = False
-
-    def failed(self, error: StoreError) -> None:
-        now = trio.current_time()
-        if self.failing_since is None:
-            self.failing_since = now
-        self.failures_count += 1
-        if not self.announced and now - self.failing_since >= OUTAGE_SECONDS:
-            self.announced = True
-            logger.warning("the object store has failed for %.1f s, retrying: %s", now - self.failing_since, error)
-
-    def answered(self) -> None:
-        if self.announced and self.failing_since is not None:
-            seconds = trio.current_time() - self.failing_since
-            logger.warning("the object store is back after %.1f s and %d failures", seconds, self.failures_count)
-        self.failing_since = None
-        self.failures_count = 0
-        self.announced = False
-
-
-@attrs.define(eq=False, repr=False)
 class RetryingStore:
     """An `ObjectStore` that tries again where another one says that it may help.
 
@@ -98,7 +69,7 @@ class RetryingStore:
     _policy: RetryPolicy
     _random: Random
     _metrics: StoreMetrics
-    _outage: _OutageLog = attrs.field(factory=_OutageLog)
+    _reach: Reach = attrs.field(factory=Reach)
 
     async def get(self, key: str) -> ObjectPart:
         return await self.retried("get", partial(self.store.get, key))
@@ -154,21 +125,15 @@ class RetryingStore:
         retries_count = 0
         while True:
             try:
-                result = await attempt()
+                with self._reach.attempt():
+                    return await attempt()
             except (SlowDown, StoreUnavailable, Conflict) as exc:
-                self._outage.failed(exc)
                 delay_seconds = self._policy.delay_seconds(retries_count, self._random)
                 if trio.current_time() + delay_seconds > deadline:
                     raise
                 self._metrics.retries.of(operation, outcome_of(exc)).value += 1
-            except StoreError:
-                self._outage.answered()
-                raise
-            else:
-                self._outage.answered()
-                return result
             retries_count += 1
-            await trio.sleep(delay_seconds)
+            await self._reach.pause(delay_seconds)
 
     async def decided(
         self, operation: str, key: str, parts: Sequence[Buffer], attempt: Callable[[], Awaitable[str]]

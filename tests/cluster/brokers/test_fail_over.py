@@ -55,8 +55,12 @@ class Cluster:
 
     def controller(self) -> int:
         """The id of the broker that the first one that runs takes for the controller."""
-        seen = next(self.state(each) for each, running in self.brokers.items() if not running.ended.is_set())
-        return -1 if seen.controller is None else seen.controller.broker_id
+        return self.controller_as_seen_by(next(each for each, one in self.brokers.items() if not one.ended.is_set()))
+
+    def controller_as_seen_by(self, broker_id: int) -> int:
+        """Return the id of the broker that one takes for the controller, -1 for none."""
+        controller = self.state(broker_id).controller
+        return -1 if controller is None else controller.broker_id
 
     def others(self, *broker_ids: int) -> list[int]:
         return [each for each in self.brokers if each not in broker_ids]

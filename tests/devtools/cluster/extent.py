@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
+from random import Random
 
 import attrs
 
@@ -42,7 +43,12 @@ class Extent:
     segment_merges_bytes: Sequence[int] = (0, 32 << 10, 256 << 10)
     segment_delete_delays_ms: Sequence[int] = (0, 100, 60_000)
     askers_count: int = 0  # about the ends of epochs; 0: perhaps there is one
+    store_loss_probability: float = 0.3
     reads_often: bool = True  # a reader of each partition; and all is read back before the last restart, too
+
+    def loses_store(self, seed: int) -> bool:
+        """Tell whether brokers lose the store when the other troubles of a seed are over."""
+        return Random(f"{seed} loses store").random() < self.store_loss_probability
 
     @classmethod
     def of(cls, seed: int, *, is_short: bool = False) -> Extent:
@@ -69,6 +75,7 @@ SHORT = Extent(
     join_max_seconds=1.0,
     calm_max_seconds=0.5,
     quiet_seconds=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 30.0),
+    store_loss_probability=0.2,
     reads_often=False,
 )
 SUCCESSION = attrs.evolve(
@@ -81,5 +88,6 @@ SUCCESSION = attrs.evolve(
     segment_merges_bytes=(32 << 10,),
     segment_delete_delays_ms=(0,),
     askers_count=5,
+    store_loss_probability=0.0,
     reads_often=True,
 )

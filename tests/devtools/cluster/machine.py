@@ -24,7 +24,7 @@ import trio
 
 from kafscale.cluster.brokers.heartbeats import Connect
 from kafscale.config import Durability, Settings
-from kafscale.errors import Fenced
+from kafscale.errors import Fenced, SlowDown, StoreUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import On
@@ -202,15 +202,33 @@ class Machine:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _cut_off(self) -> None:
-        """The bucket is away for it, in one direction or both."""
+        """The bucket refuses all that it asks, or does not answer."""
         await self._cut_off_for_a_while(self.newest)
 
     async def _cut_off_for_a_while(self, life: SimulatedBroker) -> None:
-        self.log.note(f"{life.name} is cut off from the bucket")
-        gate = life.store.hold(On(), after_effect=self.random.random() < 0.5)
+        end = self.lose_store(life)
         await trio.sleep(self.random.uniform(0, self.weather.cut_off_max_seconds))
         life.store.heal()
-        gate.open()
+        end()
+
+    def lose_store(self, life: SimulatedBroker) -> Callable[[], None]:
+        """Have a life lose the store, in one of several ways; return what ends that."""
+        error = self.random.choice([StoreUnavailable, SlowDown, None])
+        how = "nothing comes back" if error is None else error.__name__
+        self.log.note(f"{life.name} has lost the store: {how}")
+        if error is None:
+            gate = life.store.hold(On(), after_effect=self.random.random() < 0.5)
+            rule = life.store.rules[-1]
+        else:
+            rule = life.store.fail(On(), error)
+
+        def end() -> None:
+            self.log.note(f"{life.name} has the store back")
+            life.store.end(rule)
+            if error is None:
+                gate.open()
+
+        return end
 
     async def _leave_alive(self) -> None:
         """It does not know that the next one takes over, and may not reach the bucket for a while."""

@@ -25,7 +25,8 @@ from kafscale import broker
 from kafscale.buffers import Buffer
 from kafscale.cluster.brokers import leading
 from kafscale.cluster.brokers.leading import Leading
-from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.brokers.records import BrokerRecord, Placement
+from kafscale.cluster.brokers.store_loss import StoreLoss
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.start.claim import LeadCheck
 from kafscale.cluster.start.joining import MembershipCheck
@@ -40,6 +41,7 @@ from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
+from tests.devtools.cluster.extent import LONG
 from tests.devtools.cluster.weather import is_storm, is_succession
 from tests.devtools.cluster.world import durability_of
 from tests.devtools.replaced import replaced
@@ -139,6 +141,15 @@ async def _first_error(check: LeadCheck, error: Exception, may_wait: Callable[[]
     return error
 
 
+def _lose_nothing(loss: StoreLoss, records: Mapping[int, BrokerRecord]) -> Mapping[int, str]:
+    return {}
+
+
+def _believe_all(loss: StoreLoss, records: Mapping[int, BrokerRecord]) -> Mapping[int, str]:
+    """Take what a broker tells of the store for true, also where the store has not answered this one."""
+    return {each: "so it says" for each, told in loss._silences.items() if told.seconds >= loss.timeout_seconds}
+
+
 MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "acknowledge behind the fence": _acknowledge_behind_the_fence,
     "grant before release": _grant_before_release,
@@ -148,7 +159,10 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "delete without looking": _delete_without_looking,
     "ignore where epochs began": partial(replaced, leading, "begun", _begun_nowhere),
     "end by the first error": partial(replaced, broker, "cause_of_end", _first_error),
+    "keep who has lost the store": partial(replaced, StoreLoss, "lost", _lose_nothing),
+    "fence where all have lost the store": partial(replaced, StoreLoss, "lost", _believe_all),
 }
+IN_STORE_LOSSES = {"keep who has lost the store", "fence where all have lost the store"}
 # What only storms of such a durability find, and seldom others; and what short seeds do that are successions.
 IN_STORMS: Mapping[str, Durability] = {
     "late segment accepted": Durability.SEGMENT,
@@ -161,6 +175,8 @@ IN_SUCCESSIONS: Mapping[str, Durability] = {
 
 def seeds_for(mutation: str) -> Iterator[int]:
     """Iterate over the seeds that may find a mutation, without end; they are short if it is one of IN_SUCCESSIONS."""
+    if mutation in IN_STORE_LOSSES:
+        return filter(LONG.loses_store, count(1))
     if mutation in IN_STORMS:
         return (seed for seed in count(1) if is_storm(seed) and durability_of(seed) is IN_STORMS[mutation])
     if mutation in IN_SUCCESSIONS:

@@ -9,7 +9,8 @@ coordinators and partitions are on any of the brokers, and one is copied to anot
 of the metadata is looked at as it is written (`head_log`), and so is what is deleted. In the end all is healed and
 every send must be answered, every transaction and what was superseded has ended, all brokers agree on who leads what,
 hold nothing for ever (`held`) and commit nothing any more, and everything is read back, from the brokers and from the
-bucket, before and after a restart of all. A further topic is deleted and created anew (`topics`).
+bucket, before and after a restart of all. A further topic is deleted and created anew (`topics`). In some seeds one
+broker, or all, lose the store when the other troubles are over (`store_losses`).
 
 A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
 In some, brokers succeed each other while each of them is suspended in the middle of an upload (`weather`).
@@ -45,6 +46,7 @@ from tests.devtools.cluster.held import held_too_much
 from tests.devtools.cluster.links import Links
 from tests.devtools.cluster.machine import SETTLE_SECONDS, Machine
 from tests.devtools.cluster.routes import Routes
+from tests.devtools.cluster.store_losses import STORE_TIMEOUTS_SECONDS, StoreLosses
 from tests.devtools.cluster.temporary import TemporaryTopic
 from tests.devtools.cluster.weather import Weather
 from tests.devtools.determinism import run_seeded
@@ -135,6 +137,7 @@ class ClusterSimulation:
             s3_wal_interval_seconds=rng.choice([0.0, 0.01, 0.25]),
             s3_wal_flush_objects_count=Random(f"{self.seed} early flushes").choice([0, 8, 32]),
             broker_session_timeout_seconds=rng.choice(self.weather.sessions_seconds),
+            broker_store_timeout_seconds=Random(f"{self.seed} store timeout").choice(STORE_TIMEOUTS_SECONDS),
             coordinator=CoordinatorSettings(
                 group_initial_rebalance_delay_ms=200,
                 group_min_session_timeout_ms=1,
@@ -238,6 +241,8 @@ class ClusterSimulation:
                 await self._trouble()
                 for machine in self.machines:
                     keepers.start_soon(machine.keep_up)
+                if self.extent.loses_store(self.seed):
+                    await self._store_losses().run()
                 await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
                 self._stopping.set()
 
@@ -255,6 +260,16 @@ class ClusterSimulation:
             links.start_soon(self._links.trouble, self._broker_ids, Random(f"{self.seed} links"), self.weather)
             await self._all(trouble(place, machine) for place, machine in enumerate(self.machines))
             links.cancel_scope.cancel()
+
+    def _store_losses(self) -> StoreLosses:
+        return StoreLosses(
+            settings=self.settings,
+            machines=self.machines,
+            head=self.head,
+            random=Random(f"{self.seed} store loss"),
+            disagreement=self._disagreement,
+            faults=self.faults,
+        )
 
     async def _settle(self) -> None:
         """See, while nothing fails any more, that all becomes quiet."""

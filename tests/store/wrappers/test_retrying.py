@@ -277,7 +277,7 @@ async def test_a_cancelled_backoff_ends_at_once(retrying, faulty, autojump_clock
 
 
 async def test_an_outage_is_logged_when_it_lasts_and_when_it_ends(retrying, faulty, caplog, autojump_clock):
-    caplog.set_level(logging.INFO, "kafscale.store.wrappers.retrying")
+    caplog.set_level(logging.INFO, "kafscale.store.wrappers.reach")
     await retrying.put("key", [b""])
     faulty.fail(On(times=2), SlowDown)
     await retrying.head("key")
@@ -289,7 +289,7 @@ async def test_an_outage_is_logged_when_it_lasts_and_when_it_ends(retrying, faul
             nursery.start_soon(retrying.get, "key")
         await trio.sleep(20)
         [message] = caplog.messages
-        assert message.startswith("the object store has failed for ")
+        assert message.startswith("the object store has not answered for ")
         assert "injected into get of key" in message
         faulty.heal()
     [_, message] = caplog.messages

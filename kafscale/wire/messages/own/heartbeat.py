@@ -1,7 +1,8 @@
 """BrokerHeartbeat between brokers: what the sender has released; for the controller, what it has to do, and has begun.
 
-The controller answers who tells that with what all have to do, for those who place new partitions. Who does not know
-these fields answers as to any heartbeat, and asks the bucket, balances without them, or commits nothing for others.
+The controller answers who tells that with what all have to do, for those who place new partitions. Each broker answers
+for how long the store has not answered it. Who does not know these fields answers as to any heartbeat, and asks the
+bucket, balances without them, or commits nothing for others.
 """
 
 from __future__ import annotations
@@ -79,3 +80,4 @@ class Surplus:
 @attrs.define(kw_only=True)
 class OwnHeartbeatResponse(BrokerHeartbeatResponse):
     surpluses: list[Surplus] = wire(Array(Surplus), tag=OWN_TAG, factory=list)
+    store_silent_ms: int = wire("int32", tag=OWN_TAG + 1, default=0)
