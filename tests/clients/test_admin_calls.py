@@ -20,6 +20,8 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
         UserScramCredentialUpsertion,
     )
 
+from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
+
 # It leaves sockets open that could not connect; they must not be found, as garbage, in the tests of others.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <(socket|ssl.SSLSocket):ResourceWarning")
 
@@ -107,7 +109,7 @@ def test_brokers_and_topics_have_configs(admin, broker, name, create):
     assert name in everything["topic"]
 
 
-def test_configs_of_a_broker_are_described_and_read_only(admin, broker):
+def test_configs_of_a_broker_are_described_and_few_can_be_set(admin, broker):
     def configs(broker_id):
         resource = ConfigResource(ConfigResourceType.BROKER, broker_id)
         return admin.describe_configs([resource], include_synonyms=True, config_filter="all")
@@ -115,7 +117,9 @@ def test_configs_of_a_broker_are_described_and_read_only(admin, broker):
     described = configs("0")["broker"]["0"]
     assert described["advertised.listeners"]["value"] == f"{broker.protocol}://{broker.kafka}"
     assert described["node.id"]["value"] == "0"
-    assert {each for each in described if not described[each]["read_only"]} <= {"kafscale.draining"}
+    settable = {each for each in described if not described[each]["read_only"]}
+    assert settable - {"kafscale.draining"} == DYNAMIC_CONFIGS.keys() & described.keys()
+    assert "num.partitions" not in settable
     wanted = ConfigResource(ConfigResourceType.BROKER, "0", {"num.partitions": "3"})
     outcome = admin.alter_configs([wanted], raise_on_unknown=False)["broker"]["0"]
     assert "Cannot update these configs dynamically: Set(num.partitions)" in outcome

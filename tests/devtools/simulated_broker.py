@@ -182,6 +182,7 @@ class SimulatedBroker:
         self.log.note(f"{self.name} starts")
         PROCESS.set(self.process)
         self._context = copy_context()
+        own_disk = self.disk  # a crash leaves a copy to the next life, while this one's last write may fail
         try:
             async with trio.open_nursery() as connections:
                 self._nursery = connections
@@ -189,7 +190,7 @@ class SimulatedBroker:
                 connections.cancel_scope.cancel()
         except Exception as exc:
             self.failure = exc
-            if not all(isinstance(each, self._explained()) for each in _leaves(exc)) or _hides_bug(exc):
+            if not all(isinstance(each, self._explained(own_disk)) for each in _leaves(exc)) or _hides_bug(exc):
                 raise
         finally:
             self.log.note(f"{self.name} has ended: {self._reason()}")
@@ -288,13 +289,13 @@ class SimulatedBroker:
         for stream in tuple(self.network.streams):
             stream.cut()
 
-    def _explained(self) -> tuple[type[BaseException], ...]:
-        """Return the errors that may end it as things are."""
+    def _explained(self, disk: MemoryDisk) -> tuple[type[BaseException], ...]:
+        """Return the errors that may end it as things are, on its disk."""
         verdict = self.verdict(self)
         if verdict is DeclaredDead and self.broker.is_stopping:
             verdict = Fenced  # it need not know why
         explained: list[type[BaseException]] = [] if verdict is None else [verdict]
-        if self.disk.has_failed:
+        if disk.has_failed:
             explained.append(StorageFailed)
         if not self.is_ready:
             explained += [StartupError, *([DamagedObject] if self.is_damaged else [])]
