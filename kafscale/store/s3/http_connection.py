@@ -78,11 +78,12 @@ class Head:
 
 @attrs.define(eq=False, repr=False)
 class HttpConnection:
-    """A connection to one origin. `phase` is that of the current or the last exchange."""
+    """A connection to one origin. `phase` is that of the current or the last exchange; its pool sets `idle_since`."""
 
     stream: trio.abc.Stream
     socket: trio.socket.SocketType
     phase: Phase = Phase.SENDING
+    idle_since: float = 0.0  # trio's clock
     _http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
     _early: memoryview = NOTHING  # what came after the head in one read with it
 

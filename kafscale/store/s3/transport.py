@@ -26,6 +26,7 @@ from kafscale.buffers import Buffer
 from kafscale.store.s3.http_connection import Head, HttpConnection, Phase, Timeouts
 
 PIECE_BYTES = 64 * 1024
+DEAD_SECONDS = 1.0  # an exchange that ends without a reply after this long: the line may have lost its connections
 
 _IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 
@@ -62,10 +63,13 @@ class TrioTransport(httpx.AsyncBaseTransport):
         timeouts = Timeouts.of(request)
         loan = _Loan(self._origin(request.url))
         await loan.wait_for_slot(timeouts.pool)
+        began_at = trio.current_time()
         try:
             head = await self._exchange(loan, request, timeouts)
         except BaseException:
             loan.end(keep=False)
+            if trio.current_time() - began_at >= DEAD_SECONDS:
+                loan.origin.close_idle_since_before(began_at)
             raise
         length_bytes = head.content_length_bytes
         if length_bytes == 0:
@@ -138,8 +142,14 @@ class _Origin:
         if self.is_closed:
             connection.close()
             return
+        connection.idle_since = trio.current_time()
         self.idle.append(connection)
         if self.idle[0].is_stale():
+            self.idle.popleft().close()
+
+    def close_idle_since_before(self, moment: float) -> None:
+        """Close the connections that nothing has passed on since this moment: they may be as dead as one that was."""
+        while self.idle and self.idle[0].idle_since < moment:
             self.idle.popleft().close()
 
     def close(self) -> None:

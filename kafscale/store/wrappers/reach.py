@@ -20,6 +20,7 @@ from kafscale.errors import SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Metrics
 
 SILENT_SECONDS = 1.0  # a 503 now and then is not worth a line in the log
+LOST_SECONDS = 2.5  # a store that lives answers a probe before: then what was sent before may never be answered
 WARNED_SECONDS = 3.0  # without a reply, as where packets vanish: a slow line needs some time for a large object
 LOOK_SECONDS = 1.0
 PROBE_TIMEOUT_SECONDS = 2.0
@@ -48,6 +49,7 @@ class Reach:
     _probes_count: int = attrs.field(default=0, init=False)
     _looked_at: float | None = attrs.field(default=None, init=False)
     _returned: Signal = attrs.field(factory=Signal, init=False)
+    _patience_seconds: dict[trio.CancelScope, float] = attrs.field(factory=dict, init=False)  # of attempts under way
 
     @property
     def silent_seconds(self) -> float:
@@ -65,8 +67,24 @@ class Reach:
         metrics.gauge("kafscale_store_silent_seconds", help, lambda: self.silent_seconds)
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Note what becomes of one request, which the block makes."""
+    def attempt(self, patience_seconds: float = math.inf) -> Iterator[None]:
+        """Note what becomes of one request, which the block makes.
+
+        Its connection may have gone with a silence of LOST_SECONDS or longer: the block is cancelled `patience_seconds`
+        after the end of one. Raises StoreUnavailable then.
+        """
+        with trio.CancelScope() as scope:
+            self._patience_seconds[scope] = patience_seconds
+            try:
+                with self._noted():
+                    yield
+            finally:
+                del self._patience_seconds[scope]
+        if scope.cancelled_caught:
+            raise StoreUnavailable(f"{self.name} answers again, but not what was sent before it was silent")
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
         if self._silent_since is None:
             self._silent_since = trio.current_time()
         self._under_way_count += 1
@@ -150,3 +168,6 @@ class Reach:
         self._failures_count, self._failure, self._is_announced = 0, None, False
         if seconds >= SILENT_SECONDS:
             self._returned.wake()
+        if seconds >= LOST_SECONDS:
+            for scope, patience_seconds in self._patience_seconds.items():
+                scope.deadline = min(scope.deadline, now + patience_seconds)

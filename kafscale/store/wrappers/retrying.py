@@ -2,7 +2,8 @@
 
 SlowDown, StoreUnavailable and Conflict are tried again; every other error is an answer (expired credentials are the
 credentials layer's to refresh). This wrapper is outermost, so that backoff holds no token of the limiter. A backoff
-ends early when a store that was silent answers again, to any request (`kafscale.store.wrappers.reach`).
+ends early when a store that was silent answers again, to any request (`kafscale.store.wrappers.reach`); an attempt that
+hangs since before the silence is given up then, instead of at the store's timeout.
 
 A conditional write that got no answer may have taken effect; then the next attempt meets its own object and is refused.
 So a refusal after a lost reply is resolved by reading the object back: with our bytes it is ours, and the write has
@@ -35,6 +36,8 @@ from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
 from kafscale.store.wrappers.reach import Reach
 from kafscale.store.wrappers.read_back import etag_if_equal
+
+PATIENCE_SECONDS = 1.0  # for a reply to what was sent before the store was silent, from its return on
 
 T = TypeVar("T")
 
@@ -125,7 +128,8 @@ class RetryingStore:
         retries_count = 0
         while True:
             try:
-                with self._reach.attempt():
+                # Longer each time, so that what takes long at a slow store ends nevertheless.
+                with self._reach.attempt(PATIENCE_SECONDS * 2.0**retries_count):
                     return await attempt()
             except (SlowDown, StoreUnavailable, Conflict) as exc:
                 delay_seconds = self._policy.delay_seconds(retries_count, self._random)
@@ -148,7 +152,7 @@ class RetryingStore:
             nonlocal reply_lost
             try:
                 return await attempt()
-            except StoreUnavailable:
+            except (StoreUnavailable, trio.Cancelled):  # cancelled by `Reach.attempt`, too
                 reply_lost = True
                 raise
             except (PreconditionFailed, NotFound):  # what an upload that is completed is, too

@@ -211,6 +211,30 @@ async def test_no_more_connections_than_allowed_and_waiters_are_served_in_order(
         assert server.connection_count == 1
 
 
+async def test_connections_that_may_be_as_dead_as_one_that_gave_no_reply_are_closed(monkeypatch):
+    """After an outage each of them was tried, and hung, before a new one was opened."""
+    monkeypatch.setattr("kafscale.store.s3.transport.DEAD_SECONDS", 0.0)
+    is_dead = False
+
+    async def script(peer):
+        while await peer.request() is not None and not is_dead:
+            await peer.answer()
+        await trio.sleep_forever()
+
+    async with serving(script) as (_, transport, url):
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(send, transport, url)
+        assert transport.statistics().idle_count == 8
+        is_dead = True
+        with trio.move_on_after(0.05):
+            await send(transport, url)
+        assert transport.statistics().idle_count == 0
+        is_dead = False
+        await send(transport, url)
+        assert transport.statistics().opened_count == 9
+
+
 async def test_closing_the_transport_closes_what_is_idle_now_and_what_becomes_so():
     go = trio.Event()
 

@@ -7,6 +7,7 @@ import trio
 
 from kafscale.errors import Conflict, NotFound, SlowDown, StoreUnavailable
 from kafscale.metrics import Metrics
+from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.reach import LATE_SECONDS, PROBES_MAX_COUNT, SILENT_SECONDS, WARNED_SECONDS, Reach
@@ -128,3 +129,60 @@ async def test_time_in_which_the_process_stood_still_does_not_count(reach, retry
     assert reach.silent_seconds <= LATE_SECONDS + 1.0
     await trio.sleep(1.5)  # another look
     assert reach.silent_seconds <= LATE_SECONDS + 2.0
+
+
+@pytest.mark.parametrize("has_taken_effect", [False, True])
+async def test_a_write_that_a_silent_store_has_forgotten_is_sent_again_when_it_is_back(
+    reach, faulty, nursery, has_taken_effect, autojump_clock
+):
+    """It hung until --store-timeout: 30 s without acknowledgements for an outage of 5 s."""
+    sent: list[str] = []
+
+    class Forgetful(ForwardingStore):
+        async def put_if_absent(self, key, parts):
+            sent.append(key)
+            if len(sent) == 1:
+                if has_taken_effect:
+                    await self.store.put_if_absent(key, parts)
+                await trio.sleep_forever()
+            return await self.store.put_if_absent(key, parts)
+
+    store = RetryingStore(Forgetful(faulty), RetryPolicy(), Random(1), StoreMetrics.register(Metrics()), reach)
+    gate = faulty.hold(On("head"))
+    began = trio.current_time()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(store.put_if_absent, "key", [b"data"])
+            await trio.sleep(5)
+            gate.open()
+    assert len(sent) == 2
+    assert trio.current_time() - began < 8
+    assert bytes((await faulty.get("key")).data) == b"data"
+
+
+async def test_a_write_that_takes_long_is_left_alone_while_the_store_answers(
+    reach, retrying, faulty, nursery, autojump_clock
+):
+    gate = faulty.hold(On("put"))
+    nursery.start_soon(retrying.put, "key", [b""])
+    await trio.sleep(60)
+    assert faulty.count("put") == 1
+    gate.open()
+
+
+async def test_a_write_that_is_slow_after_each_of_many_silences_ends(reach, faulty, autojump_clock):
+    """The patience with it grows; were it always the same, it would be cut off each time."""
+    attempts: list[float] = []
+
+    class Slow(ForwardingStore):
+        async def put(self, key, parts):
+            attempts.append(trio.current_time())
+            await trio.sleep(9)
+            return await self.store.put(key, parts)
+
+    store = RetryingStore(
+        Slow(faulty), RetryPolicy(deadline_seconds=300), Random(1), StoreMetrics.register(Metrics()), reach
+    )
+    faulty.delay(On("head"), 1.9)
+    await store.put("key", [b"data"])
+    assert 1 < len(attempts) < 6
