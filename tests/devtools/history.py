@@ -128,6 +128,7 @@ class _FoundByTime:
     offset: int
     timestamp_ms: int
     began: int
+    ended: int
     is_latest: bool = False
 
 
@@ -166,6 +167,7 @@ class _Partition:
     readers_of_all: dict[str, int] = attrs.field(factory=dict)  # with the end of the log then
     log_start_offset: int = 0  # as far as anybody was told
     deletable_before: float = 0  # what anybody wanted deleted
+    wanted_deletions: list[tuple[int, float]] = attrs.field(factory=list)  # the same as it grew: when, and up to where
     deletions: list[_Offset] = attrs.field(factory=list)  # that were acknowledged
     deleted_wrongly: list[_Finding] = attrs.field(factory=list)
 
@@ -275,12 +277,12 @@ class History:
     def found_by_time(self, partition: str, wanted_ms: int, *, offset: int, timestamp_ms: int, began: int) -> None:
         """The broker, asked at `began`, named the first offset with a timestamp of `wanted_ms` or later; -1: none."""
         self.note(f"found {partition} {wanted_ms} at {offset} {timestamp_ms}")
-        self._partitions[partition].times.append(_FoundByTime(wanted_ms, offset, timestamp_ms, began))
+        self._partitions[partition].times.append(_FoundByTime(wanted_ms, offset, timestamp_ms, began, self.now()))
 
     def found_latest(self, partition: str, *, offset: int, timestamp_ms: int, began: int) -> None:
         """The broker, asked at `began`, named the first offset with the greatest timestamp of all; -1: none."""
         self.note(f"found latest of {partition} at {offset} {timestamp_ms}")
-        found = _FoundByTime(timestamp_ms, offset, timestamp_ms, began, is_latest=True)
+        found = _FoundByTime(timestamp_ms, offset, timestamp_ms, began, self.now(), is_latest=True)
         self._partitions[partition].times.append(found)
 
     def saw_epoch_end(self, partition: str, epoch: int, *, end_offset: int, began: int, is_final: bool = False) -> None:
@@ -343,6 +345,7 @@ class History:
         self.note(f"deleting {partition} before {before_offset}")
         found = self._partitions[partition]
         found.deletable_before = max(found.deletable_before, before_offset)
+        found.wanted_deletions.append((self.now(), found.deletable_before))
 
     def deleted(self, partition: str, log_start_offset: int) -> None:
         """The broker has acknowledged it."""
@@ -580,7 +583,6 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
         return
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
-    log_start_offset = partition.log_start_offset
     known = []
     for each in partition.acknowledged:
         content = partition.sent[each.value].content
@@ -596,6 +598,8 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
             yield Kind.WRONG_TIME, f"{what}, which was sent with {timestamps[found.offset]}"
         if 0 <= found.offset < max((each.offset for each in log_starts if each.ended < found.began), default=0):
             yield Kind.WRONG_TIME, f"{what}, which was deleted"
+        wanted = max((before for at, before in partition.wanted_deletions if at < found.ended), default=0)
+        log_start_offset = min(partition.log_start_offset, wanted)
         for offset, timestamp_ms, at in known:
             is_first = found.offset < 0 or offset < found.offset
             is_first |= found.is_latest and timestamp_ms > found.timestamp_ms
