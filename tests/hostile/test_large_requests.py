@@ -6,8 +6,8 @@ The requests are made from the schemas (`tests.devtools.large_requests`). The lo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -17,8 +17,9 @@ import trio
 from kafscale.api.table import APIS
 from kafscale.cli.main import run
 from kafscale.config import Address, SaslMechanism
-from kafscale.wire import codec
+from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, request_frame
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -36,6 +37,12 @@ ANSWER_TIMEOUT_SECONDS = 120
 ALL_COUNT = 100_000  # entries of an array
 SOME_COUNT = 20_000  # of the tests that everybody runs: a step that grows with the entries is a fifth as long
 GROWN_MAX_MIB = 250
+FAILING = ["one unknown topic", "unknown topics", "unknown ids", "refused", "out of range"]
+WIDE, WIDE_COUNT = f"{PREFIX}wide", 5_000  # a topic with the most partitions that one request creates
+FETCHES_COUNT = 4
+CONNECTIONS_COUNT = 3
+LEFT_MAX_MIB = 30
+FLEXIBLE_HEADER_BYTES = 5  # of an answer: the correlation id, and no tags
 CPU_FLOOR_SECONDS = 0.5
 CPU_MAX_SECONDS_PER_MIB = 4.0  # of requests and answers together; an entry is some 10 bytes
 
@@ -47,6 +54,7 @@ class Guarded:
     process: BrokerProcess
     address: Address
     topic_id: bytes
+    topics: set[str] = attrs.field(factory=set)  # that tests have added
 
 
 @pytest.fixture(scope="module")
@@ -108,30 +116,44 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def cost_of(guarded: Guarded, frame: bytes) -> Cost:
-    """Send a request some times at once, as the client with few rights, and wait for the answers or the end."""
-    process, cost = guarded.process, Cost()
+@asynccontextmanager
+async def logged_in(guarded: Guarded) -> AsyncIterator[trio.SocketStream]:
+    """A connection of the client with few rights."""
     async with raw_connection(guarded.address) as stream:
         for step in (SaslHandshakeRequest(mechanism=SaslMechanism.PLAIN.value), None):
             message = step or SaslAuthenticateRequest(auth_bytes=plain_message(USER, PASSWORD))
             await stream.send_all(request_bytes(message, 1))
             assert await next_answer(stream) is not None
+        yield stream
+
+
+@asynccontextmanager
+async def measured(guarded: Guarded) -> AsyncIterator[Cost]:
+    """The cost of what a client does in the block, after which the bytes have to be counted in it."""
+    process, cost = guarded.process, Cost()
+    async with logged_in(guarded):
         reset_peak_rss(process.pid)
         before, calm_mib = cpu_seconds(process.pid), peak_rss_mib(process.pid)
         timed_loop.forget_steps(process.directory)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_send, stream, frame * PIPELINED_COUNT)
-            with trio.fail_after(ANSWER_TIMEOUT_SECONDS):
-                lengths = await read_answers(stream, PIPELINED_COUNT)
-            nursery.cancel_scope.cancel()
-    cost.sent_bytes, cost.answered_bytes = len(frame) * PIPELINED_COUNT, sum(lengths)
-    cost.answers_count = len(lengths)
+    yield cost
     async with raw_connection(process.kafka) as stream:  # what the end of the connection costs counts as well
         await stream.send_all(request_bytes(MetadataRequest(topics=[]), 12))
         assert await next_answer(stream) is not None
     cost.longest_step_seconds = timed_loop.longest_step_seconds(process.directory)
     cost.cpu_seconds = cpu_seconds(process.pid) - before
     cost.grown_mib = peak_rss_mib(process.pid) - calm_mib
+
+
+async def cost_of(guarded: Guarded, frame: bytes) -> Cost:
+    """Send a request some times at once, as the client with few rights, and wait for the answers or the end."""
+    async with measured(guarded) as cost:
+        async with logged_in(guarded) as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(_send, stream, frame * PIPELINED_COUNT)
+            with trio.fail_after(ANSWER_TIMEOUT_SECONDS):
+                lengths = await read_answers(stream, PIPELINED_COUNT)
+            nursery.cancel_scope.cancel()
+        cost.sent_bytes, cost.answered_bytes = len(frame) * PIPELINED_COUNT, sum(lengths)
+        cost.answers_count = len(lengths)
     return cost
 
 
@@ -178,3 +200,115 @@ async def test_no_large_request_stops_the_event_loop(guarded: Guarded, name: str
 @pytest.mark.parametrize("name", [each.name for each in APIS])
 async def test_no_request_of_the_largest_stops_the_event_loop(guarded: Guarded, name: str) -> None:
     assert not await problems_of(guarded, name, ALL_COUNT, STEP_MAX_SECONDS)
+
+
+@attrs.frozen(kw_only=True)
+class FailingSession:
+    """Partitions of a Fetch session none of which can be read, how they are asked for, and what is answered."""
+
+    version: int
+    topics: Sequence[FetchTopic]
+    error_code: int
+    is_kept: bool = False  # by the broker, as Kafka does where a partition exists and may be read
+
+    @property
+    def count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics)
+
+
+def failing_session(kind: str, count: int) -> FailingSession:
+    if kind == "one unknown topic":
+        topics = [FetchTopic(topic=f"{PREFIX}unknown", partitions=wanted(range(count)))]
+        return FailingSession(version=12, topics=topics, error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if kind == "unknown topics":
+        topics = [FetchTopic(topic=f"{PREFIX}{number}-unknown", partitions=wanted([0])) for number in range(count)]
+        return FailingSession(version=12, topics=topics, error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if kind == "unknown ids":
+        topics = [FetchTopic(topic_id=(number + 1).to_bytes(16), partitions=wanted([0])) for number in range(count)]
+        return FailingSession(version=18, topics=topics, error_code=error_codes.UNKNOWN_TOPIC_ID)
+    if kind == "refused":
+        topics = [FetchTopic(topic=f"other-{number}", partitions=wanted([0])) for number in range(count)]
+        return FailingSession(version=12, topics=topics, error_code=error_codes.TOPIC_AUTHORIZATION_FAILED)
+    assert kind == "out of range"
+    topics = [FetchTopic(topic=WIDE, partitions=wanted(range(WIDE_COUNT)))]
+    return FailingSession(version=12, topics=topics, error_code=error_codes.OFFSET_OUT_OF_RANGE, is_kept=True)
+
+
+def wanted(indexes: Iterable[int]) -> list[FetchPartition]:
+    return [FetchPartition(partition=index, fetch_offset=1 << 40, partition_max_bytes=1) for index in indexes]
+
+
+@attrs.define
+class SessionClient:
+    """Fetches by a session as Java's consumer does: all partitions where the broker keeps none, else those that have
+    changed, which is none."""
+
+    stream: trio.SocketStream
+    failing: FailingSession
+    cost: Cost
+    session_id: int = 0
+    epoch: int = 0
+
+    async def fetch(self) -> FetchResponse:
+        topics = list(self.failing.topics) if not self.session_id else []
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, topics=topics, session_id=self.session_id, session_epoch=self.epoch
+        )
+        sent = request_bytes(request, self.failing.version)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send, self.stream, sent)
+            with trio.fail_after(ANSWER_TIMEOUT_SECONDS):
+                answer = await next_answer(self.stream)
+        assert answer is not None
+        self.cost.sent_bytes += len(sent)
+        self.cost.answered_bytes += len(answer)
+        self.cost.answers_count += 1
+        response = codec.decode(FetchResponse, self.failing.version, answer[FLEXIBLE_HEADER_BYTES:])
+        self.session_id = response.session_id
+        self.epoch = self.epoch + 1 if self.session_id else 0
+        return response
+
+
+async def fetch_failing(guarded: Guarded, failing: FailingSession) -> Cost:
+    """Fetch some times, each time to be told of all partitions that they fail, and end the connection."""
+    async with measured(guarded) as cost:
+        async with logged_in(guarded) as stream:
+            client = SessionClient(stream, failing, cost)
+            for _ in range(FETCHES_COUNT):
+                response = await client.fetch()
+                told = [each.error_code for topic in response.responses for each in topic.partitions]
+                assert (len(told), set(told)) == (failing.count, {failing.error_code})
+                assert bool(client.session_id) == failing.is_kept
+    return cost
+
+
+def problems_of_sessions(guarded: Guarded, kind: str, count: int, step_max_seconds: float) -> list[str]:
+    """Fetch by several connections, one after the other: what the later ones need is what the earlier have left."""
+    if kind == "out of range" and WIDE not in guarded.topics:
+        at = ("--bootstrap", guarded.process.bootstrap)
+        assert run(["topics", "create", WIDE, "--partitions", str(WIDE_COUNT), *at]) == 0
+        guarded.topics.add(WIDE)
+    failing, found, peaks_mib = failing_session(kind, count), list[str](), list[float]()
+    for _ in range(CONNECTIONS_COUNT):
+        cost = trio.run(fetch_failing, guarded, failing)
+        found += cost.problems(step_max_seconds)
+        peaks_mib.append(peak_rss_mib(guarded.process.pid))
+        if os.environ.get("SHOW_COSTS"):
+            print(f"\n{kind}: {cost}, {peaks_mib[-1]:.0f} MiB", end="")
+    left_mib = peaks_mib[-1] - peaks_mib[0]
+    if left_mib > LEFT_MAX_MIB:
+        found.append(f"connections that have ended have left {left_mib:.0f} MiB")
+    return found
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_no_session_of_failing_partitions_stops_the_event_loop(guarded: Guarded, kind: str) -> None:
+    step_max_seconds = STEP_MAX_SECONDS * SOME_COUNT / ALL_COUNT + 0.03
+    assert not problems_of_sessions(guarded, kind, SOME_COUNT, step_max_seconds)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", FAILING)
+def test_no_session_of_most_failing_partitions_stops_the_event_loop(guarded: Guarded, kind: str) -> None:
+    assert not problems_of_sessions(guarded, kind, ALL_COUNT, STEP_MAX_SECONDS)

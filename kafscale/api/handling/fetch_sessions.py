@@ -88,11 +88,8 @@ class FetchSession:
     def update(self, request: FetchRequest, asked: Iterable[FetchedPartition]) -> None:
         """Take over what an incremental request adds, changes and forgets."""
         for fetched in asked:
-            known = self.partitions.get((fetched.topic, fetched.wanted.partition))
-            if known is None:
-                self.partitions[fetched.topic, fetched.wanted.partition] = fetched
-            else:
-                known.wanted = fetched.wanted
+            known = self.partitions.setdefault((fetched.topic, fetched.wanted.partition), fetched)
+            known.wanted = fetched.wanted
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 self.partitions.pop((TopicName(topic.topic, topic.topic_id), partition), None)
