@@ -32,6 +32,7 @@
     │  └─ UnknownSchema          it answers that it has no such id, subject or version
     ├─ QueryError                a statement of SQL that is wrong, or whose execution failed; says what to do
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
+    │  ├─ DamagedBatch           a record batch of a segment whose CRC, magic or length is wrong
     │  └─ NewerVersion           it is whole, but a newer KafScale has written it
     ├─ ChangesForgotten          the metadata has changed too much since a revision; who follows it lists it again
     ├─ Fenced                    another broker has taken over what this one owned
@@ -230,6 +231,15 @@ class QueryError(KafScaleError):
 
 class DamagedObject(KafScaleError):
     """A segment, index or WAL file is not what its checksums say. The message names it and the position."""
+
+
+class DamagedBatch(DamagedObject):
+    """A record batch of a segment is damaged. It may hold the offsets from `first_offset` to `last_offset`."""
+
+    def __init__(self, name: str, first_offset: int, last_offset: int) -> None:
+        super().__init__(f"{name}: the record batch with offsets {first_offset} to {last_offset} is damaged")
+        self.first_offset = first_offset
+        self.last_offset = last_offset
 
 
 class NewerVersion(DamagedObject):

@@ -239,6 +239,16 @@ def set_max_timestamp(view: memoryview, timestamp_ms: int) -> None:
     set_crc(view)
 
 
+def parse_whole(view: memoryview) -> BatchHeader:
+    """Parse the header of a stored batch that fills `view`. Raises CorruptBatch if the CRC is wrong, and as
+    `parse_header` does.
+    """
+    header = parse_header(view)
+    if compute_crc(view) != header.crc:
+        raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} is wrong")
+    return header
+
+
 def compute_crc(view: memoryview) -> int:
     """The CRC-32C of a batch that fills `view`."""
     return crc32c(view[_ATTRIBUTES_AT:])

@@ -5,6 +5,7 @@ Version 1 is written here byte by byte from its description, not by the code tha
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from kafscale.errors import KafkaError
 from kafscale.formats.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
-from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
+from kafscale.wire.batch_header import HEADER_BYTES, MIN_TIMESTAMP_UNKNOWN, seal_batch
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, parse_header, set_base_offset
 
 CREATED_MS = 1_700_000_000_000
@@ -62,6 +63,15 @@ def make_batches(
         make_batch(start, [b"%d" % offset + b"." * value_bytes for offset in range(start, start + records_per_batch)])
         for start in starts
     ]
+
+
+def batches_of_size(size_bytes: int, count: int) -> bytes:
+    """Batches of exactly this size, one behind the other, each with one record's worth of other bytes."""
+    rng = random.Random(0)
+    return b"".join(
+        seal_batch(rng.randbytes(size_bytes - HEADER_BYTES), offset, 0, 0, 0, CREATED_MS, CREATED_MS, -1, -1, -1, 1)
+        for offset in range(count)
+    )
 
 
 def version_1_key(topic: str, partition: int, base_offset: int, *, namespace: str = "default") -> SegmentKey:

@@ -165,12 +165,14 @@ class Slices:
 
     `end_offset` is the one behind the last record in them, or behind what a batch without any is to lead over.
     `aborted` are the aborted transactions that have offsets in them, where only what is committed is to be read.
+    `is_damaged` tells that some of the batches are damaged: the reader leaves the whole ones only.
     """
 
     buffers: list[Buffer] = attrs.field(factory=list)
     leases: list[Releasable] = attrs.field(factory=list)
     end_offset: int = 0
     is_hole: bool = False  # there are no records in it
+    is_damaged: bool = False
     aborted: Sequence[AbortedTransaction] = ()
 
     @property

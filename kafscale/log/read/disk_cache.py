@@ -23,6 +23,7 @@ import trio
 
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.signals import Signal
+from kafscale.log.read.checking import are_whole
 from kafscale.log.read.range_map import RangeMap
 from kafscale.log.read.segment_cache import Range, SegmentCache
 from kafscale.metrics import Metrics
@@ -121,6 +122,8 @@ class DiskCache:
             data = await run_in_thread(_read, path, position, wanted.size_bytes, limiter=self._readers)
             if len(data) != wanted.size_bytes:
                 raise OSError(errno.EIO, "cut off", file.name)
+            if not await are_whole(memoryview(data)):
+                raise OSError(errno.EIO, "damaged", file.name)
         except OSError as exc:
             self._failed(exc)
             self._drop(file)

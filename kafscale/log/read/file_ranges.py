@@ -16,11 +16,14 @@ from kafscale.errors import CorruptBatch, KafkaError, StoreError
 from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
+from kafscale.log.read.checking import whole_until
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.store.file.open_files import FileRange, FileSource, OpenFile
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import HEADER_BYTES, parse_header
 
+CHECK_AT_ONCE_MAX_BYTES = 1 << 20  # from the page cache, a fifth of a millisecond
+CHECKED_MAX_COUNT = 4096  # segments of which it is remembered what was checked, most as one range
 OPEN_MAX_COUNT = 64  # of the 1,024 descriptors that a process usually has
 SENT_MAX_COUNT = 256  # on their way to consumers at once, each perhaps of another file
 MIN_BYTES = 32 << 10  # to read and send less costs less
@@ -56,8 +59,9 @@ class FileSlice:
 
 @attrs.define(eq=False, repr=False)
 class FileRanges:
-    """Finds ranges that can be sent at once, and leaves all else to who reads: what is cold, small, cut or damaged.
+    """Finds ranges that can be sent at once, and leaves others to the reader: cold, small, cut, damaged or not checked.
 
+    A range is checked once: here if it is small, or else by the reader, which notes it here.
     `cache`, which holds nothing beside it, tells which objects are to be deleted.
     """
 
@@ -65,6 +69,7 @@ class FileRanges:
     cache: SegmentCache
     sent_count: int = attrs.field(default=0, init=False)
     _open: OrderedDict[SegmentKey, OpenFile] = attrs.field(factory=OrderedDict, init=False)
+    _checked: OrderedDict[SegmentKey, list[tuple[int, int]]] = attrs.field(factory=OrderedDict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.cache.on_forget.append(self.forget)
@@ -90,12 +95,40 @@ class FileRanges:
         if found is None:
             return None
         try:
+            if not self._is_checked(segment.key, found):
+                found.release()
+                return None
             _skip_to(found, offset)
         except (KafkaError, OSError):
             found.release()
             return None
         self.sent_count += 1
         return FileSlice(found, footer.offset_at(end), self)
+
+    def _is_checked(self, key: SegmentKey, found: FileRange) -> bool:
+        """Tell whether all batches are known to be whole; a small one is checked now. Raises OSError."""
+        start, end = found.start, found.end
+        if any(first <= start and end <= last for first, last in self._checked.get(key, ())):
+            return True
+        if end - start > CHECK_AT_ONCE_MAX_BYTES:
+            return False
+        data = memoryview(found.read(0, end - start))
+        if len(data) != end - start or whole_until(data) != len(data):
+            return False
+        self.note_checked(key, start, end)
+        return True
+
+    def note_checked(self, key: SegmentKey, start: int, end: int) -> None:
+        """Remember that the batches of a range are whole; ranges that meet become one."""
+        apart: list[tuple[int, int]] = []
+        for first, last in self._checked.pop(key, ()):
+            if last < start or end < first:
+                apart.append((first, last))
+            else:
+                start, end = min(start, first), max(end, last)
+        self._checked[key] = [*apart, (start, end)]
+        if len(self._checked) > CHECKED_MAX_COUNT:
+            self._checked.popitem(last=False)
 
     def _file(self, key: SegmentKey) -> OpenFile:
         file = self._open.get(key)
@@ -109,6 +142,7 @@ class FileRanges:
 
     def forget(self, key: SegmentKey) -> None:
         """The object is to be deleted, or was found damaged. What is being sent goes on."""
+        self._checked.pop(key, None)
         file = self._open.pop(key, None)
         if file is not None:
             file.release()

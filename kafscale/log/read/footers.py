@@ -12,6 +12,7 @@ from kafscale.formats.footer_reading import FOOTER_READ_BYTES, footer_in_tail, r
 from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
+from kafscale.log.read.checking import is_whole
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectPart, ObjectStore
@@ -143,7 +144,8 @@ class Footers:
             tail_start = part.object_size_bytes - len(part.data)
             start = footer.row_start(bisect_left(footer.index.positions, tail_start))
             batches = memoryview(part.data)[start - tail_start : footer.end_position - tail_start]
-            self.cache.put(segment.key, start, batches)
+            if is_whole(batches):
+                self.cache.put(segment.key, start, batches)
 
 
 def _memory_bytes(footer: Footer) -> int:

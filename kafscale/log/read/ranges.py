@@ -1,15 +1,19 @@
 """Ranges of segments for fetches: from the cache, from a read that is under way, from disk, or by one ranged GET.
 
-What is read for a fetch is within the fetch budget until the cache has taken it over or it has been sent.
+What is read for a fetch is within the fetch budget until the cache has taken it over or it has been sent. Each range is
+checked once, when it is read from the store.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import attrs
 
 from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.errors import DamagedObject
 from kafscale.log.partition.tail import Slices
+from kafscale.log.read.checking import are_whole
 from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.segment_cache import Range, SegmentCache
 from kafscale.metrics import Metrics
@@ -19,12 +23,16 @@ from kafscale.store.paths import SegmentKey
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RangeReader:
-    """Reads ranges that begin and end at rows of the segment's footer. `store` is the view of fetches."""
+    """Reads ranges that begin and end at rows of the segment's footer. `store` is the view of fetches.
+
+    `on_checked` is called with each range whose batches were read from the store and are whole.
+    """
 
     store: ObjectStore
     cache: SegmentCache
     budget: ByteBudget
     disk: DiskCache | None = None
+    on_checked: list[Callable[[SegmentKey, int, int], None]] = attrs.field(factory=list, init=False)
 
     def register(self, metrics: Metrics) -> None:
         """Show the caches and the fetch budget to whoever scrapes."""
@@ -41,6 +49,7 @@ class RangeReader:
     async def read(self, key: SegmentKey, start: int, end: int, *, may_wait: bool = True) -> Slices | None:
         """Bytes from `start` on, up to `end` or to an earlier row, by at most one GET. The caller owes `release()`.
 
+        If batches are damaged, they are read once more; if they are damaged again, the slices say so.
         None if the fetch budget is used up and the caller may not wait for it. Raises NotFound, DamagedObject,
         StoreError.
         """
@@ -78,14 +87,28 @@ class RangeReader:
         self.cache.statistics.miss_count += 1
         try:
             data = None if self.disk is None else await self.disk.read(wanted)
+            is_whole = data is not None
             if data is None:
-                data = whole(await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes), wanted)
+                data, is_whole = await self._read_store(wanted)
         except BaseException as exc:
             self.cache.failed(wanted, exc)
             wanted.release()
             raise
-        self.cache.landed(wanted, data)
-        return Slices([data], [wanted])
+        if is_whole:
+            self.cache.landed(wanted, data)
+        else:
+            self.cache.failed(wanted, None)  # a fetch that waits for it may want whole batches, and reads for itself
+        return Slices([data], [wanted], is_damaged=not is_whole)
+
+    async def _read_store(self, wanted: Range) -> tuple[memoryview, bool]:
+        """Read the bytes, and once more if the reply is damaged. Returns them and True if all batches are whole."""
+        for _ in range(2):
+            data = whole(await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes), wanted)
+            if await are_whole(data):
+                for tell in self.on_checked:
+                    tell(wanted.key, wanted.start, wanted.end)
+                return data, True
+        return data, False
 
 
 def whole(part: ObjectPart, wanted: Range) -> memoryview:

@@ -29,6 +29,7 @@ from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import Footer
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
+from kafscale.log.read.checking import are_whole
 from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.ranges import whole
@@ -260,7 +261,10 @@ class ReadAhead:
             data = None if self.disk is None else await self.disk.read(wanted)
             if data is None:
                 part = await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes)
-                data = None if part is None else whole(part, wanted)
+                read = None if part is None else whole(part, wanted)
+                if read is not None and not await are_whole(read):
+                    raise DamagedObject(f"{wanted.key.key}: a record batch behind byte {wanted.start} is damaged")
+                data = read
         except (StoreError, DamagedObject) as exc:
             self._failed(exc)
         finally:

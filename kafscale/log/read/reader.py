@@ -6,6 +6,7 @@ and is returned even if it is larger than `max_bytes`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -13,13 +14,14 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.errors import DamagedObject, KafkaError, NotFound
+from kafscale.errors import CorruptBatch, DamagedBatch, DamagedObject, KafkaError, NotFound
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices, TailBatch, coalesce
 from kafscale.log.read.aborted import aborted_behind, aborted_behind_nowait, aborted_in
+from kafscale.log.read.checking import keep_whole
 from kafscale.log.read.file_ranges import NO_END, FileRanges, FileSlice
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.holes import empty_batch
@@ -29,10 +31,14 @@ from kafscale.log.read.time_search import FoundOffset, TimeSearch
 from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.metrics import Counter, Metrics
+from kafscale.store.paths import SegmentKey
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 from kafscale.wire.records import batches, parse_header
 
+logger = logging.getLogger(__name__)
+
 ALL_BYTES = 1 << 62
+REPORTED_MAX_COUNT = 1024  # damaged batches that are remembered, so that each is examined and reported once
 GAP_MAX_BYTES = 64 << 10  # of other partitions' entries between two batches that one read of the WAL takes along
 RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is read alone
 
@@ -52,9 +58,12 @@ class LogReader:
     files: FileRanges | None = None
     examiner: Examiner = attrs.field(init=False)
     unreadable_count: Counter = attrs.field(factory=Counter, init=False)  # of batches that look-ups by time met
+    _reported: set[tuple[SegmentKey, int]] = attrs.field(factory=set, init=False)  # damaged batches, by first offset
 
     def __attrs_post_init__(self) -> None:
         self.examiner = Examiner(store=self.ranges.store)
+        if self.files is not None:
+            self.ranges.on_checked.append(self.files.note_checked)
 
     def register(self, metrics: Metrics) -> None:
         """Show all parts of it to whoever scrapes."""
@@ -264,6 +273,8 @@ class LogReader:
         if slices is not None:
             slices.end_offset = footer.offset_at(start + slices.size_bytes)
             try:
+                if slices.is_damaged:
+                    keep_whole(slices, offset, footer.row_offset(row), segment.kfs_key)
                 _cut(slices, offset, wanted.max_bytes, segment.kfs_key)
                 if is_cut:
                     _cut_end(slices, wanted.end_offset, segment.kfs_key)
@@ -287,11 +298,34 @@ class LogReader:
             raise
 
     async def _settle_damage(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
-        """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does."""
+        """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does.
+
+        Raises CorruptBatch for a damaged batch of a segment that stays. It is examined and reported once.
+        """
         try:
+            if isinstance(damage, DamagedBatch) and (segment.key, damage.first_offset) in self._reported:
+                raise damage
             await self.examiner.settle(partition, segment, damage)
+        except DamagedBatch as exc:
+            self._report(partition, segment, exc)
+            raise CorruptBatch(str(exc)) from exc
         finally:
             self.footers.forget(segment)  # and what is cached of it
+
+    def _report(self, partition: Partition, segment: Segment, damage: DamagedBatch) -> None:
+        found = segment.key, damage.first_offset
+        if found in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX_COUNT:
+            self._reported.clear()
+        self._reported.add(found)
+        logger.error(
+            "%s; consumers of %s get CORRUPT_MESSAGE there: run `kafscale verify`, then put the object back from a "
+            "copy, or let consumers seek to offset %d",
+            damage,
+            partition,
+            damage.last_offset + 1,
+        )
 
     # ---- look-up by time --------------------------------------------------------------------------------------
 
@@ -334,12 +368,18 @@ class LogReader:
             if footer.index.max_timestamps_ms[row] >= timestamp_ms:
                 slices = await self.ranges.read(segment.key, footer.row_start(row), footer.row_start(row + 1))
                 assert slices is not None
+                damage = None
                 try:
+                    if slices.is_damaged:
+                        slices.end_offset, row_offset = footer.row_offset(row + 1), footer.row_offset(row)
+                        damage = keep_whole(slices, max(min_offset, row_offset), row_offset, segment.kfs_key)
                     found = await self._search(min_offset, timestamp_ms).find(slices.buffers[0])
                 finally:
                     slices.release()
                 if found is not None:
                     return found
+                if damage is not None:
+                    raise damage
         return None
 
     def _search(self, min_offset: int, timestamp_ms: int | None) -> TimeSearch:

@@ -17,9 +17,10 @@ from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
+from tests.devtools.segment_objects import batches_of_size
 
 KEY = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
-CONTENT = bytes(position % 251 for position in range(400_000))
+CONTENT = batches_of_size(500, 800)
 PIECE_BYTES = 10_000
 MEMORY_BYTES = 100_000
 PATIENCE_SECONDS = 30
@@ -107,7 +108,14 @@ async def test_what_an_earlier_broker_has_left_is_removed_and_nothing_else(tmp_p
         assert (tmp_path / "somebody.else").exists()
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"short")], ids=["gone", "cut off"])
+def flip_last(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: path.write_bytes(b"short"), flip_last], ids=["gone", "cut off", "damaged"]
+)
 async def test_a_file_that_is_not_what_it_was_costs_a_get(tmp_path, damage):
     async with reader_on(tmp_path) as reader:
         await read_pieces(reader)

@@ -56,6 +56,7 @@ class Files:
             ranges=RangeReader(store=self.store, cache=cache, budget=ByteBudget(ALL)),
             read_ahead=ReadAhead(store=PrefetchStore(self.store), footers=self.footers, cache=cache, max_bytes=0),
             unpacking=Unpacking(ALL),
+            files=self.ranges,
         )
 
     async def put(self, version: int = 2, *, batch_count: int = 40) -> Segment:
@@ -67,6 +68,7 @@ class Files:
             objects = version_2_objects(key, make_batches(10, batch_count, value_bytes=5000))
         await objects.put(self.store)
         self.footer = await read_footer(self.store, key)
+        self.ranges.note_checked(key, 0, self.footer.end_position)
         return segment_of(key, self.footer)
 
     def slice(self, segment: Segment, offset: int, max_bytes: int = ALL):
@@ -140,6 +142,38 @@ async def test_a_damaged_header_is_left_to_who_reads(files, damage):
     assert files.slice(segment, 11) is None
 
 
+@pytest.mark.parametrize("at_once_bytes", [0, ALL], ids=["checked by the reader", "checked at once"])
+async def test_damaged_records_are_not_sent_by_the_kernel(files, monkeypatch, at_once_bytes):
+    """Ranges that were not checked were sent as they are."""
+    monkeypatch.setattr(file_ranges, "CHECK_AT_ONCE_MAX_BYTES", at_once_bytes)
+    segment = await files.put()
+    files.ranges.forget(segment.key)
+    rows = [files.footer.row_start(row) for row in (0, 20, 40)]
+    path = files.store.directory.root + b"/" + segment.kfs_key.encode()
+    with open(path, "r+b") as file:
+        file.seek(rows[2] - 1)
+        file.write(b"?")
+    for start, end, is_damaged in ((rows[0], rows[1], False), (rows[1], rows[2], True)):
+        offset, max_bytes = files.footer.offset_at(start), end - start
+        unread = files.slice(segment, offset, max_bytes)
+        assert (unread is None) is (is_damaged or not at_once_bytes)
+        if unread is not None:
+            unread.release()
+        slices = await files.reader.ranges.read(segment.key, start, end)
+        assert slices.is_damaged is is_damaged
+        slices.release()
+        sent = files.slice(segment, offset, max_bytes)
+        assert (sent is None) is is_damaged
+        if sent is not None:
+            sent.release()
+
+
+async def test_checked_ranges_that_meet_become_one(files):
+    for start, end in ((30, 40), (0, 10), (50, 60), (10, 30), (35, 45)):
+        files.ranges.note_checked(KEY, start, end)
+    assert sorted(files.ranges._checked[KEY]) == [(0, 45), (50, 60)]
+
+
 async def test_a_disk_that_fails_is_left_to_who_reads(files, monkeypatch):
     """The error went to the connection, and the file stayed open."""
     opened = []
@@ -181,5 +215,6 @@ async def test_no_more_files_than_allowed_stay_open(files, monkeypatch):
         key = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=base_offset)
         await version_2_objects(key, make_batches(base_offset, 40, value_bytes=5000)).put(files.store)
         files.footer = await read_footer(files.store, key)
+        files.ranges.note_checked(key, 0, files.footer.end_position)
         files.slice(segment_of(key, files.footer), base_offset).release()
     assert [key.base_offset for key in files.ranges._open] == [300, 600]

@@ -18,9 +18,10 @@ from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.faulty_store import FaultyStore, On
+from tests.devtools.segment_objects import batches_of_size
 
 KEY = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
-CONTENT = random.Random(0).randbytes(100_000)
+CONTENT = batches_of_size(500, 200)
 CACHE_BYTES = 100_000
 BUDGET_BYTES = 50_000
 

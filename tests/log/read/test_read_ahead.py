@@ -14,7 +14,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.errors import StoreUnavailable
+from kafscale.errors import CorruptBatch, StoreUnavailable
+from kafscale.formats.segment import HEADER
 from kafscale.log.read.footers import Footers
 from kafscale.log.read.read_ahead import STREAM_IDLE_SECONDS, ReadAhead
 from kafscale.metrics import Metrics
@@ -236,6 +237,24 @@ async def test_what_fails_ahead_fails_no_fetch(autojump_clock):
         assert ahead.statistics.failed_count == 20
         assert ahead.statistics.used_bytes > 0
         assert ahead.held_bytes == 0
+
+
+async def test_damaged_records_are_not_read_ahead_of_a_consumer(autojump_clock):
+    """They were kept in the cache, and served from it."""
+    async with filled_log(200) as (log, store):
+        (segment,) = log.partition().manifest.segments
+        content = bytearray((await store.get(segment.kfs_key)).data)
+        content[HEADER.size + 100 * SIZE - 1] ^= 1
+        await store.put(segment.kfs_key, [content])
+        consumer = Consumer(log)
+        with pytest.raises(CorruptBatch, match="the record batch with offsets 99 to 99 is damaged"):
+            await consumer.run()
+        assert consumer.offset == 99
+        assert ahead_of(log).statistics.failed_count > 0
+        assert ahead_of(log).cache.find(segment.key, HEADER.size + 100 * SIZE - 1) is None
+        consumer.offset = 104
+        await consumer.run()
+        assert consumer.offset == 200
 
 
 async def test_a_footer_that_comes_after_the_end_is_no_error(autojump_clock, monkeypatch):

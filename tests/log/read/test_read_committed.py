@@ -12,8 +12,10 @@ import trio.testing
 
 from kafscale.config import Durability
 from kafscale.formats.manifest import Manifest
+from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
 from kafscale.log.read.file_ranges import FileRanges, FileSlice
+from kafscale.log.read.reader import LogReader
 from kafscale.metrics import Metrics
 from kafscale.store.file import open_files
 from kafscale.store.file.directory import Directory
@@ -92,14 +94,26 @@ async def test_all_that_was_committed_is_read_and_nothing_else(autojump_clock, d
             disk = disk.crash()
 
 
+def send_files(reader: LogReader, store: FileStore) -> None:
+    """Let the kernel send files, as in a broker without a cache."""
+    source = FileSource(store.directory, StoreMetrics.register(Metrics()))
+    reader.files = FileRanges(source, reader.ranges.cache)
+    reader.ranges.on_checked.append(reader.files.note_checked)
+
+
+async def check_first_segment(reader: LogReader, partition: Partition) -> None:
+    slices = await reader.read(partition, 0, 1 << 20)
+    assert slices is not None
+    slices.release()
+
+
 async def test_the_kernel_sends_what_is_decided_in_a_segment_and_no_more(tmp_path, monkeypatch):
     """Once nothing of a segment was sent so that ends within a transaction: twice the CPU."""
     monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: True)
     store, value = FileStore(Directory.open(tmp_path)), bytes(8 << 10)
     async with memory_log(store, MemoryDisk(), **(SETTINGS | {"segment_bytes": 1 << 20})) as log:
         partition, reader = log.partition(), log.log.reader
-        source = FileSource(store.directory, StoreMetrics.register(Metrics()))
-        reader.files = FileRanges(source, reader.ranges.cache)
+        send_files(reader, store)
         for number in range(10):
             await send(partition, b"%d" % number + value, producer_id=1, sequence=number)
             await send(partition, b"aborted" + value, producer_id=2, sequence=number)
@@ -111,6 +125,7 @@ async def test_the_kernel_sends_what_is_decided_in_a_segment_and_no_more(tmp_pat
         await round.wait()
         await log.log.flusher.flush_all()
         assert len(partition.manifest.segments) == 1
+        await check_first_segment(reader, partition)
         sent = reader.read_nowait(partition, 0, 1 << 20, committed=True)
         assert isinstance(sent, FileSlice)
         assert first_open - 5 < sent.end_offset <= first_open
@@ -133,11 +148,12 @@ async def test_the_kernel_sends_what_is_decided_behind_its_segment_too(tmp_path,
     store, value = FileStore(Directory.open(tmp_path)), bytes(8 << 10)
     async with memory_log(store, MemoryDisk(), **(SETTINGS | {"segment_bytes": 1 << 20})) as log:
         partition, reader = log.partition(), log.log.reader
-        reader.files = FileRanges(FileSource(store.directory, StoreMetrics.register(Metrics())), reader.ranges.cache)
+        send_files(reader, store)
         for number in range(10):
             await send(partition, b"aborted" + value, producer_id=1, sequence=number)
             await send(partition, b"committed" + value, producer_id=2, sequence=number)
         await log.log.flusher.flush_all()
+        await check_first_segment(reader, partition)
         assert reader.read_nowait(partition, 0, 1 << 20, committed=True) is None
         await abort(partition, producer_id=1)
         await commit(partition, producer_id=2)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.config.limits import Limits
-from kafscale.errors import DamagedObject, KafkaError, NotFound
+from kafscale.errors import KafkaError, NotFound
+from kafscale.formats import segment as segment_format
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
 from kafscale.formats.producers import Producer
@@ -20,10 +21,11 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import ProducerStamp, set_base_offset
+from kafscale.wire.error_codes import CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION
+from kafscale.wire.records import HEADER_BYTES, ProducerStamp, set_base_offset
 from tests.devtools.keyed_log import append_pairs
 from tests.devtools.memory_log import (
+    NOW_MS,
     TOPIC,
     TOPIC_ID,
     MemoryLog,
@@ -355,14 +357,113 @@ async def test_a_footer_that_is_damaged_while_it_is_read_is_rebuilt(autojump_clo
     assert caplog.text.count("has been rebuilt") == 1
 
 
-async def test_batches_whose_lengths_are_damaged_are_a_damaged_object(autojump_clock):
+# ---- damaged batches ----------------------------------------------------------------------------------------------
+
+DAMAGED = 20  # its offset
+IN_BATCH = {"length": 8, "magic": 16, "CRC": 17, "last offset": 26, "record": HEADER_BYTES + 20}
+
+
+async def flip(log: MemoryLog, offset: int, position: int) -> bytes:
+    """Damage one byte of a batch in the bucket. Returns the object as it was."""
+    content = bytes((await log.store.get(key_at(0).key)).data)
+    at = HEADER.size + offset * SIZE + position
+    await log.store.put(key_at(0).key, [content[:at] + bytes([content[at] ^ 0x40]) + content[at + 1 :]])
+    return content
+
+
+async def offsets_from(log: MemoryLog, offset: int, max_bytes: int = 1 << 20) -> list[int]:
+    return [record.offset for record in await log.read(log.partition(), offset, max_bytes)]
+
+
+async def expect_damage(log: MemoryLog, offset: int) -> None:
+    with pytest.raises(KafkaError, match=key_at(0).key) as caught:
+        await log.read(log.partition(), offset)
+    assert caught.value.code == CORRUPT_MESSAGE
+
+
+@pytest.fixture(params=[1024, 4], ids=["a batch a row", "several batches a row"])
+def rows_max_count(request, monkeypatch):
+    """How many rows the index of a segment has at most."""
+    monkeypatch.setattr(segment_format, "INDEX_ROWS_MAX_COUNT", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("forgets", [True, False], ids=["footer read anew", "footer known"])
+@pytest.mark.parametrize("field", IN_BATCH)
+async def test_damaged_records_are_not_served(autojump_clock, caplog, field, forgets, rows_max_count):
+    """A segment that the checkpoint knew was served as it was, and only the client saw the wrong CRC."""
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
-        await flushed_batches(log, 3)
-        content = bytearray((await log.store.get(key_at(0).key)).data)
-        content[HEADER.size + 8] ^= 0x40
+        await flushed_batches(log, 40)
+        content = await flip(log, DAMAGED, IN_BATCH[field])
+        if forgets:
+            forget_footers(log)
+        for _ in range(2):
+            assert await offsets_from(log, 0) == [*range(DAMAGED)]
+            await expect_damage(log, DAMAGED)
+        if field != "length":  # else where the next one begins is not known
+            assert await offsets_from(log, DAMAGED + 1) == [*range(DAMAGED + 1, 40)]
+        assert log.log.quarantined_count() == 0
+        assert log.log.reader.ranges.cache.find(key_at(0), HEADER.size + DAMAGED * SIZE) is None
+        assert log.log.reader.ranges.budget.used_bytes == 0
+        (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        last = 39 if field == "length" else DAMAGED
+        assert f"{key_at(0).key}: the record batch with offsets {DAMAGED} to {last} is damaged" in told
+        assert "run `kafscale verify`" in told
         await log.store.put(key_at(0).key, [content])
-        with pytest.raises(DamagedObject, match=key_at(0).key):
-            await log.read(log.partition(), 0)
+        assert [record.offset for record in await log.records(log.partition())] == [*range(40)]
+
+
+async def test_a_fetch_of_a_known_damaged_batch_does_not_read_the_whole_segment_again(autojump_clock):
+    store, reads = recording(MemoryStore())
+    async with memory_log(store, MemoryDisk()) as log:
+        await flushed_batches(log, 40)
+        await flip(log, DAMAGED, HEADER_BYTES)
+        await expect_damage(log, DAMAGED)
+        reads.clear()
+        await expect_damage(log, DAMAGED)
+        assert [kind for kind, *_ in reads] == ["tail", "range", "range"]
+
+
+async def test_a_reply_that_comes_damaged_once_is_read_again(autojump_clock, caplog):
+    """The object is whole: consumers notice nothing."""
+
+    class DamagedReplies(FaultyStore):
+        left_count = 0
+
+        async def get_range(self, key, start, length_bytes):
+            part = await super().get_range(key, start, length_bytes)
+            if not self.left_count:
+                return part
+            self.left_count -= 1
+            return attrs.evolve(part, data=bytes(part.data[:-1]) + bytes([part.data[-1] ^ 1]))
+
+    store = DamagedReplies(MemoryStore())
+    async with memory_log(store, MemoryDisk()) as log:
+        await flushed_batches(log, 3)
+        store.left_count = 1
+        assert await offsets_from(log, 0) == [0, 1, 2]
+        assert not store.left_count
+        assert log.log.reader.ranges.cache.size_bytes > 0
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_look_up_by_time_does_not_go_past_damaged_records(autojump_clock, rows_max_count):
+    """The first record that is late enough may be among them."""
+    async with memory_log(MemoryStore(), MemoryDisk()) as log:
+        for number in range(40):
+            await log.append(log.partition(), bytes(100), timestamps_ms=[NOW_MS + number])
+        await log.log.flusher.flush_all()
+        await flip(log, DAMAGED, HEADER_BYTES + 20)
+        is_alone = rows_max_count > 40
+        for wanted, is_found in ((DAMAGED - 1, True), (DAMAGED, False), (DAMAGED + 1, is_alone), (39, True)):
+            if is_found:
+                found = await log.log.reader.find_timestamp(log.partition(), NOW_MS + wanted)
+                assert found is not None
+                assert found.offset == wanted
+            else:
+                with pytest.raises(KafkaError) as caught:
+                    await log.log.reader.find_timestamp(log.partition(), NOW_MS + wanted)
+                assert caught.value.code == CORRUPT_MESSAGE
 
 
 # ---- holes --------------------------------------------------------------------------------------------------------

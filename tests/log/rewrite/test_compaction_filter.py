@@ -6,9 +6,11 @@ import struct
 from collections.abc import Sequence
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafscale.errors import CorruptBatch
 from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules
 from kafscale.log.rewrite.compaction_map import OffsetMap
 from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass
@@ -360,3 +362,14 @@ def test_a_delete_horizon_is_set_once_and_only_where_something_waits_for_it():
     assert headers_of(log) == [None, NOW_MS + RETENTION_MS, None]
     log.compact(NOW_MS + 5)
     assert headers_of(log) == [None, NOW_MS + RETENTION_MS, NOW_MS + 5 + RETENTION_MS]
+
+
+@pytest.mark.parametrize("take", ["keys", "outcomes"])
+def test_a_damaged_batch_supersedes_no_record(take):
+    """A pass over the keys took a damaged key for the newest of another one, whose record was then dropped."""
+    batch = bytearray(build_batch([Record(key=b"key", value=b"value", timestamp_ms=NOW_MS)]))
+    batch[batch.index(b"key")] ^= 1
+    latest = OffsetMap(10)
+    passes = {"keys": KeyPass(latest=latest, start_offset=0, end_offset=1), "outcomes": OutcomePass()}
+    with pytest.raises(CorruptBatch, match="the CRC of the batch at offset 0 is wrong"):
+        passes[take].take(memoryview(batch))
