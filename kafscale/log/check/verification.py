@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 
@@ -29,6 +29,7 @@ import attrs
 
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import NotFound
+from kafscale.formats.footer_reading import read_index
 from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, MissingSegment
 from kafscale.formats.resolution import NOTHING_DECIDED, resolve
@@ -235,11 +236,48 @@ class Verifier:
         try:
             await self.store.head(key.of_kind("kfs").key)
         except NotFound:
-            young = self.clock_ms() - info.modified_ms < ORPHAN_GRACE_SECONDS * 1000
-            message = "has no .kfs" + ("; it may be half of an upload that is under way" if young else "")
-            finding = Finding(name=info.key, kind=Kind.ORPHAN_INDEX, message=message, damage=False)
-            finding.can_repair = not young
+            finding = Finding(name=info.key, kind=Kind.ORPHAN_INDEX, message="has no .kfs", damage=False)
             self.report.findings.append(finding)
+            if self.clock_ms() - info.modified_ms < ORPHAN_GRACE_SECONDS * 1000:
+                finding.message += "; it may be half of an upload that is under way"
+            else:
+                await self._judge_orphan(key, finding)
+
+    async def _judge_orphan(self, key: SegmentKey, finding: Finding) -> None:
+        """Report damage where nothing else holds the offsets of an `.index`, unless they were deleted."""
+        footer = await read_index(self.store, key.of_kind("kfs"))
+        first_offset, last_offset = key.base_offset, key.base_offset if footer is None else footer.last_offset
+        topic = self._topic((key.topic_id, key.partition))
+        if topic is not None:
+            first_offset = max(first_offset, topic.log_start_offsets.get(key.partition, 0))
+        held = list(self._held((key.topic_id, key.partition)))
+        is_unknown = self.topics is not None and topic is None  # the topic was deleted, or is to be adopted
+        if is_unknown or _are_covered(first_offset, last_offset, held):
+            finding.can_repair = True
+            return
+        finding.message += f", and no other object holds its offsets {first_offset} to {last_offset}"
+        is_current = self.topics is not None and self.metadata_is_current
+        if not is_current and held and last_offset < min(held)[0]:
+            finding.message += ", unless they were deleted since the last checkpoint"
+            return
+        finding.damage = True
+        if not any(log.kind is Kind.WAL for log in self._logs):
+            finding.message += (
+                "; with `--durability wal` its broker may still have them: stop that broker and run `kafscale verify "
+                "--data-dir DIR` with its data directory"
+            )
+        finding.message += "; put the .kfs back from a copy, unless its upload was cut off and not acknowledged"
+
+    def _held(self, partition_id: PartitionId) -> Iterator[tuple[int, int]]:
+        """Iterate over the offsets, both inclusive, that segments and write-ahead logs hold of a partition."""
+        for each in self._partitions.get(partition_id, ()):
+            if each.last_offset is not None:
+                yield each.base_offset, each.last_offset
+        for log in self._logs:
+            if partition_id in log.partitions:
+                logged = log.partitions[partition_id]
+                for base_offset, next_offset in zip(logged.base_offsets, logged.next_offsets, strict=True):
+                    yield base_offset, next_offset - 1
 
     # ---- partitions ---------------------------------------------------------------------------------------------
 
@@ -458,6 +496,15 @@ def _add_batches(batches: LoggedBatches, name: str, file: CheckedWalFile) -> Non
             batches.add(name, each.entry, each.header)
         elif each.entry.kind == TOPIC_NAME:
             batches.topic_names[each.entry.topic_id] = bytes(each.entry.data).decode()
+
+
+def _are_covered(first_offset: int, last_offset: int, held: Iterable[tuple[int, int]]) -> bool:
+    """Tell whether ranges of offsets, both inclusive, together hold these."""
+    for first, last in sorted(held):
+        if first > first_offset:
+            break
+        first_offset = max(first_offset, last + 1)
+    return first_offset > last_offset
 
 
 def _segment(checked: CheckedSegment) -> Segment:

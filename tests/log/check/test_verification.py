@@ -389,15 +389,75 @@ async def test_topics_and_partitions_that_no_metadata_knows_are_noted():
     assert report.is_whole
 
 
-async def test_an_orphan_index_is_removed_when_it_is_old():
-    store = await store_of(V2)
+LATER_MS = CREATED_MS + int(ORPHAN_GRACE_SECONDS * 1000) + 1
+ALL_LIVE, ALL_DELETED = KnownTopic("orders", 1, {0: 100}), KnownTopic("orders", 1, {0: 112})
+BEFORE = version_2_objects(key(94), make_batches(94, 2))
+AFTER = version_2_objects(key(112), make_batches(112, 1))
+MERGED = version_2_objects(key(100, generation=1), make_batches(100, 5))
+
+
+@pytest.mark.parametrize(
+    ("others", "topics"),
+    [([MERGED], None), ([AFTER], {TOPIC_ID: ALL_DELETED}), ([], {})],
+    ids=["merged", "retention", "topic deleted"],
+)
+async def test_an_orphan_index_is_removed_when_it_is_old(others, topics):
+    store = await store_of(V2, *others)
     await store.delete([V2.key.key])
-    young = await verify(store, repair=True)
-    assert [(finding.kind, finding.can_repair) for finding in young.findings] == [(Kind.ORPHAN_INDEX, False)]
-    later_ms = CREATED_MS + int(ORPHAN_GRACE_SECONDS * 1000) + 1
-    old = await verify(store, repair=True, now_ms=later_ms)
-    assert [finding.repaired for finding in old.findings] == [True]
-    assert await contents(store) == {}
+    young = await verify(store, topics=topics, repair=True)
+    orphans = [finding for finding in young.findings if finding.kind is Kind.ORPHAN_INDEX]
+    assert [finding.can_repair for finding in orphans] == [False]
+    old = await verify(store, topics=topics, repair=True, now_ms=LATER_MS)
+    assert [finding.repaired for finding in old.findings if finding.kind is Kind.ORPHAN_INDEX] == [True]
+    assert old.is_whole
+    assert V2.key.of_kind("index").key not in await contents(store)
+
+
+@pytest.mark.parametrize("index", ["whole", "damaged"])
+@pytest.mark.parametrize(
+    ("others", "topics"),
+    [([], None), ([BEFORE], None), ([BEFORE, AFTER], None), ([AFTER], {TOPIC_ID: ALL_LIVE})],
+    ids=["alone", "at the end", "between others", "at the start"],
+)
+async def test_an_index_whose_kfs_is_lost_is_damage_and_stays(others, topics, index):
+    """A bucket that had lost records was whole."""
+    store = await store_of(V2, *others)
+    await store.delete([V2.key.key])
+    name = V2.key.of_kind("index").key
+    if index == "damaged":
+        await store.put(name, [b"?"])
+    report = await verify(store, topics=topics, repair=True, now_ms=LATER_MS)
+    assert not report.is_whole
+    (found,) = [finding for finding in report.findings if finding.name == name]
+    assert (found.kind, found.damage, found.can_repair) == (Kind.ORPHAN_INDEX, True, False)
+    assert f"no other object holds its offsets 100 to {111 if index == 'whole' else 100}" in found.message
+    assert "kafscale verify --data-dir DIR" in found.message
+    assert name in await contents(store)
+
+
+async def test_an_index_below_the_first_segment_may_be_of_deleted_records():
+    """Without metadata, or with that of the last checkpoint, retention may have begun to delete it."""
+    store = await store_of(V2, AFTER)
+    await store.delete([V2.key.key])
+    report = await verify(store, now_ms=LATER_MS)
+    assert [(finding.damage, finding.can_repair) for finding in report.findings] == [(False, False)]
+    assert "unless they were deleted since the last checkpoint" in report.findings[0].message
+
+
+@pytest.mark.parametrize("logged_count", [4, 3])
+async def test_what_the_data_directory_holds_of_an_index_without_kfs_is_not_lost(logged_count):
+    disk = MemoryDisk()
+    name, data = wal_file(1, *list(SAME)[:logged_count])
+    await disk.create(name, len(data), data)
+    store = await store_of(V2, BEFORE)
+    await store.delete([V2.key.key])
+    verifier = verifier_of(store, {TOPIC_ID: KnownTopic("orders", 1, {0: 94})}, now_ms=LATER_MS)
+    await verifier.read_wal(disk)
+    await verifier.list_bucket()
+    await verifier.read_bucket(lambda _: None)
+    (found,) = [finding for finding in verifier.report.findings if finding.kind is Kind.ORPHAN_INDEX]
+    assert found.damage is (logged_count < 4)
+    assert "--data-dir" not in found.message
 
 
 async def test_an_object_that_nobody_knows_is_noted_and_left_alone():
