@@ -52,7 +52,7 @@ def _why_no_tls(exc: ssl.SSLError) -> str:
         return f"its certificate is not valid here: {exc.verify_message}"
     if reason in _NO_TLS:
         return SPEAKS_NO_TLS
-    if isinstance(exc, ssl.SSLEOFError) or reason == "UNEXPECTED_EOF_WHILE_READING":
+    if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError) or reason == "UNEXPECTED_EOF_WHILE_READING":
         return "it closed the connection in the handshake, as a server without TLS does"
     if reason in _NO_COMMON_VERSION:
         return f"both sides have no version or cipher of TLS in common ({reason})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 import trio.testing
 
 from kafscale.api.produce import ProduceGroup, ShortWay
@@ -28,6 +29,7 @@ from kafscale.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tests.devtools.determinism import run_here
 from tests.devtools.memory_broker import memory_parts
 from tests.devtools.transactional_producer import NEW, OLD, TOPIC, Producer, broker, committed_values
 
@@ -217,7 +219,8 @@ async def test_offsets_are_added_as_a_partition_of_their_topic(autojump_clock):
         assert (await producer.call(request, AddOffsetsToTxnResponse, 1)).error_code == e.INVALID_PRODUCER_EPOCH
 
 
-async def test_describe_and_list(autojump_clock):
+async def test_describe_and_list(autojump_clock, monkeypatch):
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_here)  # the clock would not wait for a thread
     async with broker() as (_, client):
         producer = Producer(client)
         await producer.init()
