@@ -246,7 +246,7 @@ class Log:
         now = trio.current_time()
         if partition.opened_at is None:  # otherwise it is served again
             partition.opened_at = now
-        partition.producers.opening_until = now + OPENING_SECONDS
+        partition.producers.open(now + OPENING_SECONDS, partition.next_offset)
         self.moving.pop(partition.partition_id, None)
         self.by_name[partition.topic][partition.index] = partition
         self.partitions[partition.partition_id] = partition

@@ -7,6 +7,7 @@ report = load.read_back()           acknowledged, read, lost, repeated, out of o
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, defaultdict
@@ -25,6 +26,7 @@ READ_SECONDS = 60.0
 ASKED_SECONDS = 5.0  # one broker, of which another one may be asked after that
 REFUSED_SECONDS = 0.1  # until a client is told anew who leads
 QUIET = {"log_level": 0}
+EPOCHS_TOLD = {"log_level": 7, "debug": "eos"}
 # For how long a client waits for a broker that has a request and says nothing, as one that is suspended.
 IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
 
@@ -32,6 +34,9 @@ IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
 @attrs.frozen(kw_only=True)
 class LoadReport:
     """What became of it.
+
+    `new_epochs` says why librdkafka took a new epoch. In that it sends again, with sequences that begin anew, all that
+    has no answer yet: what a leader had stored before it was lost is repeated then.
 
     `gap_seconds` is the longest time in which nothing of one partition was acknowledged, and `slowest_seconds` that
     from a record to its acknowledgement.
@@ -43,6 +48,7 @@ class LoadReport:
     repeated: list[str]
     reordered_count: int
     failures: list[str]
+    new_epochs: list[str]
     gap_seconds: float
     slowest_seconds: float
 
@@ -57,6 +63,7 @@ class LoadReport:
     def problems(self) -> list[str]:
         """Return what must not be; empty if all is well."""
         wrong = [("lost", self.lost), ("repeated", self.repeated), ("refused", self.failures)]
+        wrong.append(("new epochs", self.new_epochs))
         return [f"{what}: {values[:5]}" for what, values in wrong if values] + ["order"] * bool(self.reordered_count)
 
 
@@ -72,6 +79,7 @@ class ClusterLoad:
     _thread: threading.Thread = attrs.field(init=False)
     _acknowledged: set[str] = attrs.field(factory=set, init=False)
     _failures: list[str] = attrs.field(factory=list, init=False)
+    _log: _EpochsLog = attrs.field(factory=lambda: _EpochsLog(), init=False)
     _times: defaultdict[int, list[float]] = attrs.field(factory=lambda: defaultdict(list), init=False)
     _slowest_seconds: float = attrs.field(default=0.0, init=False)
 
@@ -101,7 +109,9 @@ class ClusterLoad:
                 "linger.ms": 2,
                 "retry.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
-            }
+                **EPOCHS_TOLD,
+            },
+            logger=self._log,
         )
         number = 0
         while not self._stopping.is_set():
@@ -153,9 +163,24 @@ class ClusterLoad:
             repeated=[f"{value} at {', '.join(places[value])}" for value, count in counts.items() if count > 1],
             reordered_count=sum(values != sorted(values) for values in found.values()),
             failures=self._failures,
+            new_epochs=self._log.reasons,
             gap_seconds=max(gaps, default=0.0),
             slowest_seconds=self._slowest_seconds,
         )
+
+
+class _EpochsLog(logging.Logger):
+    """Takes what librdkafka logs, and keeps why its producer begins a new epoch."""
+
+    def __init__(self) -> None:
+        super().__init__("load", logging.DEBUG)
+        self.reasons: list[str] = []
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Keep it if it is about that."""
+        text = record.getMessage()
+        if "epoch bump" in text:
+            self.reasons.append(text)
 
 
 def end_of(consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicPartition) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from random import Random
 
@@ -176,12 +176,26 @@ class IdempotentProducer:
             if not in_flight:
                 return
             batch, reply = in_flight.popleft()
-            if not self._take(batch, await reply.wait()):
+            response = await reply.wait()
+            if not self._take(batch, response):
+                if _only(response).error_code == error_codes.NOT_LEADER_OR_FOLLOWER:
+                    await self._check_behind(batch, in_flight)
                 await trio.sleep(
                     self.random.uniform(0, RETRY_MAX_SECONDS)
                 )  # or it would ask without end at one instant
                 return
             await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+
+    async def _check_behind(self, refused: _Batch, in_flight: Iterable[tuple[_Batch, Reply[ProduceResponse]]]) -> None:
+        """Check that what is under way behind a batch that has to be sent again may be so, too.
+
+        If it is out of order, librdkafka takes a new epoch, and sends again in it what other partitions may have.
+        """
+        for batch, reply in in_flight:
+            answer = _only(await reply.wait())
+            if batch.partition == refused.partition and answer.error_code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                where = self.topic.partition_name(batch.partition)
+                raise OutOfSequence(f"{batch.values[0]} in {where}, as the one before must come again")
 
     async def _first_stamp(self, connection: Connection) -> ProducerStamp:
         if self.connect_for_id is None:

@@ -40,6 +40,7 @@ from kafscale.wire.records import BatchHeader
 REMEMBERED_BATCH_COUNT = 5  # as Kafka: the most requests that an idempotent producer may have in flight
 SEQUENCE_COUNT = 1 << 31
 NOWHERE: Mapping[int, int] = MappingProxyType({})
+GAP_SECONDS = 30.0  # as Java's clients wait for an answer: one may be held up by those before it, and more be sent
 UNCHANGED_MAX_COUNT = 256  # of a footer, at 43 to 139 bytes each; with 10,000 producers, 40 footers have all of them
 
 
@@ -73,18 +74,33 @@ class ProducerStates:
     way: were the third the first to come, and taken for the beginning of a producer that is not known, then the two
     before it would come behind it. So until `opening_until` such a producer begins with its sequence 0, or later. And
     what comes until then stays `is_early`, however long its request waits for something.
+
+    One that is known, but has appended nothing since, is told to try again, too, where it leaves a gap. If that were
+    OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka would take a new epoch and send again in it all that has no answer yet,
+    even what other partitions have in their logs already.
     """
 
     budget: ProducerBudget = attrs.field(factory=ProducerBudget)
     with_transaction: Container[int] = ()
     producers: OrderedDict[int, Producer] = attrs.field(factory=OrderedDict, init=False)
     opening_until: float = attrs.field(default=-math.inf, init=False)  # trio's clock
+    opening_offset: int = attrs.field(default=0, init=False)  # the next one when it was opened
     kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
     _former: dict[int, list[_Former]] = attrs.field(factory=dict, init=False)  # by id, oldest first
 
     def is_early(self, header: BatchHeader) -> bool:
         """Tell whether this batch may have come before another one of its producer that was refused."""
-        return bool(header.base_sequence) and header.producer_id not in self.producers and self._is_opening()
+        if not header.base_sequence:
+            return False
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return self._is_opening()
+        is_silent = bool(producer.batches) and producer.batches[-1].last_offset < self.opening_offset
+        return is_silent and self._is_opening(GAP_SECONDS)
+
+    def open(self, until: float, next_offset: int) -> None:
+        """Begin to serve clients: until then (trio's clock) a batch may come whose predecessors were refused before."""
+        self.opening_until, self.opening_offset = until, next_offset
 
     def check(self, header: BatchHeader, *, is_early: bool = False) -> ProducedBatch | None:
         """Check whether this batch may be appended now: None if so, the earlier batch if it is a duplicate.
@@ -102,7 +118,7 @@ class ProducerStates:
                     f"producer id {header.producer_id} is yet to be given out: the client needs a new producer",
                 )
             if is_early or self.is_early(header):
-                raise KafkaError(NOT_LEADER_OR_FOLLOWER, "what was sent before this may have been refused: try again")
+                raise _too_early()
             return None
         sequence = header.base_sequence
         if header.producer_epoch != producer.epoch:
@@ -112,7 +128,7 @@ class ProducerStates:
                     f"producer {header.producer_id} has epoch {producer.epoch}, this batch has {header.producer_epoch}",
                 )
             if sequence != 0 and producer.epoch >= 0:
-                raise _out_of_order(header, expected=0)
+                raise self._gap(header, 0, is_early=is_early)
             return None
         if not producer.batches:
             if producer.due_sequence not in (None, sequence):
@@ -127,10 +143,17 @@ class ProducerStates:
                 return batch
         if producer.epoch < 0:  # a copier left it out: any sequence goes, as in Kafka
             return None
-        raise _out_of_order(header, expected)
+        raise self._gap(header, expected, is_early=is_early)
 
-    def _is_opening(self) -> bool:
-        return self.opening_until > -math.inf and trio.current_time() < self.opening_until
+    def _gap(self, header: BatchHeader, expected: int, *, is_early: bool) -> KafkaError:
+        """Return the error for a batch that is not the next one: it may be retried if the ones before it may come."""
+        is_ahead = (header.base_sequence - expected) % SEQUENCE_COUNT < SEQUENCE_COUNT // 2
+        if is_ahead and (is_early or self.is_early(header)):
+            return _too_early()
+        return _out_of_order(header, expected)
+
+    def _is_opening(self, more_seconds: float = 0.0) -> bool:
+        return self.opening_until > -math.inf and trio.current_time() < self.opening_until + more_seconds
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, durable_before: int) -> None:
         """Remember a batch that was ordered. What lies below offset `durable_before` can't be taken back any more."""
@@ -377,6 +400,10 @@ def _copy(producer: Producer, before_offset: int) -> Producer:
         producer.last_timestamp_ms,
         coordinator_epoch=producer.coordinator_epoch,
     )
+
+
+def _too_early() -> KafkaError:
+    return KafkaError(NOT_LEADER_OR_FOLLOWER, "what was sent before this may have been refused: try again")
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:

@@ -21,7 +21,9 @@ from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire import error_codes
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
+from kafscale.wire.records import ProducerStamp
 from tests.cluster.brokers.test_several import (
     MODES,
     SOON_SECONDS,
@@ -30,6 +32,7 @@ from tests.cluster.brokers.test_several import (
     create,
     led_by,
     move,
+    produce,
     until,
     values,
 )
@@ -87,6 +90,24 @@ async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_l
         assert seen.count("put_if_match") == 0
         await produce_all(b, index, [b"3"])
         assert await values(b, index) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("durability", MODES)
+async def test_a_batch_whose_predecessor_came_before_the_next_leader_was_ready_may_be_sent_again(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
+    """librdkafka has several under way. Were the second one out of order, it would take a new epoch and send again in
+    it what other partitions have already, if their leader was lost before it answered.
+    """
+    async with two(durability) as (_, a, b, index):
+        stamps = [ProducerStamp(7, 0, sequence) for sequence in range(3)]
+        assert await produce(a, index, b"3", stamps[0]) == error_codes.NONE
+        await move(a, [index], 2)
+        await until(lambda: index in led_by(b.broker))
+        assert await produce(b, index, b"5", stamps[2]) == error_codes.NOT_LEADER_OR_FOLLOWER
+        for value, stamp in zip((b"4", b"5"), stamps[1:], strict=True):
+            assert await produce(b, index, value, stamp) == error_codes.NONE
+        assert await values(b, index) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 @pytest.mark.parametrize("durability", MODES)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafscale.errors import KafkaError
 from kafscale.formats.producers import ProducedBatch, Producer
-from kafscale.log.partition.producers import SEQUENCE_COUNT, ProducerStates
+from kafscale.log.partition.producers import GAP_SECONDS, SEQUENCE_COUNT, ProducerStates
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
@@ -39,6 +39,9 @@ class Partition:
         self.next_offset += count
         return offset
 
+    def open(self) -> None:
+        self.states.open(trio.current_time() + 1.0, self.next_offset)
+
     def refuses(self, sequence: int, count: int = 1, **stamp: int) -> int:
         with pytest.raises(KafkaError) as caught:
             self.append(sequence, count, **stamp)
@@ -57,7 +60,7 @@ async def test_a_batch_whose_predecessors_were_refused_before_the_partition_was_
 ):
     partition = Partition()
     partition.append(0, 2, producer_id=8)
-    partition.states.opening_until = trio.current_time() + 1.0
+    partition.open()
     assert partition.refuses(3, 2) == NOT_LEADER_OR_FOLLOWER
     assert partition.append(2, 1, producer_id=8) == 2  # one that is known
     assert [partition.append(0, 3), partition.append(3, 2)] == [3, 6]
@@ -71,10 +74,36 @@ async def test_a_batch_that_is_refused_while_its_predecessor_may_have_been_befor
 ):
     """The first was refused as the partition was not open yet, and would never be taken after the one behind it."""
     partition = Partition()
-    partition.states.opening_until = trio.current_time() + 1.0
+    partition.open()
     partition.states.refuse(header(2, 6), 0)
     assert partition.append(0, 2) == 0
     assert partition.append(2, 6) == 2
+
+
+async def test_a_gap_of_a_known_producer_may_be_retried_while_the_partition_opens(autojump_clock):
+    """Of OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch, and repeats in it what other partitions have."""
+    partition = Partition()
+    partition.append(0, 3)
+    partition.append(0, producer_id=8)
+    partition.open()
+    assert partition.refuses(4) == NOT_LEADER_OR_FOLLOWER  # 3 was refused a moment ago
+    assert partition.refuses(2, epoch=1) == NOT_LEADER_OR_FOLLOWER
+    assert partition.refuses(1) == OUT_OF_ORDER_SEQUENCE_NUMBER  # not ahead: it never fits
+    assert [partition.append(0, 3), partition.append(3), partition.append(4)] == [0, 4, 5]
+    assert partition.refuses(6) == OUT_OF_ORDER_SEQUENCE_NUMBER  # its batches come in order again
+    assert partition.refuses(2, producer_id=8) == NOT_LEADER_OR_FOLLOWER
+    await trio.sleep(1.5)  # the answer to the first one may wait for that to another request
+    assert partition.refuses(2, producer_id=8) == NOT_LEADER_OR_FOLLOWER
+    await trio.sleep(GAP_SECONDS)
+    assert partition.refuses(2, producer_id=8) == OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_a_gap_of_a_known_producer_over_the_end_of_the_sequences_may_be_retried_as_well(autojump_clock):
+    partition = Partition()
+    partition.append(SEQUENCE_COUNT - 1)
+    partition.open()
+    assert partition.refuses(1) == NOT_LEADER_OR_FOLLOWER
+    assert [partition.append(0), partition.append(1)] == [1, 2]
 
 
 def test_what_comes_behind_a_first_batch_that_was_refused_waits_for_it():
