@@ -119,7 +119,7 @@ class IdempotentProducer:
     version BY_TOPIC_ID on it names its topic by id, so that no later one of the same name gets its records.
 
     With `begins_anew` a refusal for a lost predecessor makes it go on with a new producer id, as a client does whose
-    records were lost; otherwise it is an error.
+    records were lost; otherwise it is an error. `checks_behind` is off where a test refuses single batches itself.
     """
 
     name: str
@@ -128,6 +128,7 @@ class IdempotentProducer:
     history: History
     random: Random
     stopping: trio.Event
+    checks_behind: bool = True
     pause_max_seconds: float = PAUSE_MAX_SECONDS
     padding_max_bytes: int = PADDING_MAX_BYTES
     keys_count: int | None = None
@@ -178,7 +179,7 @@ class IdempotentProducer:
             batch, reply = in_flight.popleft()
             response = await reply.wait()
             if not self._take(batch, response):
-                if _only(response).error_code == error_codes.NOT_LEADER_OR_FOLLOWER:
+                if self.checks_behind and _only(response).error_code == error_codes.NOT_LEADER_OR_FOLLOWER:
                     await self._check_behind(batch, in_flight)
                 await trio.sleep(
                     self.random.uniform(0, RETRY_MAX_SECONDS)

@@ -135,6 +135,7 @@ class Run:
             history=self.history,
             random=Random(self._random.random()),
             stopping=stopping,
+            checks_behind=False,  # `_refusals` has single batches refused, which no broker does
         )
 
     async def _drop_connections(self) -> None:
