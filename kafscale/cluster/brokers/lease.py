@@ -14,7 +14,7 @@ joined since, which only the bucket tells of, may give it up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import attrs
@@ -27,21 +27,11 @@ from kafscale.errors import DamagedObject, StoreError
 LEASE_SECONDS = 2.5  # five looks
 GIVEN_UP_WAIT_SECONDS = 3.0
 RETRY_SECONDS = 0.25
-UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 
 def wait_seconds(session_timeout_seconds: float) -> float:
     """Return how long others wait before they lead what such a broker led: it looks, or hears that it is replaced."""
     return max(GIVEN_UP_WAIT_SECONDS, session_timeout_seconds)
-
-
-def to_wait_for(unsettled: Sequence[str], last: str | None, directory_id: str) -> tuple[str, ...]:
-    """Return the data directories whose brokers may acknowledge still, for one that starts on a directory.
-
-    `unsettled` are those that the last start was to wait for, and `last` is its own; None if it does not acknowledge.
-    """
-    known = dict.fromkeys(unsettled if last is None else (*unsettled, last))
-    return tuple(each for each in known if each != directory_id)[-UNSETTLED_MAX_COUNT:]
 
 
 @attrs.frozen(eq=False, repr=False)

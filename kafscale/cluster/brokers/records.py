@@ -17,7 +17,6 @@ from enum import Enum
 
 import attrs
 
-from kafscale.cluster.brokers.lease import to_wait_for
 from kafscale.cluster.metadata.converter import NO_OTHERS, decode, encode, keeping_others, others_field
 from kafscale.cluster.node import Endpoint
 from kafscale.errors import DamagedObject
@@ -31,6 +30,7 @@ CONTROLLER_KEY = f"{CLUSTER}controller"
 
 NOBODY = -1
 UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
+UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
 
 _RECORD = "/record"
 _RECORD_KEY = re.compile(f"{BROKERS}([0-9]+){_RECORD}")
@@ -269,3 +269,12 @@ def changed_rows(
         row = [new.get(index, each) for index, each in enumerate(placements[topic_id])]
         puts |= rows_of(topic_id, row, list(new))
     return puts
+
+
+def to_wait_for(unsettled: Sequence[str], last: str | None, directory_id: str) -> tuple[str, ...]:
+    """Return the data directories whose brokers may acknowledge still, for one that starts on a directory.
+
+    `unsettled` are those that the last start was to wait for, and `last` is its own; None if it does not acknowledge.
+    """
+    known = dict.fromkeys(unsettled if last is None else (*unsettled, last))
+    return tuple(each for each in known if each != directory_id)[-UNSETTLED_MAX_COUNT:]

@@ -30,7 +30,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.cluster.brokers.lease import to_wait_for
+from kafscale.cluster.brokers.records import to_wait_for
 from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.concurrency.clocks import elapsed

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.cluster.brokers.lease import UNSETTLED_MAX_COUNT
+from kafscale.cluster.brokers.records import UNSETTLED_MAX_COUNT
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.start.claim import TAKEOVER_WAIT_SECONDS, WATCH_SECONDS, claim_key
 from kafscale.cluster.start.takeover import Lead, take_lead
