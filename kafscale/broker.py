@@ -45,20 +45,20 @@ from kafscale.broker_components import (
     topic_spec,
 )
 from kafscale.broker_security import BrokerSecurity, open_security
-from kafscale.cluster.brokers.heartbeats import Connect
-from kafscale.cluster.brokers.leading import Leading
-from kafscale.cluster.brokers.lines import lines_between, warn_of_no_lines
 from kafscale.cluster.coordination.group_topics import follow_topics
 from kafscale.cluster.groups.coordinating.keeper import MoveDestination
 from kafscale.cluster.groups.coordinating.moving import move_groups
+from kafscale.cluster.membership.leading.leading import Leading
+from kafscale.cluster.membership.node import Endpoint
+from kafscale.cluster.membership.peers.heartbeats import Connect
+from kafscale.cluster.membership.peers.peer_connections import lines_between, warn_of_no_lines
+from kafscale.cluster.membership.start.end_cause import cause_of_end
+from kafscale.cluster.membership.start.lead import Lead
+from kafscale.cluster.membership.start.same_store import check_same_store
+from kafscale.cluster.membership.start.starting import start_leading
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.node import Endpoint
-from kafscale.cluster.start.ended import cause_of_end
-from kafscale.cluster.start.lead import Lead
-from kafscale.cluster.start.same_store import check_same_store
-from kafscale.cluster.start.starting import start_leading
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener
 from kafscale.config import Durability, Settings

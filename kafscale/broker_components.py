@@ -22,12 +22,6 @@ from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_security import open_access
 from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.assignment import Assignment
-from kafscale.cluster.brokers.assignment import ClusterAssignment
-from kafscale.cluster.brokers.following import Following
-from kafscale.cluster.brokers.leading import Leading
-from kafscale.cluster.brokers.membership import Membership
-from kafscale.cluster.brokers.moving import ClusterMover
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
@@ -42,12 +36,18 @@ from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
 from kafscale.cluster.groups.hosted.settings import consumer_group_settings
 from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.internal import InternalLog, Leadership
-from kafscale.cluster.node import Endpoint, register_node
+from kafscale.cluster.membership.assignment import Assignment
+from kafscale.cluster.membership.cluster_assignment import ClusterAssignment
+from kafscale.cluster.membership.leading.following import Following
+from kafscale.cluster.membership.leading.leading import Leading
+from kafscale.cluster.membership.node import Endpoint, register_node
+from kafscale.cluster.membership.placement.administration import Membership
+from kafscale.cluster.membership.placement.cluster_mover import ClusterMover
+from kafscale.cluster.membership.start.lead import Lead
+from kafscale.cluster.membership.start.wal_extents import MetadataExtents
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
-from kafscale.cluster.start.lead import Lead
-from kafscale.cluster.start.wal_extents import MetadataExtents
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry, leave_unplaced
 from kafscale.cluster.transactions.settings import TransactionSettings

@@ -13,7 +13,7 @@ import trio
 
 from kafscale.api.handling.access import Access
 from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.brokers.lines import InterBrokerLogin
+from kafscale.cluster.membership.peers.peer_connections import InterBrokerLogin
 from kafscale.cluster.scram_users import key_file_of
 from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.assignment import Leader
+from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On

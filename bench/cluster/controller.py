@@ -27,13 +27,14 @@ from trio.testing import MockClock
 from bench.cluster.jobs import CONTROLLER, Job
 from bench.figures import percentile
 from bench.options import RunOptions
-from kafscale.cluster.brokers.beginnings import Beginnings
-from kafscale.cluster.brokers.calls import BrokerCalls
-from kafscale.cluster.brokers.failing_over import FailOver
-from kafscale.cluster.brokers.heartbeats import heartbeat
-from kafscale.cluster.brokers.placements import PlacementWriter
-from kafscale.cluster.brokers.placing import Move, moves_for_balance
-from kafscale.cluster.brokers.records import (
+from kafscale.cluster.membership.leading.epoch_starts import Beginnings
+from kafscale.cluster.membership.node import Endpoint
+from kafscale.cluster.membership.peers.heartbeats import heartbeat
+from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
+from kafscale.cluster.membership.placement.choice import Move, moves_for_balance
+from kafscale.cluster.membership.placement.fail_over import FailOver
+from kafscale.cluster.membership.placement.writer import PlacementWriter
+from kafscale.cluster.membership.records import (
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
     BrokerRecord,
@@ -43,13 +44,12 @@ from kafscale.cluster.brokers.records import (
     record_key,
     rows_of,
 )
-from kafscale.cluster.brokers.state import ClusterState
+from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.node import Endpoint
 from kafscale.config.units import KIB
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import Head, encode_head, head_key

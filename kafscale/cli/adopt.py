@@ -21,8 +21,8 @@ from kafscale.config import Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
+    from kafscale.cluster.membership.start.adoption import Adoption, FoundTopic
     from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.cluster.start.adoption import Adoption, FoundTopic
     from kafscale.cluster.topics.topics import TopicRegistry
 
 STORE_OPTIONS = (
@@ -143,10 +143,10 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 
 async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
     """Adopt what the plan finds. The lead is claimed only if there is something: a live broker loses it by that."""
-    from kafscale.cluster.start.adoption import adopt, find_unknown_topics, give_nothing_back
-    from kafscale.cluster.start.giving_back import UnknownBatches
-    from kafscale.cluster.start.recovery import preview
-    from kafscale.cluster.start.wal_extents import MetadataExtents
+    from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics, give_nothing_back
+    from kafscale.cluster.membership.start.recovery import preview
+    from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
+    from kafscale.cluster.membership.start.wal_extents import MetadataExtents
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command

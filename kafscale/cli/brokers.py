@@ -197,10 +197,10 @@ def unshare_command(config_file: str | None, **flags: Any) -> None:
 
 
 async def _unshare(settings: Settings) -> None:
+    from kafscale.cluster.membership.start.same_store import check_same_store
+    from kafscale.cluster.membership.start.takeover import Start
+    from kafscale.cluster.membership.start.unsharing import Ending
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-    from kafscale.cluster.start.ending import Ending
-    from kafscale.cluster.start.same_store import check_same_store
-    from kafscale.cluster.start.takeover import Start
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command
 

@@ -14,7 +14,7 @@ import attrs
 
 from kafscale.buffers import Buffer
 from kafscale.cli.output import iso_time
-from kafscale.cluster.start.claim import decode_claim
+from kafscale.cluster.membership.start.claim import decode_claim
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.formats import (
     manifest_checkpoint,

@@ -28,10 +28,10 @@ async def led_metadata(
     be locked. Raises StartupError if it belongs to another store, or if several brokers share the bucket; where
     `may_be_shared`, it gives what they share then, and they go on meanwhile.
     """
+    from kafscale.cluster.membership.start.claim import SharedBucket, give_back
+    from kafscale.cluster.membership.start.same_store import check_same_store
+    from kafscale.cluster.membership.start.takeover import take_lead
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-    from kafscale.cluster.start.claim import SharedBucket, give_back
-    from kafscale.cluster.start.same_store import check_same_store
-    from kafscale.cluster.start.takeover import take_lead
     from kafscale.store.opening.views import StoreViews
 
     async with SqliteMetadataStore.open(settings.data_dir / "metadata.db") as local:

@@ -21,9 +21,9 @@ async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIt
 
     Raises StartupError if that belongs to another store.
     """
+    from kafscale.cluster.membership.start.same_store import check_same_store
     from kafscale.cluster.metadata.base import Transaction
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-    from kafscale.cluster.start.same_store import check_same_store
 
     path = settings.data_dir / "metadata.db"
     async with SqliteMetadataStore.open(Path(":memory:")) as copy:
@@ -43,8 +43,8 @@ async def previewed_topics(
 
     Raises StartupError, DamagedObject, StoreError.
     """
-    from kafscale.cluster.node import CLUSTER_ID_KEY
-    from kafscale.cluster.start.recovery import preview
+    from kafscale.cluster.membership.node import CLUSTER_ID_KEY
+    from kafscale.cluster.membership.start.recovery import preview
     from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
 
     async with copied_metadata(settings, with_data_dir=with_data_dir) as metadata:

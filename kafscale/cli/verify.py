@@ -86,7 +86,7 @@ def _show(report: Report, *, as_json: bool) -> None:
 
 
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:
-    from kafscale.cluster.start.own_objects import OwnObjects
+    from kafscale.cluster.membership.start.own_objects import OwnObjects
     from kafscale.formats.wal_runs import list_log
     from kafscale.log.check.verification import Verifier
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
@@ -141,7 +141,7 @@ def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
 
 
 async def _read_wal(verifier: Verifier, settings: Settings) -> None:
-    from kafscale.cluster.start.wal_extents import MetadataExtents
+    from kafscale.cluster.membership.start.wal_extents import MetadataExtents
     from kafscale.log.wal.disk import RealDisk
 
     directory = settings.data_dir / "wal"
@@ -154,8 +154,8 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
     """Read the metadata after the listing, so that what went missing before a log start that moved meanwhile counts as
     deleted.
     """
-    from kafscale.cluster.brokers.leading import begun
-    from kafscale.cluster.brokers.state import ClusterState
+    from kafscale.cluster.membership.leading.leading import begun
+    from kafscale.cluster.membership.state import ClusterState
     from kafscale.log.check.verification import KnownTopic
     from kafscale.log.repair.findings import Finding, Kind
 

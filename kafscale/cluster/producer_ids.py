@@ -2,10 +2,10 @@
 
     id = epoch of the broker that hands it out << 32 | number
 
-Each start of a broker claims an epoch that no other has had (`kafscale.cluster.start.claim`), so its ids differ from
-those of a broker whose disk is lost, and of one that is suspended and goes on handing out ids later. Nothing must be
-remembered for that, and nothing waits for the bucket. Earlier versions counted from 0 on over all starts; the ids of an
-epoch begin behind theirs.
+Each start of a broker claims an epoch that no other has had (`kafscale.cluster.membership.start.claim`), so its ids
+differ from those of a broker whose disk is lost, and of one that is suspended and goes on handing out ids later.
+Nothing must be remembered for that, and nothing waits for the bucket. Earlier versions counted from 0 on over all
+starts; the ids of an epoch begin behind theirs.
 
 The numbers of an epoch begin at a random one. A bucket that was wiped or restored from a backup counts its epochs
 again, while producers of before go on with the ids that they have, and partitions take these, as in Kafka. The ids of

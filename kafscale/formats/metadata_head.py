@@ -12,7 +12,8 @@ which it knows its own entry when the reply was lost.
 The epoch is that of the claim by which a broker alone became several, and never changes.
 
 In version 2, behind the last entry there is one more of the same form that is no revision: the claim by which one
-broker has the bucket to itself again (`kafscale.cluster.start.ending`). Such a head is the last of its epoch.
+broker has the bucket to itself again (`kafscale.cluster.membership.start.unsharing`). Such a head is the last of its
+epoch.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import trio
 
 from kafscale.broker import Broker
 from kafscale.cli.main import run
-from kafscale.cluster.brokers.records import BrokerState
+from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Address, Listener, StoreUrl
 from tests.cli.conftest import CommandLine

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kafscale.cli.inspection import MetadataRow, inspect
 from kafscale.cli.main import run
+from kafscale.cluster.membership.start.claim import Claim, claim_key
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.start.claim import Claim, claim_key
 from kafscale.errors import DamagedObject
 from kafscale.formats import segment, wal_entries
 from kafscale.formats.metadata_changes import encode_transaction

@@ -19,8 +19,8 @@ import trio
 
 from kafscale.broker import Broker
 from kafscale.broker_components import topic_spec
-from kafscale.cluster.assignment import Assignment, Leader
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.assignment import Assignment, Leader
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicRegistry

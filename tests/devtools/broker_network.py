@@ -21,8 +21,8 @@ import trio
 
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.brokers.heartbeats import Connect, Line
-from kafscale.cluster.brokers.records import BrokerRecord
+from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, Fenced
 from kafscale.store.base import ObjectStore

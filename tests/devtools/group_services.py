@@ -30,7 +30,7 @@ from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.cluster.brokers.records import Placement, encode_row
+from kafscale.cluster.membership.records import Placement, encode_row
 from kafscale.config import StoreUrl
 from kafscale.formats.manifest import Segment
 from kafscale.formats.manifest_checkpoint import ManifestSnapshot, encode_segments

@@ -20,8 +20,9 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.cli import waiting
 from kafscale.client.connection import Connection, connect_to
-from kafscale.cluster.brokers import controller, heartbeats, lease, leaving
-from kafscale.cluster.start import joining
+from kafscale.cluster.membership.peers import heartbeats, lease
+from kafscale.cluster.membership.placement import controller, leaving
+from kafscale.cluster.membership.start import joining
 from kafscale.config import Address, Durability, Listener
 from kafscale.log import load
 from kafscale.server.kafka.binding import bind

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import attrs
 import pytest
 
-from kafscale.cluster.start.joining import LOOK_SECONDS
+from kafscale.cluster.membership.start.joining import LOOK_SECONDS
 from kafscale.config import Address
 from tests.devtools import process
 from tests.devtools.process import BrokerProcess, _first_line

@@ -17,7 +17,7 @@ import trio
 from kafscale.broker import Broker, StorageParts
 from kafscale.buffers import Buffer
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
-from kafscale.cluster.brokers.heartbeats import Connect
+from kafscale.cluster.membership.peers.heartbeats import Connect
 from kafscale.config import Address, Settings
 from kafscale.errors import (
     BrokerUnavailable,

@@ -22,10 +22,10 @@ import trio
 
 from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
+from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics
+from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
+from kafscale.cluster.membership.start.wal_extents import MetadataExtents
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.start.adoption import adopt, find_unknown_topics
-from kafscale.cluster.start.giving_back import UnknownBatches
-from kafscale.cluster.start.wal_extents import MetadataExtents
 from kafscale.cluster.topics.topics import TopicRegistry
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, KafScaleError

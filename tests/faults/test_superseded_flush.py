@@ -20,7 +20,7 @@ OLDER, NEWER = [b"a3", b"a4"], [b"b3", b"b4", b"b5"]
 SHARED = [b"a0", b"a1", b"a2"]
 # As if it had been suspended again each time between its look at the claim and what it did then.
 BLIND = (
-    "import trio; from kafscale.cluster.start.claim import LeadCheck;"
+    "import trio; from kafscale.cluster.membership.start.claim import LeadCheck;"
     "LeadCheck.confirm = LeadCheck.confirm_lately = lambda check, *within: trio.lowlevel.checkpoint();"
     "LeadCheck.has_led_within = lambda check, seconds: True;"
     "from kafscale.cli.main import main; main()"

@@ -9,6 +9,6 @@
     DescribeQuorum            the controller, which alone has the metadata
     UpdateFeatures            levels of features, which the broker's version decides
 
-Who leads and who coordinates is the answer of `kafscale.cluster.assignment`. The table of APIs enters for each; the
-dispatcher answers unknown versions by `api_versions`, and `kafscale.testing` alters what `metadata` says.
+Who leads and who coordinates is the answer of `kafscale.cluster.membership.assignment`. The table of APIs enters for
+each; the dispatcher answers unknown versions by `api_versions`, and `kafscale.testing` alters what `metadata` says.
 """

@@ -17,7 +17,7 @@ import time
 from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
-from kafscale.cluster.node import Node as BrokerNode
+from kafscale.cluster.membership.node import Node as BrokerNode
 from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION

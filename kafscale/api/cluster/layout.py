@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.assignment import Assignment, Leader
+from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.topics.topics import Topic
 
 NOBODY = -1

@@ -12,7 +12,7 @@ import attrs
 
 from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ from typing import Protocol
 from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
-from kafscale.cluster.assignment import Leader
+from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.topics.index import Topic
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition

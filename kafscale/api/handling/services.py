@@ -15,18 +15,18 @@ from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.referrals import Referrals
 from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.assignment import Assignment
-from kafscale.cluster.brokers.balance import Balance
-from kafscale.cluster.brokers.following import Following
-from kafscale.cluster.brokers.membership import Membership
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordination import TransactionalOffsets, Transactions
 from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.internal import InternalLog, Leadership
-from kafscale.cluster.mover import Mover
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.assignment import Assignment
+from kafscale.cluster.membership.leading.following import Following
+from kafscale.cluster.membership.mover import Mover
+from kafscale.cluster.membership.node import Node
+from kafscale.cluster.membership.placement.administration import Membership
+from kafscale.cluster.membership.placement.balance import Balance
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.topics import TopicRegistry

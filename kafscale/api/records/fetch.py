@@ -39,8 +39,8 @@ from kafscale.api.handling.fetch_sessions import (
 )
 from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partition, led_partition, name_of, tell_leader
 from kafscale.api.handling.services import Services
-from kafscale.cluster.assignment import Leader
-from kafscale.cluster.brokers.following import Following
+from kafscale.cluster.membership.assignment import Leader
+from kafscale.cluster.membership.leading.following import Following
 from kafscale.cluster.topics.index import Topic
 from kafscale.concurrency.turns import STEPS_PER_TURN, Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.brokers.balance import Balance, BalancePlan, Led
-from kafscale.cluster.mover import Mover
+from kafscale.cluster.membership.mover import Mover
+from kafscale.cluster.membership.placement.balance import Balance, BalancePlan, Led
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.wire.messages.list_partition_reassignments import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.cluster.describe_cluster import API
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.wire import error_codes
 from kafscale.wire.messages.describe_cluster import DescribeClusterRequest
 from tests.devtools.handlers import ask, some_services

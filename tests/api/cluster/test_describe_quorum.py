@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.cluster.describe_quorum import API
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

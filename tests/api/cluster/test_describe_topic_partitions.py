@@ -6,8 +6,8 @@ import pytest
 
 from kafscale.api.cluster import metadata
 from kafscale.api.cluster.describe_topic_partitions import API
-from kafscale.cluster.assignment import Leader
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.assignment import Leader
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore

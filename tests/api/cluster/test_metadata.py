@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from kafscale.api.cluster.metadata import API
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore

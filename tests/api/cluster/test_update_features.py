@@ -6,7 +6,7 @@ import pytest
 
 from kafscale.api.cluster.features import LEVELS
 from kafscale.api.cluster.update_features import API, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.wire.error_codes import INVALID_UPDATE_VERSION, NONE
 from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from tests.devtools.handlers import ask, some_services

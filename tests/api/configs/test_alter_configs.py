@@ -10,7 +10,7 @@ from kafscale.api.configs import alter_configs, incremental_alter_configs
 from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.consumer.settings import GroupOverrides
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -11,7 +11,7 @@ from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.dynamic_configs import ALL_BROKERS, BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore

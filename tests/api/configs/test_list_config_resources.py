@@ -6,7 +6,7 @@ import pytest
 
 from kafscale.api.configs.list_config_resources import API
 from kafscale.cluster.group_configs import GroupConfigs
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

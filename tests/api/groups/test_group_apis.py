@@ -29,7 +29,7 @@ from kafscale.api.handling.calls import Api
 from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.node import Endpoint, Node
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e

@@ -28,9 +28,9 @@ from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
 from kafscale.cluster.groups.events import NO_GENERATION, Identity
 from kafscale.cluster.groups.records import TopicPartition
 from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicListener, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e

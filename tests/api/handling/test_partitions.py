@@ -12,7 +12,7 @@ import trio.testing
 from kafscale.api.handling.calls import Call
 from kafscale.api.produce import begin
 from kafscale.client.connection import Connection
-from kafscale.cluster.assignment import Leader
+from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.topics.topics import MorePartitions, NewTopic, TopicRegistry
 from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On

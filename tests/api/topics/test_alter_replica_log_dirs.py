@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.topics.alter_replica_log_dirs import API
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from kafscale.api.topics.create_topics import API
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.api.topics.elect_leaders import API
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

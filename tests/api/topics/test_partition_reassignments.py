@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.topics import alter_partition_reassignments, list_partition_reassignments
-from kafscale.cluster.node import Node
+from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

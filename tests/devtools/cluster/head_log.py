@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from kafscale.cluster.brokers.leading import begun
-from kafscale.cluster.brokers.records import (
+from kafscale.cluster.membership.leading.leading import begun
+from kafscale.cluster.membership.records import (
     BrokerRecord,
     BrokerState,
     Placement,

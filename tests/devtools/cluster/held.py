@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafscale.api.handling.services import Services
-from kafscale.cluster.start.lead import Several
+from kafscale.cluster.membership.start.lead import Several
 from kafscale.log.partition.partition import Partition
 
 

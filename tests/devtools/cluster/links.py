@@ -18,8 +18,8 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.brokers.heartbeats import Connect, Line
-from kafscale.cluster.brokers.records import BrokerRecord
+from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.errors import BrokerUnavailable
 from tests.devtools.cluster.weather import Weather
 from tests.devtools.cut_stream import CutStream, Late

@@ -23,13 +23,13 @@ import trio
 
 from kafscale import broker
 from kafscale.buffers import Buffer
-from kafscale.cluster.brokers import leading
-from kafscale.cluster.brokers.leading import Leading
-from kafscale.cluster.brokers.records import BrokerRecord, Placement
-from kafscale.cluster.brokers.store_loss import StoreLoss
+from kafscale.cluster.membership.leading import leading
+from kafscale.cluster.membership.leading.leading import Leading
+from kafscale.cluster.membership.peers.store_loss import StoreLoss
+from kafscale.cluster.membership.records import BrokerRecord, Placement
+from kafscale.cluster.membership.start.claim import LeadCheck
+from kafscale.cluster.membership.start.joining import MembershipCheck
 from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.cluster.start.claim import LeadCheck
-from kafscale.cluster.start.joining import MembershipCheck
 from kafscale.config import Durability
 from kafscale.formats.manifest import Segment
 from kafscale.formats.resolution import _Judge

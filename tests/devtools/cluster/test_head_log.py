@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 import pytest
 
-from kafscale.cluster.brokers.records import BrokerRecord, BrokerState, Placement, encode_row, record_key
+from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement, encode_row, record_key
 from kafscale.cluster.metadata.converter import encode
 from kafscale.formats.metadata_changes import Transaction, encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, encode_head

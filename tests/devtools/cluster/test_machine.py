@@ -8,8 +8,8 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.brokers.heartbeats import Line
-from kafscale.cluster.brokers.records import BrokerRecord
+from kafscale.cluster.membership.peers.heartbeats import Line
+from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.store.memory import MemoryStore
 from tests.devtools.cluster.machine import Machine
 from tests.devtools.event_log import EventLog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.cluster.brokers.records import Placement
+from kafscale.cluster.membership.records import Placement
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.reading import DataLoss

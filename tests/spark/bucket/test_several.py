@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.broker import Broker
-from kafscale.cluster.brokers.records import Placement, encode_row
+from kafscale.cluster.membership.records import Placement, encode_row
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability, StoreUrl
 from kafscale.errors import DamagedObject, Fenced
@@ -27,8 +27,7 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
-from tests.cluster.brokers.test_ending import ending, from_two_to_one
-from tests.cluster.brokers.test_several import (
+from tests.cluster.membership.test_several import (
     SOON_SECONDS,
     TOPIC,
     Machine,
@@ -42,6 +41,7 @@ from tests.cluster.brokers.test_several import (
     until,
     values,
 )
+from tests.cluster.membership.test_unsharing import ending, from_two_to_one
 from tests.devtools.logged_bucket import CountingBucket
 from tests.devtools.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.memory_log import write_files

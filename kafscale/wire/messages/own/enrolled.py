@@ -17,7 +17,7 @@ class EnrolledRequest(ListTransactionsRequest):
     wants_enrolled: bool = wire("bool", tag=OWN_TAG, default=False)  # instead of transactional ids
     broker_id: int = wire("int32", tag=OWN_TAG + 1, default=-1)  # of the sender, as are the next two
     broker_epoch: int = wire("int64", tag=OWN_TAG + 2, default=-1)
-    secret: bytes = wire("bytes", tag=OWN_TAG + 3, default=b"")  # `kafscale.cluster.brokers.senders`
+    secret: bytes = wire("bytes", tag=OWN_TAG + 3, default=b"")  # `kafscale.cluster.membership.peers.senders`
 
 
 @attrs.define(kw_only=True)

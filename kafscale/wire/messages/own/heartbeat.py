@@ -66,12 +66,14 @@ class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
     load: Load | None = wire(Nullable(Load), tag=OWN_TAG + 1, default=None)
     begun: list[BegunPartition] = wire(Array(BegunPartition), tag=OWN_TAG + 2, factory=list)
-    secret: bytes = wire("bytes", tag=OWN_TAG + 3, default=b"")  # of the sender (`kafscale.cluster.brokers.senders`)
+    secret: bytes = wire(
+        "bytes", tag=OWN_TAG + 3, default=b""
+    )  # of the sender (`kafscale.cluster.membership.peers.senders`)
 
 
 @attrs.define(kw_only=True)
 class Surplus:
-    """What the partitions of a broker weigh beyond their number (`kafscale.cluster.brokers.placing`)."""
+    """What the partitions of a broker weigh beyond their number (`kafscale.cluster.membership.placement.choice`)."""
 
     broker_id: int = wire("int32")
     weight: float = wire("float64")

@@ -1,0 +1,342 @@
+"""Partitions that another broker leads, as far as the bucket has them: for consumers that read from their own rack.
+
+    look at the metadata      the leader has decided where its epoch begins
+    look at its stream        what it has acknowledged and not flushed, where it has one (`s3-wal`)
+    list, read footers        as a start does, but nothing is written: what is not whole is left to the leader
+    look at the metadata      the leader and its epoch are the same: all that was found is in the log, and stays there
+
+Why it stays: what a leader uploads it acknowledges after a look at the metadata. One that is superseded later than our
+second look has been listed before, and so will be by whoever leads next. One that was superseded before is not the
+leader that we have seen. What is in a stream, without a gap before it, stays in any case: whoever supersedes its broker
+ends it behind that (`kafscale.log.wal.followed_stream`), and of what is in it we take the batches of this epoch only.
+
+What has been found is kept until somebody asks for what is behind it, or for what has been deleted since; of a bounded
+number of partitions, and for who asks for more it is the leader. The tail goes on with the stream; once it has become
+long it is looked at anew, as most of it is in segments by then. Who asks for what is not in the bucket yet is sent to
+the leader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.cluster.membership.leading.leading import begun
+from kafscale.cluster.membership.leading.stream_tails import Tails
+from kafscale.cluster.membership.records import Placement
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.topics.index import Topic
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.signals import Signal
+from kafscale.concurrency.single_flight import Flight
+from kafscale.errors import DamagedObject, Fenced, StartupError, StoreError, StoreUnavailable
+from kafscale.formats.manifest import ListedSegment, PartitionId
+from kafscale.log.bucket.restore import RestoredPartition, Restorer
+from kafscale.log.hand_over import list_partition
+from kafscale.log.log import Log, TopicSpec, take_restored
+from kafscale.log.partition.followed import follow_object
+from kafscale.log.partition.partition import Partition
+from kafscale.log.repair.quarantine import Examiner
+from kafscale.log.wal.followed_stream import FollowedJournal, FollowedObject, FollowedStream
+from kafscale.store.forwarding import ForwardingStore
+from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+
+KEPT_MAX_COUNT = 2_000  # partitions; of each segment some 200 bytes are kept
+IDLE_SECONDS = 60.0  # since a partition was asked for: then it gives way to another one
+LOOK_LEAST_SECONDS = 1.0  # from one look at a partition to the next
+TAIL_MAX_COUNT = 2_000  # batches of a tail, at some 400 bytes of memory, before segments are looked for
+TAIL_LEAST_SECONDS = 30.0  # but not more often than that
+AT_ONCE_COUNT = 32  # partitions that are looked at
+
+logger = logging.getLogger(__name__)
+
+
+class _ReadOnlyStore(ForwardingStore):
+    """Refuses to write: whoever does not lead a partition repairs nothing of it."""
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        raise StoreUnavailable(f"{key} is only read here")
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        raise StoreUnavailable(f"{key} is only read here")
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        raise StoreUnavailable(f"{key} is only read here")
+
+
+@attrs.define(eq=False, repr=False)
+class _Known:
+    """A partition that was found. Of `stream` come the batches of its tail; None if only segments are read."""
+
+    partition: Partition
+    leader: int
+    looked_at: float
+    stream: FollowedStream | None
+    used_at: float = attrs.field(factory=trio.current_time, init=False)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Following:
+    """What broker `broker_id` reads of partitions that others lead; `run` it.
+
+    `refresh` returns when what was committed before is known; who asks at the same time shares a look.
+
+    `spec` makes what the log is told of a topic, and `log_start_offsets` tells those of a topic.
+    """
+
+    broker_id: int
+    state: ClusterState
+    log: Log
+    spec: Callable[[Topic], TopicSpec]
+    log_start_offsets: Callable[[bytes], Mapping[int, int]]
+    refresh: Callable[[], Awaitable[None]]
+    _known: dict[PartitionId, _Known] = attrs.field(factory=dict, init=False)  # that was asked for last is last
+    _looking: dict[PartitionId, Flight] = attrs.field(factory=dict, init=False)
+    _long: dict[PartitionId, Topic] = attrs.field(factory=dict, init=False)  # to be looked at anew
+    _has_long: Signal = attrs.field(factory=Signal, init=False)
+    _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(AT_ONCE_COUNT), init=False)
+    tails: Tails = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.tails = Tails(
+            store=self.log.views.fetch,
+            namespace=self.log.namespace,
+            is_current=lambda number: any(each.incarnation == number for each in self.state.brokers.values()),
+            stream_of=self._stream_of,
+            on_object=self._take,
+            on_lost=self._lose,
+            on_evicted=self._spill,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow streams for those who wait, until cancelled."""
+        self.state.listeners.append(self._note)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.tails.run)
+                task_status.started()
+                while True:
+                    await self._has_long.wait()
+                    self._has_long.clear()
+                    long, self._long = self._long, {}
+                    for (_, index), topic in long.items():
+                        nursery.start_soon(self._look, topic, index)
+        finally:
+            self.state.listeners.remove(self._note)
+
+    def has_tail(self, partition_id: PartitionId) -> bool:
+        """Tell whether any broker can read what the leader acknowledges: it is in a stream, and nowhere else."""
+        placement = self.state.placement(*partition_id)
+        return placement is not None and placement.is_settled and self._streaming(placement) is not None
+
+    async def find(self, topic: Topic, index: int, offset: int, *, committed: bool = False) -> Partition | None:
+        """Return a partition of which `offset` can be read from the bucket; None if only its leader may have that.
+
+        It is read like one that is led here. Where its tail is followed, `offset` may be its end. With `committed` the
+        offset is decided there, too, if it is not.
+        """
+        partition_id = topic.topic_id, index
+        known = self._current(partition_id)
+        if known is not None and known.stream is not None and offset > known.partition.high_watermark:
+            await self._catch_up(known.stream)
+            known = self._current(partition_id)
+        if known is None or not _has(known, offset, committed):
+            await self._look(topic, index)
+            known = self._current(partition_id)
+        elif _is_long(known):
+            self._long[partition_id] = topic
+            self._has_long.set()
+        if known is None:
+            return None
+        self._known[partition_id] = self._known.pop(partition_id)
+        known.used_at = trio.current_time()
+        partition = known.partition
+        partition.log_start_offset = self.log_start_offsets(topic.topic_id).get(index, 0)
+        return partition if partition.log_start_offset <= offset and _has(known, offset, committed) else None
+
+    async def look_at(self, wanted: Iterable[tuple[Topic, int]]) -> None:
+        """Find out what there is of these partitions, of all together, where it is not known: then `find` has them."""
+        unknown = [(topic, index) for topic, index in wanted if self._current((topic.topic_id, index)) is None]
+        if unknown:
+            with ungrouped():
+                async with trio.open_nursery() as nursery:
+                    for topic, index in unknown:
+                        nursery.start_soon(self._look, topic, index)
+
+    def forget(self, partition: Partition) -> None:
+        """Look at a partition again when it is asked for next: what was known of it has gone."""
+        known = self._known.get(partition.partition_id)
+        if known is not None and known.partition is partition:
+            self._drop(partition.partition_id)
+
+    def _drop(self, partition_id: PartitionId) -> None:
+        partition = self._known.pop(partition_id).partition
+        self.log.reader.forget(partition)
+        partition.close(NOT_LEADER_OR_FOLLOWER)
+        self.tails.wake(partition_id)
+
+    def _current(self, partition_id: PartitionId) -> _Known | None:
+        """Return what is known of a partition that still has the same leader, with the same epoch."""
+        known = self._known.get(partition_id)
+        if known is None:
+            return None
+        placement = self.state.placement(*partition_id)
+        if placement is not None and (placement.leader, placement.epoch) == (
+            known.leader,
+            known.partition.leader_epoch,
+        ):
+            stream = known.stream
+            if stream is None or self.state.is_current(known.leader, stream.incarnation):
+                return known
+        self._drop(partition_id)
+        return None
+
+    # ---- tails -----------------------------------------------------------------------------------------------------
+
+    def _streaming(self, placement: Placement) -> int | None:
+        """Return the incarnation of the leader, if a stream has what it acknowledges."""
+        leader = self.state.brokers.get(placement.leader)
+        return leader.incarnation if leader is not None and leader.has_stream else None
+
+    async def _catch_up(self, stream: FollowedStream) -> None:
+        try:
+            await stream.catch_up()
+        except (StoreError, DamagedObject) as exc:
+            logger.warning("the stream of incarnation %d can't be read: %s", stream.incarnation, exc)
+
+    def _stream_of(self, partition_id: PartitionId) -> FollowedStream | None:
+        known = self._known.get(partition_id)
+        return None if known is None else known.stream
+
+    def _take(self, stream: FollowedStream, followed: FollowedObject) -> None:
+        for partition_id in followed.batches:
+            known = self._known.get(partition_id)
+            if known is not None and known.stream is stream and not follow_object(known.partition, followed):
+                end_offset = known.partition.next_offset
+                logger.error("%s: its stream goes on behind offset %d: it is read anew", known.partition, end_offset)
+                self._drop(partition_id)
+
+    def _lose(self, stream: FollowedStream) -> None:
+        for partition_id in [each for each, known in self._known.items() if known.stream is stream]:
+            self._drop(partition_id)
+
+    def _spill(self, followed: FollowedObject) -> None:
+        for partition_id, batches in followed.batches.items():
+            known = self._known.get(partition_id)
+            if known is not None:
+                known.partition.tail.spill_before(batches[-1].next_offset)
+
+    def _note(self, topic_ids: Collection[bytes]) -> None:
+        """Have those look elsewhere who wait for partitions that have another leader now."""
+        for partition_id in self.tails.watched():
+            if not topic_ids or partition_id[0] in topic_ids:
+                self._current(partition_id)
+
+    # ---- looks -----------------------------------------------------------------------------------------------------
+
+    async def _look(self, topic: Topic, index: int) -> None:
+        """Find out what the bucket has of a partition; several who ask at the same time share a look."""
+        partition_id = topic.topic_id, index
+        if (flight := self._looking.get(partition_id)) is not None:
+            await flight.wait()
+            return
+        flight = self._looking[partition_id] = Flight()
+        try:
+            known = self._known.get(partition_id)
+            if known is not None:
+                await trio.sleep_until(known.looked_at + LOOK_LEAST_SECONDS)
+            async with self._limiter:
+                await self._look_once(topic, index)
+        except (StoreError, DamagedObject, StartupError, Fenced) as exc:
+            logger.info("%s-%d can't be read from the bucket just now: %s", topic.name, index, exc)
+        finally:
+            del self._looking[partition_id]
+            flight.land()
+
+    async def _look_once(self, topic: Topic, index: int) -> None:
+        await self.refresh()
+        placement = self.state.placement(topic.topic_id, index)
+        if placement is None or not placement.is_settled or placement.leader == self.broker_id:
+            return
+        if not self._has_room((topic.topic_id, index)):
+            return
+        looked_at = trio.current_time()
+        incarnation = self._streaming(placement)
+        stream = None if incarnation is None else self.tails.stream(incarnation)
+        if stream is not None:
+            await stream.catch_up()  # before segments are listed: what has gone of it since is in one
+        spec = attrs.evolve(self.spec(topic), leader_epochs={index: placement.epoch})
+        partition = self.log.new_partition(spec, index)
+        partition.journal = FollowedJournal(self.log.views.fetch)
+        listed = await list_partition(self.log, partition)
+        contents = await self._restored(partition, placement, _whole(listed))
+        await self.refresh()
+        after = self.state.placement(topic.topic_id, index)
+        if after is None or (after.leader, after.epoch) != (placement.leader, placement.epoch):
+            return
+        if not self._has_room(partition.partition_id):
+            return  # others have come meanwhile
+        take_restored(partition, _without_producers(contents))
+        if len(_whole(listed)) == len(listed):
+            partition.lost_before = max(partition.lost_before, placement.decided_offset)
+        if stream is not None and not _follow_all(partition, stream):
+            stream.begin_anew()
+            stream = None
+        if partition.partition_id in self._known:
+            self._drop(partition.partition_id)
+        self._known[partition.partition_id] = _Known(partition, placement.leader, looked_at, stream)
+        while len(self._known) > KEPT_MAX_COUNT:
+            self._drop(next(iter(self._known)))
+
+    def _has_room(self, partition_id: PartitionId) -> bool:
+        """Tell whether one more may be known: where so many are read all the time, others are the leader's to serve."""
+        if partition_id in self._known or len(self._known) < KEPT_MAX_COUNT:
+            return True
+        return next(iter(self._known.values())).used_at + IDLE_SECONDS < trio.current_time()
+
+    async def _restored(
+        self, partition: Partition, placement: Placement, listed: Sequence[ListedSegment]
+    ) -> RestoredPartition:
+        store = _ReadOnlyStore(self.log.views.fetch)
+        restorer = Restorer(
+            store=store,
+            examiner=Examiner(store=store),
+            checkpoint={},
+            log_start_offset=lambda _partition_id: partition.log_start_offset,
+        )
+        return await restorer.restore_partition(partition.partition_id, listed, begun=begun(placement))
+
+
+def _whole(listed: Sequence[ListedSegment]) -> Sequence[ListedSegment]:
+    """Return the segments before the first one whose upload is under way, as it has no `.index` yet."""
+    first = min((each.key.base_offset for each in listed if not each.has_index), default=None)
+    return [each for each in listed if first is None or each.key.base_offset < first]
+
+
+def _without_producers(contents: RestoredPartition) -> RestoredPartition:
+    """Leave out who has produced: nobody does here, and what is led here needs the room."""
+    end = contents.end
+    return contents if end is None else attrs.evolve(contents, end=attrs.evolve(end, producers=(), kept_in={}))
+
+
+def _has(known: _Known, offset: int, committed: bool) -> bool:
+    """Tell whether an offset can be read, or will be where it is known now that it comes next."""
+    partition = known.partition
+    if known.stream is not None:
+        return offset <= partition.high_watermark
+    return offset < (partition.last_stable_offset if committed else partition.flushed_offset)
+
+
+def _is_long(known: _Known) -> bool:
+    """Tell whether most of what is known of a tail is in segments by now, which are to be looked for."""
+    is_long = len(known.partition.tail.batches) > TAIL_MAX_COUNT
+    return is_long and trio.current_time() > known.looked_at + TAIL_LEAST_SECONDS
+
+
+def _follow_all(partition: Partition, stream: FollowedStream) -> bool:
+    """Put what the stream has into the tail; False if what follows the last segment is not known any more."""
+    return all(follow_object(partition, each) for each in tuple(stream.objects))

@@ -1,0 +1,336 @@
+"""Leads what the placements say: acquires what comes to this broker, and releases what is to be led by another.
+
+    target named                 release: all of it is in the bucket, nobody finds it here
+                                 commit: the target leads, with a new epoch, which begins where it was released
+                                 tell the target, and what there is of it
+    leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds, unless
+                                 whoever has released it has told
+                                 commit, or have the controller: where this epoch begins, unless whoever has released it
+                                 has said so; nothing of an earlier one counts behind that
+                                 open
+    all of that is flushed       commit: nobody needs these streams for it any more
+
+What is new in this cluster has been decided with its creation, and is opened at once, empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.leading.epoch_starts import Beginnings, decide_begin
+from kafscale.cluster.membership.peers.leader_notices import Told
+from kafscale.cluster.membership.placement.writer import PlacementWriter
+from kafscale.cluster.membership.records import Placement
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.topics.index import Topic
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import DamagedObject, KafkaError, StartupError, StoreError
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.manifest_checkpoint import KnownPartition
+from kafscale.formats.placements import decided_begin
+from kafscale.formats.segment import EpochStart
+from kafscale.log.hand_over import Acquisition, acquire_partition, contents_of, known_from, release_partition
+from kafscale.log.log import Log, TopicSpec
+from kafscale.log.partition.partition import Partition
+from kafscale.log.recovering import Recovering
+from kafscale.log.replaying import RestoreBefore
+from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from kafscale.wire.messages.own.heartbeat import ReleasedPartition
+
+RETRY_SECONDS = 1.0
+ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects
+# Partitions that wait for their last flush, and then for a commit. Nobody leads them meanwhile, so it should not take
+# long because of the others; those whose turn has not come are served. More at once where very many are to leave.
+RELEASED_LEAST_COUNT, RELEASED_MOST_COUNT = 8, 32
+RELEASED_FRACTION = 0.1
+
+logger = logging.getLogger(__name__)
+
+
+class Superseded(Exception):
+    """Another broker is to lead by now, or it is known by now that it begins elsewhere."""
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Leading:
+    """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
+
+    `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
+    metadata soon, and gives it what there is of partitions that were released; `told` has what others give so. `look`
+    raises StoreError while the bucket is away.
+    `beginnings` commits where epochs begin. `recovering` replays streams, where this broker has one.
+    """
+
+    broker_id: int
+    incarnation: int
+    state: ClusterState
+    writer: PlacementWriter
+    beginnings: Beginnings
+    log: Log
+    find_topic: Callable[[bytes], Topic | None]
+    spec: Callable[[Topic], TopicSpec]
+    tell: Callable[[int, Sequence[ReleasedPartition]], None]
+    told: Told = attrs.field(factory=Told)
+    recovering: Recovering | None = None
+    look: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
+    _more: Signal = attrs.field(factory=Signal, init=False)
+    _busy: set[PartitionId] = attrs.field(factory=set, init=False)
+    # Whose hand-over is not known to be committed: where each ended, None if it was not open.
+    _handed_over: dict[PartitionId, int | None] = attrs.field(factory=dict, init=False)
+    _acquiring: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(ACQUIRED_AT_ONCE_COUNT), init=False
+    )
+    _releasing: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(RELEASED_LEAST_COUNT), init=False
+    )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the placements until cancelled; reports started when it does."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._forget_recovered)
+            self.state.listeners.append(self.note)
+            try:
+                self.note(self.state.placements.keys())
+                task_status.started()
+                while True:
+                    await self._more.wait()
+                    self._more.clear()  # what is noted from here on, while the others are looked at, is not missed
+                    changed, self._changed = self._changed, {}
+                    for topic_id in changed:
+                        self._begin_work(topic_id, nursery)
+                        await trio.lowlevel.checkpoint()
+            finally:
+                self.state.listeners.remove(self.note)
+
+    def note(self, topic_ids: Collection[bytes]) -> None:
+        """Look at the placements of these topics again; of all where a broker has come or gone."""
+        self._changed.update(dict.fromkeys(topic_ids or self.state.placements))
+        for topic_id in topic_ids:
+            self._open_new(topic_id)
+        self._more.set()
+
+    def _open_new(self, topic_id: bytes) -> None:
+        """Open what nobody has ever led before."""
+        topic = self.find_topic(topic_id)
+        if topic is None or topic.name not in self.log.by_name or not self._is_current():
+            return  # it is noted again when it is there
+        spec: TopicSpec | None = None
+        for index, placement in self._mine(topic):
+            is_new = placement.is_decided and placement.decided_offset == 0
+            if is_new and not self._is_known((topic_id, index)):
+                spec = spec or self.spec(topic)
+                self.log.open_partition(self.log.new_partition(spec, index))
+
+    def _is_current(self) -> bool:
+        """Tell whether this incarnation may still lead: what it were to acknowledge behind its fence would be lost."""
+        return self.state.is_current(self.broker_id, self.incarnation)
+
+    def _mine(self, topic: Topic) -> Iterator[tuple[int, Placement]]:
+        row = self.state.placements.get(topic.topic_id, ())
+        known_count = len(self.log.by_name[topic.name])
+        for index, placement in enumerate(row[:known_count]):
+            if placement.leader == self.broker_id:
+                yield index, placement
+
+    def _is_known(self, partition_id: PartitionId) -> bool:
+        known = (self._busy, self._handed_over, self.log.partitions, self.log.moving)
+        return any(partition_id in each for each in known)
+
+    # ---- work ------------------------------------------------------------------------------------------------------
+
+    def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
+        topic = self.find_topic(topic_id)
+        if topic is None or topic.name not in self.log.by_name:
+            for partition_id in [each for each in self._handed_over if each[0] == topic_id]:
+                del self._handed_over[partition_id]
+            return
+        is_current = self._is_current()
+        for index, partition in enumerate(self.log.by_name[topic.name]):
+            placement = self.state.placement(topic_id, index)
+            if placement is None or (topic_id, index) in self._busy:
+                continue
+            if placement.leader != self.broker_id:
+                if partition is not None:
+                    logger.warning("%s is led by broker %d now, and was not released here", partition, placement.leader)
+                    self.log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
+            elif is_current and (self._is_to_leave(placement) or partition is None):
+                self._busy.add((topic_id, index))
+                nursery.start_soon(self._work, topic, index, placement)
+
+    def _is_to_leave(self, placement: Placement) -> bool:
+        """Tell whether another broker is named to lead that is there, and stays."""
+        target = None if placement.target is None else self.state.brokers.get(placement.target)
+        return target is not None and target.stays and placement.target != self.broker_id
+
+    async def _work(self, topic: Topic, index: int, placement: Placement) -> None:
+        """Do one step; if it fails, it is tried again after a while, as the placement says then."""
+        name = f"{topic.name}-{index}"
+        try:
+            if self._is_to_leave(placement):
+                wanted_count = int(self._releasing.statistics().tasks_waiting * RELEASED_FRACTION)
+                self._releasing.total_tokens = min(max(RELEASED_LEAST_COUNT, wanted_count), RELEASED_MOST_COUNT)
+                async with self._releasing:
+                    await self._hand_over(topic, index)
+            else:
+                await self._acquire(topic, index, placement)
+        except Superseded:
+            logger.info("%s is to be looked for anew, if it is still led here", name)
+        except (StoreError, DamagedObject, StartupError, KafkaError) as exc:
+            logger.warning("%s can't be handed over, or taken over, just now, and is tried again: %s", name, exc)
+            await trio.sleep(RETRY_SECONDS)
+        finally:
+            self._busy.discard((topic.topic_id, index))
+        self.note([topic.topic_id])
+
+    async def _hand_over(self, topic: Topic, index: int) -> None:
+        """Have the target lead, if there still is one. What was never open here it acquires as this one would have."""
+        await self.look()  # or what is released would be led by nobody until somebody can be told to lead it
+        partition_id = topic.topic_id, index
+        placement = self.state.placement(*partition_id)
+        if placement is None or placement.leader != self.broker_id or not self._is_to_leave(placement):
+            return
+        partition = self.log.partitions.get(partition_id)
+        if partition is not None:
+            await release_partition(self.log, partition)
+            self._handed_over[partition_id] = partition.next_offset
+        end_offset = self._handed_over.setdefault(partition_id, None)
+        contents = b"" if partition is None else await contents_of(partition)
+        epoch = await self._have_target_lead(partition_id, placement.epoch, end_offset)
+        self._handed_over.pop(partition_id, None)  # its topic may have been deleted meanwhile
+        if placement.target is None:
+            return
+        released: list[ReleasedPartition] = []
+        if contents and epoch is not None:
+            released.append(
+                ReleasedPartition(topic_id=topic.topic_id, partition_index=index, leader_epoch=epoch, contents=contents)
+            )
+        self.tell(placement.target, released)
+
+    async def _have_target_lead(self, partition_id: PartitionId, epoch: int, end_offset: int | None) -> int | None:
+        """Commit that the target leads, from where it was released; return its epoch, None if another one leads."""
+        next_epoch: int | None = None
+
+        def lead_elsewhere(current: Placement, number: int) -> Placement:
+            nonlocal next_epoch
+            next_epoch = number
+            # Who was named may have gone since: then the partition is opened here again.
+            leader = current.target if current.target is not None and self._is_to_leave(current) else current.leader
+            new = attrs.evolve(current, leader=leader, epoch=number, target=None)
+            if end_offset is None:
+                return new
+            return attrs.evolve(new, decided_epoch=number, decided_offset=end_offset, recover=())
+
+        is_made = await self.writer.change(*partition_id, epoch, lead_elsewhere)
+        return next_epoch if is_made else None
+
+    async def _acquire(self, topic: Topic, index: int, placement: Placement) -> None:
+        async def decide(partition: Partition) -> None:
+            if not await self._is_decided(partition, placement):
+                raise Superseded
+
+        spec = self.spec(topic)
+        if spec.leader_epochs.get(index) != placement.epoch:
+            raise Superseded
+        how = Acquisition(
+            known=self._known(topic, index, placement),
+            begun=begun(placement),
+            acknowledged_before=placement.decided_offset if placement.is_decided else 0,
+            restoring=self._acquiring,
+            decide=decide,
+        )
+        if placement.recover:
+            await self._recover(spec, index, placement.recover, how)
+        else:
+            await acquire_partition(self.log, spec, index, how)
+        self._handed_over.pop((topic.topic_id, index), None)
+
+    def _known(self, topic: Topic, index: int, placement: Placement) -> KnownPartition | None:
+        """Return what there is of a partition, if whoever has released it has told, and nobody has led it since."""
+        partition_id = topic.topic_id, index
+        contents = self.told.take(partition_id, placement.epoch)
+        if contents is None or not placement.is_settled or partition_id in self._handed_over:
+            return None
+        return known_from(contents, partition_id, placement.decided_offset)
+
+    async def _recover(self, spec: TopicSpec, index: int, streams: Sequence[int], how: Acquisition) -> None:
+        if self.recovering is None:
+            raise KafkaError(
+                NOT_LEADER_OR_FOLLOWER,
+                "records of it are in the write-ahead log in the bucket only, which this broker does not use: start it "
+                "with --durability s3-wal",
+            )
+        partition_id = spec.topic_id, index
+        with self.recovering.expecting(partition_id):
+            how = _with_recovery(how, self.recovering, partition_id, streams)
+            await acquire_partition(self.log, spec, index, how)
+
+    async def _is_decided(self, partition: Partition, found: Placement) -> bool:
+        """Return when it is committed where its epoch begins; False if it is to be looked for anew, if it is here.
+
+        `found` is the placement by which it was looked for. Whoever has handed it over has committed that, and it is
+        this broker's since: nobody takes it without a fence.
+        """
+        if not found.is_decided:
+            return await self.beginnings.commit(partition)
+        placement = self.state.placement(*partition.partition_id)
+        is_given_away = partition.partition_id in self._handed_over  # perhaps
+        if (
+            placement is not None
+            and placement.is_settled
+            and placement.epoch == partition.leader_epoch
+            and not is_given_away
+            and self._is_current()
+        ):
+            await trio.lowlevel.checkpoint()
+            return True
+        return await decide_begin(self.writer, partition)
+
+    # ---- what has been recovered -----------------------------------------------------------------------------------
+
+    async def _forget_recovered(self) -> None:
+        """Let go of streams, when what partitions have recovered from them is flushed."""
+        while True:
+            await trio.sleep(RETRY_SECONDS)
+            done = [
+                each for each in map(self.log.partitions.get, self.state.recovering) if each and self._has_flushed(each)
+            ]
+            async with trio.open_nursery() as nursery:
+                for partition in done:
+                    nursery.start_soon(self._forget_streams, partition)
+
+    def _has_flushed(self, partition: Partition) -> bool:
+        placement = self.state.placement(*partition.partition_id)
+        return (
+            placement is not None
+            and placement.is_decided
+            and placement.epoch == partition.leader_epoch
+            and partition.flushed_offset >= placement.decided_offset
+        )
+
+    async def _forget_streams(self, partition: Partition) -> None:
+        try:
+            await self.beginnings.forget_streams(partition)
+        except (StoreError, KafkaError) as exc:
+            logger.warning("%s is recovered, and that can't be noted just now: %s", partition, exc)
+
+
+def _with_recovery(
+    how: Acquisition, recovering: Recovering, partition_id: PartitionId, streams: Sequence[int]
+) -> Acquisition:
+    """End these streams before anything is listed, and replay them."""
+
+    async def recover(partition: Partition, restore_before: RestoreBefore) -> None:
+        await recovering.replay(partition, streams, restore_before)
+
+    return attrs.evolve(how, prepare=partial(recovering.end, partition_id, streams), recover=recover)
+
+
+def begun(placement: Placement) -> tuple[EpochStart, ...]:
+    """Return where the last epoch that was decided began, as the resolution of segments wants it."""
+    return decided_begin(placement.decided_epoch, placement.decided_offset)

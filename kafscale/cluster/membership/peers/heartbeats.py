@@ -1,0 +1,255 @@
+"""Heartbeats between brokers, on connections that are kept: each says that it runs, and hears whether the other does.
+
+    the controller    to every other broker
+    the others        to the controller; to all while there is none
+
+So both ends hear of each other in two ways, and one direction that is cut off costs nothing. A broker that is starting
+sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
+tells that the process is gone. Nothing is decided here (`kafscale.cluster.membership.placement.controller`), and
+nothing is written.
+
+A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that changes: so who
+commits something tells the controller, that one looks at the head and tells all others, and these look then, and not up
+to half a second later. While they hear of the controller, they need hardly look otherwise (`is_told_of_all`).
+An answer tells whether the sender may act: not where the metadata says that it was declared dead, or that a later
+incarnation of it has begun. Clients that pose as brokers are refused (`kafscale.cluster.membership.peers.senders`).
+
+An answer also tells for how long the store has not answered its sender
+(`kafscale.cluster.membership.peers.store_loss`).
+
+The controller is told every few seconds what its sender has to do (`kafscale.cluster.membership.peers.loads`), and
+answers with how that is shared out among all.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import Protocol, TypeVar
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.peers.liveness import Liveness
+from kafscale.cluster.membership.peers.loads import load_message
+from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.concurrency.clocks import elapsed
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
+from kafscale.wire import error_codes
+from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+
+PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
+TOLD_SECONDS = 1.0  # since the controller's last: while it is not older, nothing has been committed that is not known
+WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class Line(Protocol):
+    """A connection to another broker."""
+
+    async def request(self, message: object, response_class: type[R]) -> R:
+        """Send one request and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
+def _not_told(_surplus: Mapping[int, float]) -> None:
+    pass
+
+
+def _not_heard(_broker_id: int, _incarnation: int, _silent_ms: int) -> None:
+    pass
+
+
+Connect = Callable[[int, BrokerRecord], Awaitable[Line]]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Heartbeats:
+    """Sends those of one incarnation of broker `broker_id`; `run` it as long as that may act.
+
+    `connect` opens a connection to a broker, of which it is given id and record. Raises ProtocolError, KafkaError,
+    BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
+    as far as it is known here, and `look_soon` has this broker look for one that is later. Without `connect` there are
+    no heartbeats, and so nobody is lost. `load` tells what this broker has to do, and `take_surplus` is told what all
+    have to do beyond the number of what they lead. `take_silence` is told, with id and incarnation of another broker,
+    for how many milliseconds the store has not answered that one.
+    """
+
+    broker_id: int
+    incarnation: int
+    state: ClusterState
+    liveness: Liveness
+    connect: Connect | None
+    revision: Callable[[], int]
+    look_soon: Callable[[int], None]
+    load: Callable[[], BrokerLoad]
+    take_surplus: Callable[[Mapping[int, float]], None] = _not_told
+    take_silence: Callable[[int, int, int], None] = _not_heard
+    _changed: Signal = attrs.field(factory=Signal, init=False)
+    disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
+    _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
+    _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
+    _told_at: float = attrs.field(default=-math.inf, init=False)  # by the controller, how far it knows the metadata
+    _told_revision: int = attrs.field(default=0, init=False)
+
+    def watched(self) -> dict[int, BrokerRecord]:
+        """Return the brokers to send heartbeats to: all others that may run, or the one that decides."""
+        controller = NOBODY if self.state.controller is None else self.state.controller.broker_id
+        watches_all = controller in (self.broker_id, NOBODY) or controller in self.liveness.lost()
+        return {
+            broker_id: record
+            for broker_id, record in self.state.brokers.items()
+            if broker_id != self.broker_id
+            and record.state in WATCHED_STATES
+            and (watches_all or broker_id == controller)
+        }
+
+    def heard(self, broker_id: int, incarnation: int, revision: int) -> bool:
+        """Note a heartbeat, which says that its sender knows the metadata up to this revision.
+
+        Returns whether that incarnation may act as its broker.
+        """
+        self.liveness.heard(broker_id, incarnation)
+        controller = self.state.controller
+        if controller is not None and (controller.broker_id, controller.incarnation) == (broker_id, incarnation):
+            self._told_at, self._told_revision = elapsed(), revision
+        return self.state.is_current(broker_id, incarnation)
+
+    def is_told_of_all(self) -> bool:
+        """Tell whether the controller has said a moment ago that there is nothing which is not known here.
+
+        It looks twice a second, and is told by whoever commits something.
+        """
+        return elapsed() - self._told_at <= TOLD_SECONDS and self._told_revision <= self.revision()
+
+    async def run(self) -> None:
+        """Send them until cancelled."""
+        if self.connect is None:
+            return
+        with self.state.store.changes(self.state.store.revision, self._changed.wake):
+            await self._run(self.connect)
+
+    async def _run(self, connect: Connect) -> None:
+        self.liveness.is_watching = True
+        more = Signal()
+
+        def wake(_topics: Collection[bytes]) -> None:
+            more.set()
+
+        self.state.listeners.append(wake)
+        async with trio.open_nursery() as nursery:
+            while True:
+                more.clear()
+                watched = self.watched()
+                self.liveness.follow({broker_id: record.incarnation for broker_id, record in watched.items()})
+                for broker_id in list(self._outdated(watched)):
+                    self._tasks.pop(broker_id)[1].cancel()
+                for broker_id, record in watched.items():
+                    if broker_id not in self._tasks:
+                        scope = trio.CancelScope()
+                        self._tasks[broker_id] = record, scope
+                        nursery.start_soon(self._beat, connect, broker_id, record, scope)
+                with trio.move_on_after(self.liveness.interval_seconds):
+                    await more.wait()
+
+    def _outdated(self, watched: dict[int, BrokerRecord]) -> Iterator[int]:
+        for broker_id, (record, _) in self._tasks.items():
+            now = watched.get(broker_id)
+            if now is None or (now.incarnation, now.endpoints) != (record.incarnation, record.endpoints):
+                yield broker_id
+
+    async def _beat(self, connect: Connect, broker_id: int, record: BrokerRecord, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                if not await self._use_one_line(connect, broker_id, record):
+                    await trio.sleep(self.liveness.interval_seconds)
+
+    async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
+        """Send heartbeats as long as a connection lasts; False if nobody has answered any on it."""
+        line: Line | None = None
+        is_answered = False
+        load_told_at, is_settled = -math.inf, False
+        try:
+            with trio.fail_after(self.liveness.session_timeout_seconds):
+                line = await connect(broker_id, record)
+            while True:
+                told, asked_at = self.revision(), self.liveness.clock()
+                request = heartbeat(self.broker_id, self.incarnation, told)
+                is_due = trio.current_time() - load_told_at >= SAMPLE_SECONDS or not is_settled
+                if is_due and self._decides(broker_id):
+                    load_told_at, load = trio.current_time(), self.load()
+                    is_settled = load.is_settled
+                    request.load = load_message(load)
+                with trio.fail_after(self.liveness.session_timeout_seconds):
+                    response = await self._ask(broker_id, line, request)
+                self.take_silence(broker_id, record.incarnation, response.store_silent_ms)
+                is_answered = True
+                self.liveness.answered(broker_id, record.incarnation, asked_at)
+                await self._pause(told)
+        except (BrokerUnavailable, ProtocolError, KafkaError, trio.TooSlowError) as exc:
+            logger.debug("no heartbeat to broker %d: %s", broker_id, exc)
+            why = "it does not answer" if isinstance(exc, trio.TooSlowError) else str(exc)
+            self.liveness.failed(broker_id, record.incarnation, why, is_refusing=was_refused(exc))
+            return is_answered
+        finally:
+            if line is not None:
+                await line.aclose()
+
+    def _decides(self, broker_id: int) -> bool:
+        return self.state.controller is not None and self.state.controller.broker_id == broker_id
+
+    async def _pause(self, told: int) -> None:
+        """Wait for the next heartbeat, for less if there is more to tell."""
+        await trio.sleep(PAUSE_LEAST_SECONDS)
+        with trio.move_on_after(max(0.0, self.liveness.interval_seconds - PAUSE_LEAST_SECONDS)):
+            while self.revision() == told:
+                await self._changed.wait()
+
+    async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+        response = await line.request(request, OwnHeartbeatResponse)
+        if response.surpluses and self._decides(broker_id):
+            self.take_surplus({each.broker_id: each.weight for each in response.surpluses})
+        if response.error_code == error_codes.NONE and response.is_fenced:
+            self.disowned_at = elapsed()
+            # which ends this incarnation, if it is true and the bucket can be reached
+            self.look_soon(request.current_metadata_offset + 1)
+        is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
+        if is_refused and broker_id not in self._refusing:
+            logger.warning(
+                "broker %d refuses heartbeats: there the user of this one needs a right, by kafscale acls add "
+                "User:NAME --operation cluster-action --cluster",
+                broker_id,
+            )
+        (self._refusing.add if is_refused else self._refusing.discard)(broker_id)
+        return response
+
+
+def heartbeat(broker_id: int, incarnation: int, revision: int) -> OwnHeartbeatRequest:
+    """Return what an incarnation of a broker sends that knows the metadata up to a revision."""
+    return OwnHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=incarnation,
+        current_metadata_offset=revision,
+        want_fence=False,
+        want_shut_down=False,
+    )
+
+
+def was_refused(exc: BaseException | None) -> bool:
+    """Tell whether nobody listens at an address: then every way to reach it was refused."""
+    while exc is not None:
+        if isinstance(exc, BaseExceptionGroup):
+            return all(map(was_refused, exc.exceptions))
+        if isinstance(exc, ConnectionRefusedError):
+            return True
+        exc = exc.__cause__
+    return False

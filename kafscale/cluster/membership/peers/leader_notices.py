@@ -1,0 +1,96 @@
+"""Tells single brokers at once that what concerns them is committed: by a heartbeat that waits for no turn.
+
+Who is to lead a partition from now on looks at the metadata then, as nobody leads it until it has seen that. With it
+goes what there is of the partition, so that it need not be read from the bucket. That only saves time: where it does
+not come, comes too late, or is of another epoch than the one that is committed, the bucket is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.peers.heartbeats import heartbeat
+from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.formats.manifest import PartitionId
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from kafscale.wire.messages.own.heartbeat import ReleasedPartition
+
+# Partitions whose contents wait to be told, or to be taken; each is small. Of more the bucket has to tell.
+TOLD_MAX_COUNT = 1_000
+TOLD_MAX_BYTES = 32 << 20  # of what is to be taken: a thousand times what a broker tells of a partition at most
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Telling:
+    """Speaks for an incarnation of broker `broker_id`; `run` it. `revision` is that of the metadata, as known here.
+
+    Who can't be told finds out by itself soon.
+    """
+
+    broker_id: int
+    incarnation: int
+    calls: BrokerCalls
+    revision: Callable[[], int]
+    _untold: dict[int, list[ReleasedPartition]] = attrs.field(factory=dict, init=False)
+    _asking: set[int] = attrs.field(factory=set, init=False)
+    _more: Signal = attrs.field(factory=Signal, init=False)
+
+    def tell(self, broker_id: int, released: Sequence[ReleasedPartition] = ()) -> None:
+        """Have a broker look at the metadata, if it does not know what is known here, and lead what was released."""
+        untold = self._untold.setdefault(broker_id, [])
+        untold += released
+        del untold[:-TOLD_MAX_COUNT]
+        self._more.set()
+
+    async def run(self) -> None:
+        """Tell until cancelled; each broker with one request at a time, however much there is to tell."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                for broker_id in self._untold.keys() - self._asking:
+                    self._asking.add(broker_id)
+                    nursery.start_soon(self._tell, broker_id)
+
+    async def _tell(self, broker_id: int) -> None:
+        while broker_id in self._untold:
+            request = heartbeat(self.broker_id, self.incarnation, self.revision())
+            request.released = self._untold.pop(broker_id)
+            with suppress(BrokerUnavailable, ProtocolError, KafkaError):
+                await self.calls.ask(broker_id, request, BrokerHeartbeatResponse)
+        self._asking.discard(broker_id)
+
+
+@attrs.define(eq=False, repr=False)
+class Told:
+    """What others have told of partitions that they have released, until it is taken."""
+
+    _released: dict[PartitionId, ReleasedPartition] = attrs.field(factory=dict, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
+
+    def note(self, released: Iterable[ReleasedPartition]) -> None:
+        """Keep what a broker has told, and of it all the newest, as far as there is room: anybody may send it."""
+        for each in released:
+            partition_id = each.topic_id, each.partition_index
+            self._remove(partition_id)
+            self._released[partition_id] = each
+            self._size_bytes += len(each.contents)
+        while len(self._released) > TOLD_MAX_COUNT or self._size_bytes > TOLD_MAX_BYTES:
+            self._remove(next(iter(self._released)))
+
+    def take(self, partition_id: PartitionId, leader_epoch: int) -> bytes | None:
+        """Return, once, what there was of a partition when this epoch of it began, if somebody has told that."""
+        told = self._remove(partition_id)
+        return told.contents if told is not None and told.leader_epoch == leader_epoch else None
+
+    def _remove(self, partition_id: PartitionId) -> ReleasedPartition | None:
+        told = self._released.pop(partition_id, None)
+        if told is not None:
+            self._size_bytes -= len(told.contents)
+        return told

@@ -1,0 +1,111 @@
+"""What an operator decides about brokers: that one is to lead nothing, or that it does not come back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.records import BrokerRecord, BrokerState, broker_prefix, changed_rows, record_key
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.errors import KafkaError, StoreError
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST, REQUEST_TIMED_OUT
+
+
+@attrs.frozen(eq=False, repr=False)
+class Membership:
+    """The brokers of a bucket that several share. What is changed here is a commit of the metadata.
+
+    `catch_up` returns when what other brokers had committed before is known here: whoever asks may have seen a moment
+    ago what one of them does, such as to stop.
+    """
+
+    state: ClusterState
+    catch_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+
+    @property
+    def records(self) -> Mapping[int, BrokerRecord]:
+        """Return the brokers by id, also those that do not serve just now."""
+        return self.state.brokers
+
+    async def set_draining(self, broker_id: int, is_draining: bool) -> None:
+        """Say whether a broker is to lead nothing; the controller then has partitions move away from it, or to it.
+
+        Raises KafkaError INVALID_REQUEST if nobody would be left to lead them, BROKER_ID_NOT_REGISTERED, and
+        REQUEST_TIMED_OUT if the store is away.
+        """
+
+        def change() -> Transaction | None:
+            record = self._record(broker_id)
+            if record.is_draining == is_draining:
+                return None
+            if is_draining and not any(
+                each != broker_id and other.may_lead for each, other in self.state.live().items()
+            ):
+                raise KafkaError(
+                    INVALID_REQUEST,
+                    f"Broker {broker_id} can't be drained: no other broker runs that may lead what it leads. Start "
+                    "one, or have one that is drained lead again (kafscale brokers undrain).",
+                )
+            return Transaction(puts={record_key(broker_id): encode(attrs.evolve(record, is_draining=is_draining))})
+
+        await self._commit(change)
+
+    async def give_up(self, broker_id: int) -> None:
+        """Have others lead what a broker led that does not serve, and lose what only its machine has.
+
+        When this returns, it is fenced; the controller assigns its partitions as soon as it has had the time to notice,
+        so that `state.led_by` says nothing of it any more. Raises KafkaError INVALID_REQUEST if it serves, or does
+        again, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
+        """
+
+        def change() -> Transaction | None:
+            record = self._record(broker_id)
+            if record.state is BrokerState.LIVE:
+                raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: drain it, and nothing is lost.")
+            if record.is_given_up:
+                return None
+            given_up = attrs.evolve(record, state=BrokerState.FENCED, is_given_up=True)
+            return Transaction(puts={record_key(broker_id): encode(given_up)})
+
+        await self._commit(change)
+
+    async def unregister(self, broker_id: int) -> None:
+        """Forget a broker that does not serve and leads nothing. Started again with the same id, it joins anew.
+
+        Raises KafkaError INVALID_REQUEST if it serves or leads something, BROKER_ID_NOT_REGISTERED,
+        REQUEST_TIMED_OUT if the store is away.
+        """
+
+        def change() -> Transaction:
+            record = self._record(broker_id)
+            if record.state is BrokerState.LIVE:
+                raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} serves: stop it before it is removed.")
+            led_count = sum(1 for _ in self.state.led_by(broker_id))
+            if led_count:
+                raise KafkaError(
+                    INVALID_REQUEST,
+                    f"Broker {broker_id} can't be removed: {led_count} partitions wait for it. Start it and drain it, "
+                    "or have others lead them, where what it has not uploaded is lost (kafscale brokers replace).",
+                )
+            puts = changed_rows(self.state.placements, self.state.without_targets([broker_id]))
+            return Transaction(puts=puts, delete_prefixes=(broker_prefix(broker_id),))
+
+        await self._commit(change)
+
+    def _record(self, broker_id: int) -> BrokerRecord:
+        record = self.state.brokers.get(broker_id)
+        if record is None:
+            raise KafkaError(BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not registered.")
+        return record
+
+    async def _commit(self, change: Callable[[], Transaction | None]) -> None:
+        """Make a change that is planned from all brokers, and from who leads what."""
+        await self.catch_up()
+        try:
+            await self.state.commit(change, self.state.broker_keys)
+        except StoreError as exc:
+            raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now, try again: {exc}") from exc

@@ -1,0 +1,158 @@
+"""Which partitions should move, by what brokers lead, and what they have told the controller of their load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.peers.liveness import Liveness
+from kafscale.cluster.membership.peers.loads import FRESH_SECONDS, UNKNOWN, HeardLoads, Loads, by_topic
+from kafscale.cluster.membership.placement.choice import Move, Weights, moves_for_balance
+from kafscale.cluster.membership.records import BrokerRecord, Placement
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.config import BalanceBy
+from kafscale.formats.manifest import PartitionId
+from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad, LoadMeter
+
+PLANNED_MOST_COUNT = 1000  # moves that are told to whoever asks what would move
+
+
+@attrs.define(kw_only=True)
+class Led:
+    """What a broker leads or is to lead; 0 bytes a second where that is not known."""
+
+    partition_count: int = 0
+    bytes_per_second: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class BalancePlan:
+    """What brokers lead, and would lead when all `moves` are done, by id.
+
+    `loads` tells which are the busiest partitions. `is_waiting`: nothing is evened before all brokers tell their load.
+    """
+
+    is_waiting: bool
+    loads: Loads
+    now: Mapping[int, Led]
+    then: Mapping[int, Led]
+    moves: Sequence[Move]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Balance:
+    """The part of an incarnation of broker `broker_id` in it, which decides where that is the controller.
+
+    `meter` measures what it leads itself, `liveness` tells which of the others it hears of.
+    """
+
+    broker_id: int
+    incarnation: int
+    state: ClusterState
+    liveness: Liveness
+    meter: LoadMeter
+    by: BalanceBy
+    _heard: HeardLoads = attrs.field(factory=HeardLoads, init=False)
+    _surplus: Mapping[int, float] = attrs.field(factory=dict, init=False)
+    _surplus_at: float = attrs.field(default=-math.inf, init=False)
+
+    def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
+        """A broker tells its load; what nobody knows of by the metadata tells nothing."""
+        record = self.state.brokers.get(broker_id)
+        if record is not None and record.incarnation == incarnation:
+            self._heard.take(broker_id, incarnation, load)
+
+    def loads(self) -> Loads | None:
+        """Return the loads of all brokers that are heard of; None while it is not known whether all tell theirs."""
+        if self.by is BalanceBy.NUMBER or not self.liveness.is_watching:
+            return UNKNOWN
+        self.take(self.broker_id, self.incarnation, self.meter.load())
+        return self._heard.look({each: record.incarnation for each, record in self._serving().items()})
+
+    def known_loads(self) -> Loads:
+        """Return the loads as far as they are known."""
+        return self.loads() or UNKNOWN
+
+    def loads_of_own(self) -> Loads:
+        """Return the loads as far as they are known, which those of what this broker leads itself always are."""
+        known = self.loads()
+        if self.by is BalanceBy.NUMBER or (known is not None and known.is_known):
+            return known or UNKNOWN
+        load = self.meter.load()
+        return Loads(by_topic(load.busiest.items()), {self.broker_id: load.of_others})
+
+    def surplus(self) -> Mapping[int, float]:
+        """Return what the partitions of each broker weigh beyond their number, where that is known lately."""
+        return self._surplus if trio.current_time() - self._surplus_at <= FRESH_SECONDS else {}
+
+    def take_surplus(self, surplus: Mapping[int, float]) -> None:
+        """The controller tells it."""
+        self._surplus, self._surplus_at = surplus, trio.current_time()
+
+    def weigh(self) -> Mapping[int, float]:
+        """Find it out, as the controller: anew when brokers have measured anew."""
+        if trio.current_time() - self._surplus_at >= SAMPLE_SECONDS:
+            placements, serving = self.state.placements, self._serving()
+            self.take_surplus(Weights.of(placements, serving, self.known_loads()).surplus(placements, serving))
+        return self._surplus
+
+    def moves(self, max_count: int) -> Sequence[Move]:
+        """Choose what should move now."""
+        return self._moves(self.state.placements, max_count, self.loads())
+
+    def plan(self, released: Collection[bytes] | None = ()) -> BalancePlan:
+        """Choose what would move, if nothing of these topics were assigned to a broker; of all topics with None."""
+        loads = self.loads()
+        placements = {
+            topic_id: [attrs.evolve(each, replicas=()) for each in row]
+            if released is None or topic_id in released
+            else row
+            for topic_id, row in self.state.placements.items()
+        }
+        moves = self._moves(placements, PLANNED_MOST_COUNT, loads)
+        known = loads or UNKNOWN
+        targets = {(move.topic_id, move.index): move.target for move in moves}
+        return BalancePlan(
+            is_waiting=loads is None,
+            loads=known,
+            now=self._led(placements, known, {}),
+            then=self._led(placements, known, targets),
+            moves=moves,
+        )
+
+    def _moves(
+        self, placements: Mapping[bytes, Sequence[Placement]], max_count: int, loads: Loads | None
+    ) -> Sequence[Move]:
+        serving = self._serving()
+        return moves_for_balance(
+            placements,
+            [each for each, record in serving.items() if record.may_lead],
+            serving,
+            max_count,
+            loads=loads or UNKNOWN,
+            evens=loads is not None,
+        )
+
+    def _serving(self) -> Mapping[int, BrokerRecord]:
+        """Return whose partitions may move; one that leaves names targets itself, unless others leave, too."""
+        return {
+            each: record
+            for each, record in self.state.live().items()
+            if record.stays and (each == self.broker_id or self.liveness.is_heard(each))
+        }
+
+    def _led(
+        self, placements: Mapping[bytes, Sequence[Placement]], loads: Loads, targets: Mapping[PartitionId, int]
+    ) -> Mapping[int, Led]:
+        found = {each: Led() for each in self.state.live()}
+        for topic_id, row in placements.items():
+            busiest = loads.busiest.get(topic_id, {})
+            for index, each in enumerate(row):
+                target = targets.get((topic_id, index), each.target)
+                led = found.setdefault(each.leader if target is None else target, Led())
+                led.partition_count += 1
+                led.bytes_per_second += busiest.get(index, loads.others.get(each.leader, 0.0))
+        return found

@@ -1,0 +1,339 @@
+"""Who is to lead what is new, and what should move so that all brokers have as much to do. Pure, and deterministic.
+
+A partition weighs what is written to it and read from it, and something for being there. So brokers get the same load
+where there is some, and where loads are alike, little, or not known, as many partitions, those of each topic spread
+first. What somebody has assigned to a broker is led by that one as long as it may lead, and nothing of it moves for
+balance.
+
+Loads change all the time, and each move costs clients a moment. So nothing moves for load before a broker has BEGIN
+more or less than the average; then it goes on until that one is within END of it. What is evened by number stays within
+END as well; and what would leave two brokers as far apart as they were, the other way round, does not move, nor does
+what makes no difference beside a partition that has too much for any broker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+
+import attrs
+
+from kafscale.cluster.membership.peers.loads import UNKNOWN, Loads
+from kafscale.cluster.membership.records import Placement
+from kafscale.formats.manifest import PartitionId
+
+BEGIN, END = 0.15, 0.05  # of the average weight
+TURN_MOST = 0.75  # of the distance between two brokers: what weighs more would turn it round rather than close it
+CLASSES = 8  # what leaves the distance between two brokers as large, by eighths of it, is as good
+LEAST = 0.05  # of the distance between two brokers, that all which could move together has to be
+PARTITION_BYTES_PER_SECOND = 16 << 10  # an upload of a few KiB every few seconds takes about as much CPU
+IDLE_BYTES_PER_SECOND = 1 << 20  # of a broker: where they have less to do on average, numbers count for more than that
+
+
+@attrs.frozen
+class Move:
+    """A partition that is to be led by another broker; `epoch` is that of its placement when this was decided."""
+
+    topic_id: bytes
+    index: int
+    epoch: int
+    target: int
+
+
+def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:
+    """Count the partitions that each broker leads or, where one is to move, is to lead."""
+    counts: dict[int, int] = {}
+    for row in placements.values():
+        for each in row:
+            broker_id = each.leader if each.target is None else each.target
+            counts[broker_id] = counts.get(broker_id, 0) + 1
+    return counts
+
+
+def leaders_of_new(
+    count: int, brokers: Collection[int], led: Mapping[int, float], of_topic: Mapping[int, int]
+) -> list[int]:
+    """Choose a leader for each of `count` new partitions of a topic.
+
+    `led` is how many partitions each broker leads, or what they weigh, `of_topic` how many of this topic. There is at
+    least one broker. Nobody knows what they will have to do, so each weighs 1.
+    """
+    total, own = {each: led.get(each, 0) for each in brokers}, Counter(of_topic)
+    chosen: list[int] = []
+    for _ in range(count):
+        broker_id = min(brokers, key=lambda each: (own[each], total[each], each))
+        chosen.append(broker_id)
+        own[broker_id] += 1
+        total[broker_id] += 1
+    return chosen
+
+
+def moves_for_balance(
+    placements: Mapping[bytes, Sequence[Placement]],
+    brokers: Collection[int],
+    movable: Collection[int],
+    max_count: int,
+    *,
+    loads: Loads = UNKNOWN,
+    evens: bool = True,
+) -> Sequence[Move]:
+    """Choose partitions to move, `max_count` at most.
+
+    `brokers` are those that may lead. Only what a broker of `movable` leads can move, which are those that serve; of
+    these, who is not in `brokers` gives everything away. What is assigned to a broker goes back to it. What is on its
+    way counts for where it goes. Without `evens` that is all.
+    """
+    if not brokers:
+        return ()
+    plan = _Plan(placements, sorted(brokers), movable, Weights.of(placements, brokers, loads))
+    return list(islice(chain(plan.returns(), plan.evictions(), plan.evening() if evens else ()), max_count))
+
+
+@attrs.frozen
+class Weights:
+    """What partitions weigh: 1 for being there, and 1 for each `unit_bytes_per_second`; that is None without loads."""
+
+    loads: Loads
+    unit_bytes_per_second: float | None
+
+    @classmethod
+    def of(
+        cls, placements: Mapping[bytes, Sequence[Placement]], brokers: Collection[int], loads: Loads = UNKNOWN
+    ) -> Weights:
+        """Choose the unit for these brokers."""
+        if not loads.is_known:
+            return cls(loads, None)
+        idle = IDLE_BYTES_PER_SECOND * len(brokers) / max(1, sum(map(len, placements.values())))
+        return cls(loads, max(PARTITION_BYTES_PER_SECOND, idle))
+
+    def busiest(self, topic_id: bytes) -> Mapping[int, float]:
+        """Return the weights of the partitions of a topic whose loads are known one by one."""
+        return {index: self._of(load) for index, load in self.loads.busiest.get(topic_id, {}).items()}
+
+    def other(self, leader: int) -> float:
+        """Return the weight of each of the other partitions that a broker leads."""
+        return self._of(self.loads.others.get(leader, 0.0))
+
+    def of_one(self, placements: Mapping[bytes, Sequence[Placement]], partition_id: PartitionId) -> float:
+        """Return what a single partition weighs."""
+        topic_id, index = partition_id
+        load = self.loads.busiest.get(topic_id, {}).get(index)
+        return self.other(placements[topic_id][index].leader) if load is None else self._of(load)
+
+    def surplus(self, placements: Mapping[bytes, Sequence[Placement]], brokers: Collection[int]) -> dict[int, float]:
+        """Return what the partitions of each of these brokers weigh beyond their number; nothing without loads."""
+        if self.unit_bytes_per_second is None:
+            return {}
+        weights, counts = self.of_brokers(placements), leaders_count(placements)
+        return {each: weights.get(each, 0) - counts.get(each, 0) for each in brokers}
+
+    def _of(self, bytes_per_second: float) -> float:
+        unit = self.unit_bytes_per_second
+        return 1 if unit is None else 1 + bytes_per_second / unit
+
+    def of_brokers(self, placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, float]:
+        """Return what each broker leads or, where a partition is to move, is to lead, together."""
+        weights: dict[int, float] = {}
+        for topic_id, row in placements.items():
+            busiest = self.busiest(topic_id)
+            for index, each in enumerate(row):
+                broker_id = each.leader if each.target is None else each.target
+                weight = busiest.get(index) or self.other(each.leader)
+                weights[broker_id] = weights.get(broker_id, 0) + weight
+        return weights
+
+
+@attrs.frozen
+class _Candidate:
+    """A partition that may move, and how many more of its topic its leader has than the other broker."""
+
+    weight: float
+    surplus: int
+    partition_id: PartitionId
+
+
+class _Plan:
+    """Numbers and weights as they will be when all moves so far are done."""
+
+    def __init__(
+        self,
+        placements: Mapping[bytes, Sequence[Placement]],
+        brokers: Sequence[int],
+        movable: Collection[int],
+        weights: Weights,
+    ) -> None:
+        self.placements = placements
+        self.brokers, self.able = brokers, frozenset(brokers)
+        self.movable = movable
+        self.weights = weights
+        self.number: Counter[int] = Counter()
+        self.weight: dict[int, float] = dict.fromkeys(brokers, 0)
+        self.of_topic: dict[bytes, Counter[int]] = {}
+        self.busy: dict[int, dict[PartitionId, float]] = {}  # by leader: what may be moved, and has its own weight
+        self.free: dict[int, dict[bytes, list[int]]] = {}  # by leader and topic, last first: what else may be moved
+        self.away: list[PartitionId] = []  # what is led by another broker than it is assigned to
+        for topic_id, row in placements.items():
+            self._count_topic(topic_id, row)
+
+    def _count_topic(self, topic_id: bytes, row: Sequence[Placement]) -> None:
+        busiest = self.weights.busiest(topic_id)
+        free: dict[int, list[int]] = {}
+        counts = self.of_topic[topic_id] = Counter()
+        for index, each in enumerate(row):
+            leader, target = each.leader, each.target
+            if target is not None:
+                counts[target] += 1
+                self._add_weight(target, busiest.get(index) or self.weights.other(leader))
+            elif each.replicas and each.replicas[0] in self.able:
+                if leader != each.replicas[0]:
+                    self.away.append((topic_id, index))
+                counts[leader] += 1
+                self._add_weight(leader, busiest.get(index) or self.weights.other(leader))
+            elif index in busiest:
+                counts[leader] += 1
+                self._add_weight(leader, busiest[index])
+                self.busy.setdefault(leader, {})[topic_id, index] = busiest[index]
+            elif leader in free:
+                free[leader].append(index)
+            else:
+                free[leader] = [index]
+        for leader, indexes in free.items():
+            counts[leader] += len(indexes)
+            self._add_weight(leader, len(indexes) * self.weights.other(leader))
+            self.free.setdefault(leader, {})[topic_id] = indexes
+        self.number.update(counts)
+
+    def _add_weight(self, broker_id: int, weight: float) -> None:
+        self.weight[broker_id] = self.weight.get(broker_id, 0) + weight
+
+    # ---- what has to move ------------------------------------------------------------------------------------------
+
+    def returns(self) -> Iterator[Move]:
+        """Yield what leads back to the broker that it is assigned to."""
+        for topic_id, index in self.away:
+            placement = self.placements[topic_id][index]
+            if placement.leader in self.movable:
+                weight = self.weights.of_one(self.placements, (topic_id, index))
+                yield self._move((topic_id, index), weight, placement.replicas[0])
+
+    def evictions(self) -> Iterator[Move]:
+        """Yield what brokers lead that may not, what weighs most first."""
+        for leader in sorted(set(self.movable) - set(self.brokers)):
+            busy = self.busy.get(leader, {})
+            for partition_id in sorted(busy, key=lambda each: (-busy[each], each)):
+                yield self._move(partition_id, busy.pop(partition_id), self._heir(partition_id[0]))
+            for topic_id, free in self.free.get(leader, {}).items():
+                while free:
+                    yield self._move((topic_id, free.pop()), self.weights.other(leader), self._heir(topic_id))
+
+    def _heir(self, topic_id: bytes) -> int:
+        own = self.of_topic[topic_id]
+        return min(self.brokers, key=lambda each: (own[each], self.weight[each], each))
+
+    # ---- what makes it more even -----------------------------------------------------------------------------------
+
+    def evening(self) -> Iterator[Move]:
+        """Yield moves until none is worth it: first by weight, if that is far from even, and then by number."""
+        far: set[int] = set()
+        while True:
+            far |= self._far()
+            move = (self._next_by_weight(far) if far else None) or self._next_by_number()
+            if move is None:
+                return
+            yield move
+
+    @property
+    def _average(self) -> float:
+        return sum(self.weight[each] for each in self.brokers) / len(self.brokers)
+
+    def _far(self) -> set[int]:
+        """Return the brokers that are far from the average."""
+        average = self._average
+        return {each for each in self.brokers if abs(self.weight[each] - average) > BEGIN * average}
+
+    def _sources(self) -> list[int]:
+        return [each for each in self.brokers if each in self.movable and (self.busy.get(each) or self.free.get(each))]
+
+    def _next_by_weight(self, far: Collection[int]) -> Move | None:
+        """Choose what brings a heavy broker and the lightest closest together, unless those that were far are close."""
+        weight, average = self.weight, self._average
+        target = min(self.brokers, key=lambda each: (weight[each], each))
+        is_light = target in far and weight[target] < (1 - END) * average
+        for source in sorted(self._sources(), key=lambda each: (-weight[each], each)):
+            if weight[source] <= (1 if is_light else 1 + END) * average:
+                return None
+            if not is_light and source not in far:
+                continue
+            distance = weight[source] - weight[target]
+            worth = [each for each in self._candidates(source, target) if each.weight <= TURN_MOST * distance]
+            if worth and self._movable_weight(source, TURN_MOST * distance) >= LEAST * distance:
+                return self._take(source, max(worth, key=partial(_worth, distance)), target)
+        return None
+
+    def _next_by_number(self) -> Move | None:
+        """Choose a partition of a broker that leads more than another one, if weights are as even without it."""
+        number, average, is_uneven = self.number, self._average, bool(self._far())
+        targets = sorted(self.brokers, key=lambda each: (number[each], self.weight[each], each))
+        for source in sorted(self._sources(), key=lambda each: (-number[each], each)):
+            lightest = self._lightest(source)
+            for target in targets:
+                if number[source] - number[target] < 2:
+                    break
+                most = (self.weight[source] - self.weight[target]) / 2
+                if not is_uneven:
+                    above, below = (1 + END) * average - self.weight[target], self.weight[source] - (1 - END) * average
+                    most = max(most, min(above, below))
+                if lightest <= most:
+                    fitting = [each for each in self._candidates(source, target) if each.weight <= most]
+                    best = max(fitting, key=lambda each: (each.surplus, -each.weight, each.partition_id))
+                    return self._take(source, best, target)
+        return None
+
+    def _movable_weight(self, source: int, most: float) -> float:
+        """Return the weight of all together that weigh no more than `most` each."""
+        other = self.weights.other(source)
+        free_count = sum(map(len, self.free.get(source, {}).values())) if other <= most else 0
+        return free_count * other + sum(each for each in self.busy.get(source, {}).values() if each <= most)
+
+    def _lightest(self, source: int) -> float:
+        others = [self.weights.other(source)] if self.free.get(source) else []
+        return min([*others, *self.busy.get(source, {}).values()])
+
+    def _candidates(self, source: int, target: int) -> list[_Candidate]:
+        """Return what has a weight of its own, and of the others, which all weigh the same, the best."""
+        of_topic = self.of_topic
+
+        def surplus(topic_id: bytes) -> int:
+            return of_topic[topic_id][source] - of_topic[topic_id][target]
+
+        found = [_Candidate(weight, surplus(each[0]), each) for each, weight in self.busy.get(source, {}).items()]
+        if free := self.free.get(source):
+            topic_id = max(free, key=lambda each: (surplus(each), each))
+            found.append(_Candidate(self.weights.other(source), surplus(topic_id), (topic_id, free[topic_id][-1])))
+        return found
+
+    def _take(self, source: int, candidate: _Candidate, target: int) -> Move:
+        topic_id, _ = candidate.partition_id
+        if self.busy.get(source, {}).pop(candidate.partition_id, None) is None:
+            self.free[source][topic_id].pop()
+            if not self.free[source][topic_id]:
+                del self.free[source][topic_id]
+        return self._move(candidate.partition_id, candidate.weight, target)
+
+    def _move(self, partition_id: PartitionId, weight: float, target: int) -> Move:
+        topic_id, index = partition_id
+        placement = self.placements[topic_id][index]
+        for counts in (self.number, self.of_topic[topic_id]):
+            counts[placement.leader] -= 1
+            counts[target] += 1
+        self._add_weight(placement.leader, -weight)
+        self._add_weight(target, weight)
+        return Move(topic_id, index, placement.epoch, target)
+
+
+def _worth(distance: float, candidate: _Candidate) -> tuple[int, int, PartitionId]:
+    """Tell what is better to move: first by how many eighths of the distance between two brokers would be closed."""
+    closed = distance - abs(distance - 2 * candidate.weight)
+    return int(CLASSES * closed // distance), candidate.surplus, candidate.partition_id

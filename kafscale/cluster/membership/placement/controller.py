@@ -1,0 +1,322 @@
+"""What one of the brokers does for all: checkpoints, balance, fail-over, and the end of streams nobody needs.
+
+Any broker that serves can: it becomes the controller by a commit that finds no other one which serves, or the one that
+it has seen as it can't be heard of any more. It is controller for a term, whose number is in the keys of its
+checkpoints. One that is suspended and goes on as if nothing had happened does no harm: what it decides are commits that
+fail as it has not seen the latest, and its checkpoints are older than those of the later term.
+
+A controller that hears nothing of most brokers, of three or more, may be the one that is cut off. So it declares nobody
+dead before it has heard of at least half of them, one that has just begun neither, and if that takes too long steps
+down, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
+If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself. A broker
+that alone has lost the store is declared dead as well, or replaced as the controller
+(`kafscale.cluster.membership.peers.store_loss`).
+
+Who can't read all that is known of brokers and placements, as a later version has written it, decides nothing, and
+leaves that to a broker of that version.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Set
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.peers.liveness import PATIENCE_TIMEOUTS, Liveness
+from kafscale.cluster.membership.peers.store_loss import StoreLoss
+from kafscale.cluster.membership.placement.balance import Balance
+from kafscale.cluster.membership.placement.fail_over import FailOver
+from kafscale.cluster.membership.placement.writer import PlacementWriter
+from kafscale.cluster.membership.records import (
+    CONTROLLER_KEY,
+    NEXT_NUMBER_KEY,
+    NOBODY,
+    BrokerState,
+    ControllerRecord,
+)
+from kafscale.cluster.membership.state import ClusterState, leaderless_count
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer
+from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.errors import KafkaError, StoreError
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.streams import delete_unneeded
+from kafscale.metrics import Metrics, Sample
+from kafscale.store.base import ObjectStore
+from kafscale.store.version_writer import VersionWriter
+from kafscale.store.versions import list_versions
+
+LOOK_SECONDS = 1.0
+LOOKS_COUNT = 4  # at who is lost, between two heartbeats
+MOST_LEAST_COUNT = 3  # brokers; of two, each that loses the other has lost half
+BALANCE_SECONDS = 5.0  # between two looks; while a broker is drained, there is one every LOOK_SECONDS
+MOVES_AT_ONCE_COUNT = 50  # partitions that are on their way for the sake of balance
+HEAD_TARGET_BYTES = 128 << 10  # a checkpoint is written as soon as the head is larger; each commit writes it
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Controller:
+    """The part of broker `broker_id`, whose incarnation is given, in what one does for all; `run` it beside.
+
+    `store` is the background view. `liveness` is what is heard of the others. `serving` is to be set when this broker
+    answers requests: from then on it can hear, and is the controller if nobody else is.
+    """
+
+    broker_id: int
+    incarnation: int
+    metadata: SharedMetadataStore
+    state: ClusterState
+    writer: PlacementWriter
+    store: ObjectStore
+    namespace: str
+    liveness: Liveness
+    balance: Balance
+    store_loss: StoreLoss
+    fail_over: FailOver = attrs.field(init=False)
+    serving: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _vacancy: ControllerRecord | None = attrs.field(default=None, init=False)  # that this broker has left
+    _claims_not_before: float = attrs.field(default=0.0, init=False)
+    _is_last_resort: bool = attrs.field(default=False, init=False)
+    _checkpointer_term: int = attrs.field(default=-1, init=False)
+    _checkpointer: Checkpointer | None = attrs.field(default=None, init=False)
+    _kept_until: int = attrs.field(default=0, init=False)
+    _balance_at: float = attrs.field(default=0.0, init=False)
+    _needed: Set[int] | None = attrs.field(default=None, init=False)  # the streams that were when it looked last
+
+    def __attrs_post_init__(self) -> None:
+        self.fail_over = FailOver(self.state, self.liveness.session_timeout_seconds, self.balance.known_loads)
+        self.metadata.kept_until = lambda: self._kept_until if self.is_mine else 0
+
+    @property
+    def is_mine(self) -> bool:
+        """Tell whether this broker is the controller, as far as it knows; not if it can't read who is."""
+        controller = self.state.controller
+        return controller is not None and self._is_self(controller) and CONTROLLER_KEY not in self.state.unreadable
+
+    def _is_self(self, controller: ControllerRecord) -> bool:
+        return (controller.broker_id, controller.incarnation) == (self.broker_id, self.incarnation)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the brokers, as this one sees them, to whoever scrapes, and what it has decided."""
+        state = self.state
+        metrics.callback(
+            "kafscale_brokers", "Brokers that share the bucket, by state.", "state", samples=self._brokers_by_state
+        )
+        help = "Partitions whose leader does not serve."
+        metrics.gauge("kafscale_partitions_without_leader", help, lambda: leaderless_count(state))
+        help = "Partitions that need the streams of earlier incarnations, until all that is in them is flushed."
+        metrics.gauge("kafscale_partitions_recovering", help, lambda: len(state.recovering))
+        metrics.gauge("kafscale_is_controller", "1 if this broker decides for all.", lambda: float(self.is_mine))
+        help = "Time since a broker that this one watches was heard of, of the longest."
+        metrics.gauge("kafscale_heartbeat_age_seconds", help, self.liveness.oldest_seconds)
+        self.fail_over.register(metrics)
+
+    def _brokers_by_state(self) -> Iterator[Sample]:
+        counts = Counter(record.state for record in self.state.brokers.values())
+        yield from (((each.value,), counts[each]) for each in BrokerState)
+
+    async def run(self) -> None:
+        """Do it, while it is this broker's to do, until cancelled. Raises Fenced, StorageFailed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_after_others)
+            nursery.start_soon(self._every, LOOK_SECONDS, self._keep_short)
+            nursery.start_soon(self._every, INTERVAL_SECONDS, self.write_checkpoint)
+            nursery.start_soon(self._every, LOOK_SECONDS, self._balance)
+            nursery.start_soon(self._every, BALANCE_SECONDS, self._delete_streams)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except (StoreError, KafkaError) as exc:
+                logger.warning("the controller tries again later: %s", exc)
+            await trio.sleep(seconds)
+
+    # ---- who it is -------------------------------------------------------------------------------------------------
+
+    async def _look_after_others(self) -> None:
+        await self.serving.wait()
+        await self._every(self.liveness.interval_seconds / LOOKS_COUNT, self._look_once)
+
+    async def _look_once(self) -> None:
+        if why := self._why_others():
+            await self._leave_to_others(why)
+            return
+        if not self.is_mine and self._should_claim():
+            await self._claim()
+        if self.is_mine:
+            await self._declare()
+
+    def _should_claim(self) -> bool:
+        if not self._is_vacant() and not self._is_replaceable():
+            if self.broker_id not in self.state.live():
+                self._be_patient()
+            return False
+        return trio.current_time() >= self._claims_not_before
+
+    def _is_replaceable(self) -> bool:
+        """Tell whether the controller can't do its part any more."""
+        controller = self.state.controller
+        if controller is None:
+            return False
+        is_silent = self.liveness.is_replaceable(controller.broker_id)
+        return is_silent or controller.broker_id in self.store_loss.lost(self.state.brokers)
+
+    def _be_patient(self) -> None:
+        self._claims_not_before = trio.current_time() + PATIENCE_TIMEOUTS * self.liveness.session_timeout_seconds
+
+    async def _claim(self) -> None:
+        seen, is_left = self.state.controller, False
+
+        def plan() -> Transaction | None:
+            nonlocal is_left
+            if self.state.controller != seen and not self._is_vacant():
+                return None
+            is_left = self.state.controller is not None and self.state.controller == self._vacancy
+            return self._new_term(self.broker_id, self.incarnation)
+
+        await self.state.commit(plan, self.state.broker_keys)
+        if self.is_mine:
+            self._is_last_resort = is_left
+            self._vacancy = None
+            logger.info("this broker is the controller")
+
+    def _new_term(self, broker_id: int, incarnation: int) -> Transaction:
+        """Begin a term of a controller."""
+        term = self.state.next_number
+        record = ControllerRecord(broker_id=broker_id, incarnation=incarnation, term=term)
+        return Transaction(puts={CONTROLLER_KEY: encode(record), NEXT_NUMBER_KEY: encode(term + 1)})
+
+    def _is_vacant(self) -> bool:
+        controller = self.state.controller
+        if controller is None:
+            return True
+        record = self.state.brokers.get(controller.broker_id)
+        if record is None or record.incarnation != controller.incarnation:
+            return True
+        return record.state is not BrokerState.LIVE
+
+    # ---- who is lost -----------------------------------------------------------------------------------------------
+
+    async def _declare(self) -> None:
+        controller = self.state.controller
+        assert controller is not None
+        live = self.state.live()
+        lost = {
+            each: why
+            for each, why in self.liveness.lost().items()
+            if each in live and self.liveness.watches(each, live[each].incarnation)
+        }
+        unheard = [each for each in live if each != self.broker_id and not self.liveness.is_heard(each)]
+        counted = {*live, self.broker_id}  # this one may be away itself
+        if not self._is_last_resort and _are_most(unheard, counted):
+            if _are_most(lost, counted):
+                why = f"nothing is heard of {len(lost)} brokers, which are most"
+                await self._step_down(controller, f"{why}: another one may be the controller")
+            return  # soon more is known
+        self._is_last_resort = self._is_last_resort and _are_most(unheard, counted)
+        without_store = self.store_loss.lost({each: record for each, record in live.items() if record.may_fail_over})
+        away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
+        await self.fail_over.run_once(
+            controller, {**without_store, **lost}, [each for each in away if self.liveness.is_heard(each)]
+        )
+
+    def _why_others(self) -> str:
+        """Return why another broker has to be the controller; nothing if this one may be."""
+        if self.state.unreadable:
+            unreadable = ", ".join(self.state.unreadable)
+            return f"{unreadable} can't be read here: a broker of a later version is to be the controller"
+        own = self.state.brokers.get(self.broker_id)
+        if own is not None and own.has_no_room:
+            others = (each for each, record in self.state.live().items() if record.may_lead and each != self.broker_id)
+            if any(map(self.liveness.is_heard, others)):
+                return "its disk is full: another one is to be the controller"
+        return ""
+
+    async def _leave_to_others(self, why: str) -> None:
+        if self.is_mine:
+            assert self.state.controller is not None
+            await self._step_down(self.state.controller, why)
+
+    async def _step_down(self, mine: ControllerRecord, why: str) -> None:
+        def plan() -> Transaction | None:
+            return self._new_term(NOBODY, NOBODY) if self.state.controller == mine else None
+
+        await self.state.commit(plan, self.state.broker_keys)
+        controller = self.state.controller
+        self._vacancy = controller if controller is not None and controller.broker_id == NOBODY else None
+        self._be_patient()
+        logger.warning("this broker decides for the others no more, as %s", why)
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    async def _keep_short(self) -> None:
+        if self.is_mine and self.metadata.head_bytes > HEAD_TARGET_BYTES:
+            await self.write_checkpoint()
+            await self.metadata.trim()
+
+    async def write_checkpoint(self) -> None:
+        """Write one if this broker is the controller and something has changed. Raises StoreError, Fenced."""
+        if not self.is_mine:
+            self._end_checkpoints()
+            return
+        controller = self.state.controller
+        assert controller is not None
+        if self._checkpointer is None or self._checkpointer_term != controller.term:
+            self._end_checkpoints()
+            self._checkpointer = await self._begin_checkpoints(controller.term)
+            self._checkpointer_term = controller.term
+        await self._checkpointer.write_if_changed()
+
+    def _end_checkpoints(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+            self._checkpointer = None
+
+    async def _begin_checkpoints(self, term: int) -> Checkpointer:
+        writer = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=term)
+        writer.inherit(await list_versions(self.store, self.namespace, "checkpoint"))
+
+        def keep(position: WalPosition) -> None:
+            self._kept_until = position.number
+
+        self._kept_until = 0
+        return Checkpointer(
+            versions=writer, local=self.metadata.local, position=lambda: self.metadata.applied, on_kept=keep
+        )
+
+    # ---- streams ---------------------------------------------------------------------------------------------------
+
+    async def _delete_streams(self) -> None:
+        """Delete those that nobody needs any more; looks at the bucket only when another set of them is needed."""
+        if not self.is_mine or self.state.unreadable:  # the last may need some
+            self._needed = None
+            return
+        needed, before = self.state.needed_streams(), self.state.next_number
+        if needed != self._needed:
+            alone_until = self.metadata.applied.epoch
+            await delete_unneeded(self.store, self.namespace, needed, before=before, alone_until=alone_until)
+            self._needed = needed
+
+    # ---- balance ---------------------------------------------------------------------------------------------------
+
+    async def _balance(self) -> None:
+        if not self.is_mine:
+            return
+        live = self.state.live()
+        if all(record.may_lead for record in live.values()) and trio.current_time() < self._balance_at:
+            return
+        self._balance_at = trio.current_time() + BALANCE_SECONDS
+        moving_count = len(self.state.moving)
+        await self.writer.name_targets(self.balance.moves(max(0, MOVES_AT_ONCE_COUNT - moving_count)))
+
+
+def _are_most(some: Collection[int], counted: Set[int]) -> bool:
+    """Tell whether these are most of the brokers that count, where that means something."""
+    return len(counted) >= MOST_LEAST_COUNT and 2 * len(counted & set(some)) > len(counted)

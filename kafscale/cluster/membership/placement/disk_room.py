@@ -1,0 +1,107 @@
+"""A broker whose disk takes no more has others lead what it leads, until there is room again.
+
+A full disk ends no broker, and takes nothing of what it serves to readers. But with a log of its own it acknowledges
+nothing, and it changes no metadata that can wait, as where it coordinates transactions of new producers; and nobody
+knows for how long. Kafka takes a log directory offline that it can't write to, and others lead what is in it. So here:
+
+    no room for FULL_SECONDS         its record says so. Its partitions move as those of a broker that is drained, with
+                                     all that they have; it gets no new ones, and is the controller if nobody else is
+    there was some for ROOM_SECONDS  its record says that, and it gets partitions by balance
+
+Not while the bucket is away, as then nothing moves; nor where that would leave less than half of the brokers, or only
+those of the same machine: where one disk is that of all, the last of them would have to lead everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Set
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.records import BrokerRecord, record_key
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.concurrency.clocks import elapsed
+from kafscale.errors import KafkaError, StorageFull, StoreError
+
+FULL_SECONDS = 10.0  # half of what who produces is kept waiting for
+ROOM_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+AWAY_SECONDS = 10.0  # since the last look at the bucket, of which there are some in this time
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class DiskRoom:
+    """Watches the disk of an incarnation of broker `broker_id`; `run` it.
+
+    `check_metadata` raises StorageFull while there is no room for metadata that can wait, and `log_lacks_room` tells
+    whether what is appended waits for room on the disk. `looked_at` tells when the bucket was looked at last.
+    """
+
+    broker_id: int
+    incarnation: int
+    state: ClusterState
+    check_metadata: Callable[[], Awaitable[None]]
+    log_lacks_room: Callable[[], bool]
+    looked_at: Callable[[], float]
+    _has_room: bool = attrs.field(default=True, init=False)
+    _since: float = attrs.field(default=-math.inf, init=False)
+
+    async def run(self) -> None:
+        """Say whether there is room, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            try:
+                await self._look()
+            except (StoreError, KafkaError) as exc:
+                logger.warning("the others can't be told now whether the disk has room: %s", exc)
+
+    async def _look(self) -> None:
+        has_room, now = await self._find_room(), trio.current_time()
+        if has_room != self._has_room or elapsed() - self.looked_at() > AWAY_SECONDS:
+            self._has_room, self._since = has_room, now
+        if now - self._since >= (ROOM_SECONDS if has_room else FULL_SECONDS) and self._untold() is not None:
+            await self.state.commit(self._plan, lambda: map(record_key, self.state.brokers))
+
+    def _plan(self) -> Transaction | None:
+        """Have the record say whether there is room; it depends on what the others have whether it may."""
+        record = self._untold()
+        if record is None:
+            return None
+        if self._has_room:
+            logger.info("the disk has room: this broker may lead partitions again")
+        elif self._has_heirs(record):
+            logger.error("the disk is full, or a quota: others are to lead what this broker leads until there is room")
+        else:
+            return None
+        changed = attrs.evolve(record, has_no_room=not self._has_room)
+        return Transaction(puts={record_key(self.broker_id): encode(changed)})
+
+    def _untold(self) -> BrokerRecord | None:
+        """Return this broker's record if it says otherwise."""
+        record = self.state.brokers.get(self.broker_id)
+        if record is None or record.incarnation != self.incarnation or record.has_no_room is not self._has_room:
+            return None
+        return record
+
+    async def _find_room(self) -> bool:
+        try:
+            await self.check_metadata()
+        except StorageFull:
+            return False
+        return not self.log_lacks_room()
+
+    def _has_heirs(self, own: BrokerRecord) -> bool:
+        live = self.state.live()
+        heirs = [record for each, record in live.items() if each != self.broker_id and record.may_lead]
+        return 2 * len(heirs) >= len(live) and any(not _hosts(own) & _hosts(each) for each in heirs)
+
+
+def _hosts(record: BrokerRecord) -> Set[str]:
+    return {endpoint.host for endpoint in record.endpoints.values() if endpoint is not None}

@@ -1,0 +1,244 @@
+"""What a broker led that does not come back soon is given to others: one commit, which also says that it is out.
+
+    away       it acknowledges what is on its machine only: its partitions wait for it, and it may go on
+    fenced     it may not go on: it can commit nothing, and so acknowledge nothing that is not in the bucket already;
+               its partitions are led by others, each with a new epoch
+
+Why nothing that was acknowledged is lost, with no word of clocks: with `--durability segment` a broker looks at the
+head after each upload of a segment, before it acknowledges what is in it (`kafscale.log.flush.upload`). If it is not
+fenced by then, then the commit that fences it comes later, and whoever leads next lists the bucket later still, and
+finds the segment. If it is, it acknowledges nothing, and the segment is not part of the log, as it ends behind where
+the next epoch has begun. So one that was suspended in between may wake up whenever it likes.
+
+With `s3-wal` it acknowledges by its stream, without a look at the head. Who leads next ends the stream before it reads
+anything, and then replays it: so all that was acknowledged before is found, and nothing is acknowledged from then on
+(`kafscale.log.wal.streams`). Only a broker that has a stream itself can do that.
+
+With `--durability wal` nobody else has what was acknowledged last. So only an operator can have others lead
+(`kafscale.cluster.membership.placement.administration`), and then they wait until the broker has had the time to
+notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.peers.lease import wait_seconds
+from kafscale.cluster.membership.peers.loads import UNKNOWN, Loads
+from kafscale.cluster.membership.placement.choice import Weights, leaders_of_new
+from kafscale.cluster.membership.records import (
+    NEXT_NUMBER_KEY,
+    BrokerRecord,
+    BrokerState,
+    ControllerRecord,
+    changed_rows,
+    record_key,
+)
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.converter import encode
+from kafscale.formats.manifest import PartitionId
+from kafscale.metrics import CounterFamily, Metrics
+
+STOPPED_WAIT_SECONDS = 10.0  # for one to come back that has not handed over, as all were stopped
+
+logger = logging.getLogger(__name__)
+
+
+def _no_loads() -> Loads:
+    return UNKNOWN
+
+
+@attrs.define(eq=False, repr=False)
+class FailOver:
+    """Has others lead what brokers led that do not any more; those with the least to do by what `loads` tells."""
+
+    state: ClusterState
+    session_timeout_seconds: float
+    loads: Callable[[], Loads] = _no_loads
+    _seen_revision: int = attrs.field(default=-1, init=False)
+    _since: dict[tuple[int, int, BrokerState], float] = attrs.field(factory=dict, init=False)  # seen here as it is now
+    _next_at: float = attrs.field(default=math.inf, init=False)  # when others may lead for one more
+    _declared: CounterFamily | None = attrs.field(default=None, init=False)
+    _moved_count: int = attrs.field(default=0, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what this broker has decided as the controller to whoever scrapes."""
+        help = "Brokers that this one, as the controller, has declared away or fenced."
+        self._declared = metrics.counter("kafscale_brokers_declared_total", help, "state")
+        help = "Partitions that this broker, as the controller, has given to others, as their leader did not serve."
+        metrics.count("kafscale_partitions_failed_over_total", help, lambda: self._moved_count)
+
+    async def run_once(self, by: ControllerRecord, lost: Mapping[int, str], back: Collection[int]) -> None:
+        """Declare who is lost, by id and why, and who is back, and assign what may be led by others.
+
+        Nothing happens unless `by` is the controller. Raises StoreError, KafkaError.
+        """
+        if not lost and not back and not self._may_have_orphans():
+            return
+        plan = _Plan(self.state, lost, back, self._ripe(), self.loads())
+
+        def make() -> Transaction | None:
+            if self.state.controller == by:
+                return plan.make()
+            plan.forget()
+            return None
+
+        await self.state.commit(make, self.state.broker_keys)
+        self._seen_revision = self.state.revision
+        plan.report()
+        self._moved_count += sum(plan.moved.values())
+        if self._declared is not None:
+            for record in plan.declared.values():
+                self._declared.of(record.state.value).value += 1
+
+    def _may_have_orphans(self) -> bool:
+        return self._seen_revision != self.state.revision or trio.current_time() >= self._next_at
+
+    def _ripe(self) -> Collection[int]:
+        """Return the brokers that others may lead for, once they are fenced or have stopped."""
+        now = trio.current_time()
+        since = {
+            (broker_id, record.incarnation, record.state): self._wait_seconds(record)
+            for broker_id, record in self.state.brokers.items()
+        }
+        self._since = {key: self._since.get(key, now) for key in since}
+        ripe_at = {key: self._since[key] + wait_seconds for key, wait_seconds in since.items()}
+        self._next_at = min((at for at in ripe_at.values() if at > now), default=math.inf)
+        return [broker_id for (broker_id, _, _), at in ripe_at.items() if at <= now]
+
+    def _wait_seconds(self, record: BrokerRecord) -> float:
+        """Return how long a broker is to have been as it is before others lead what it led."""
+        if record.state is BrokerState.STOPPED:
+            return STOPPED_WAIT_SECONDS
+        if not record.acknowledges_locally:
+            return 0.0
+        is_fenced = record.state is BrokerState.FENCED
+        return wait_seconds(self.session_timeout_seconds) if is_fenced else math.inf
+
+
+@attrs.define(eq=False, repr=False)
+class _Plan:
+    """One commit, which is made anew where others have changed something; `declared`, `returned` and `moved` tell."""
+
+    state: ClusterState
+    lost: Mapping[int, str]
+    back: Collection[int]
+    ripe: Collection[int]
+    loads: Loads
+    _incarnations: Mapping[int, int] = attrs.field(init=False)  # that these are about, whoever has begun since
+    declared: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
+    returned: list[int] = attrs.field(factory=list, init=False)
+    moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # from whom, to whom
+
+    def __attrs_post_init__(self) -> None:
+        self._incarnations = {broker_id: record.incarnation for broker_id, record in self.state.brokers.items()}
+
+    def make(self) -> Transaction | None:
+        """Plan it; None if there is nothing to do."""
+        brokers = self._brokers()
+        changed = {each: record for each, record in brokers.items() if record != self.state.brokers[each]}
+        number = self.state.next_number
+        puts = {record_key(broker_id): encode(record) for broker_id, record in changed.items()}
+        rows = self._rows(brokers, number)
+        puts |= rows
+        if not puts:
+            return None
+        if rows:
+            puts[NEXT_NUMBER_KEY] = encode(number + 1)
+        return Transaction(puts=puts)
+
+    def forget(self) -> None:
+        """Tell of nothing, as nothing is planned."""
+        self.declared.clear()
+        self.returned.clear()
+        self.moved.clear()
+
+    def _brokers(self) -> dict[int, BrokerRecord]:
+        """Return the records as they are to be."""
+        self.forget()
+        brokers = dict(self.state.brokers)
+        for broker_id, record in self.state.brokers.items():
+            if record.incarnation != self._incarnations.get(broker_id):
+                continue
+            if broker_id in self.lost and record.state is BrokerState.LIVE:
+                state = BrokerState.FENCED if record.may_fail_over else BrokerState.AWAY
+                brokers[broker_id] = self.declared[broker_id] = attrs.evolve(record, state=state)
+            elif broker_id in self.back and record.state is BrokerState.AWAY:
+                brokers[broker_id] = attrs.evolve(record, state=BrokerState.LIVE)
+                self.returned.append(broker_id)
+        return brokers
+
+    def _rows(self, brokers: Mapping[int, BrokerRecord], number: int) -> Mapping[str, bytes]:
+        """Return the rows of placements that change."""
+        staying = [broker_id for broker_id, record in sorted(brokers.items()) if record.stays]
+        heirs = [broker_id for broker_id in staying if brokers[broker_id].may_lead] or staying
+        heirs_with_stream = [broker_id for broker_id in heirs if brokers[broker_id].has_stream]
+        from_whom = {
+            broker_id
+            for broker_id, record in brokers.items()
+            if broker_id in self.ripe
+            and record.may_fail_over
+            and record.state in (BrokerState.FENCED, BrokerState.STOPPED)
+        }
+        gone = {broker_id for broker_id, record in brokers.items() if record.state is not BrokerState.LIVE}
+        if not heirs or not (from_whom or gone):
+            return {}
+        orphans = {
+            (topic_id, index): each.recover_from(brokers[each.leader])
+            for topic_id, row in self.state.placements.items()
+            for index, each in enumerate(row)
+            if each.leader in from_whom
+        }
+        if not heirs_with_stream:
+            orphans = {partition_id: streams for partition_id, streams in orphans.items() if not streams}
+        changed = self.state.without_targets(gone)
+        for partition_id, leader in self._heirs(orphans, heirs, heirs_with_stream).items():
+            current = self.state.placements[partition_id[0]][partition_id[1]]
+            self.moved[current.leader, leader] += 1
+            changed[partition_id] = attrs.evolve(
+                current, leader=leader, epoch=number, target=None, recover=orphans[partition_id]
+            )
+        return changed_rows(self.state.placements, changed)
+
+    def _heirs(
+        self,
+        orphans: Mapping[PartitionId, Sequence[int]],
+        heirs: Collection[int],
+        heirs_with_stream: Collection[int],
+    ) -> Mapping[PartitionId, int]:
+        """Choose who is to lead what, in the order of what weighs most."""
+        if not orphans:
+            return {}
+        placements = self.state.placements
+        weights = Weights.of(placements, heirs, self.loads)
+        of_brokers = weights.of_brokers(placements)
+        weight_of = {each: weights.of_one(placements, each) for each in orphans}
+        own = {topic_id: Counter(each.leader for each in placements[topic_id]) for topic_id, _ in orphans}
+        chosen: dict[PartitionId, int] = {}
+        for partition_id in sorted(orphans, key=lambda each: -weight_of[each]):
+            able = heirs_with_stream if orphans[partition_id] else heirs
+            (leader,) = leaders_of_new(1, able, of_brokers, own[partition_id[0]])
+            of_brokers[leader] = of_brokers.get(leader, 0) + weight_of[partition_id]
+            own[partition_id[0]][leader] += 1
+            chosen[partition_id] = leader
+        return chosen
+
+    def report(self) -> None:
+        """Log what was committed."""
+        for broker_id, record in self.declared.items():
+            what = "fenced" if record.state is BrokerState.FENCED else "away: what it leads waits for it"
+            logger.warning("broker %d is declared %s, as %s", broker_id, what, self.lost[broker_id])
+        for broker_id in self.returned:
+            logger.info("broker %d is heard of again", broker_id)
+        for broker_id in sorted({left for left, _ in self.moved}):
+            heirs = ", ".join(
+                f"{count} to broker {heir}" for (left, heir), count in sorted(self.moved.items()) if left == broker_id
+            )
+            logger.warning("what broker %d led goes to others: %s", broker_id, heirs)

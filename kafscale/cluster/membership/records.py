@@ -1,0 +1,280 @@
+"""Brokers and who leads what, as entries of the metadata.
+
+    brokers/<id>/record                   a BrokerRecord: the incarnation that may act as this broker
+    cluster/next-number                   the next incarnation, leader epoch or term; none is ever used twice
+    cluster/controller                    a ControllerRecord
+    assignments/<topic id>/<hundred>      the placements of a hundred partitions (`kafscale.formats.placements`)
+
+An *incarnation* is one start of a broker. Its number is also the leader epoch of what it leads from then on, and the
+high half of the producer ids that it hands out, as the epoch of a claim is for a broker alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+
+import attrs
+
+from kafscale.cluster.membership.node import Endpoint
+from kafscale.cluster.metadata.converter import NO_OTHERS, decode, encode, keeping_others, others_field
+from kafscale.errors import DamagedObject
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.placements import ROW_COUNT, row_key
+
+BROKERS = "brokers/"
+CLUSTER = "cluster/"
+NEXT_NUMBER_KEY = f"{CLUSTER}next-number"
+CONTROLLER_KEY = f"{CLUSTER}controller"
+
+NOBODY = -1
+UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
+UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
+
+_RECORD = "/record"
+_RECORD_KEY = re.compile(f"{BROKERS}([0-9]+){_RECORD}")
+
+
+class BrokerState(Enum):
+    """Whether an incarnation serves.
+
+    One that is away is not heard of, and may go on all the same, as nobody leads what it leads; it is live again when
+    it is heard of. One that is fenced must not go on: what it led is led by others.
+    """
+
+    LIVE = "live"
+    STOPPED = "stopped"
+    AWAY = "away"
+    FENCED = "fenced"
+
+
+@keeping_others
+@attrs.frozen(kw_only=True)
+class BrokerRecord:
+    """A broker as the others know it.
+
+    `endpoints` are by listener; None where clients are told the address that they have reached. `acknowledges_locally`
+    is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `has_stream` is
+    whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
+    lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
+    what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
+    all of it is in segments. `unsettled` are the data directories of earlier incarnations that may still acknowledge,
+    as it has not waited for them yet. `has_no_room`: its disk takes no more
+    (`kafscale.cluster.membership.placement.disk_room`). `secret_hash` is that of the secret by which others know this
+    incarnation (`kafscale.cluster.membership.peers.senders`). `others` is what a later version has added.
+    """
+
+    incarnation: int
+    state: BrokerState
+    endpoints: Mapping[str, Endpoint | None]
+    directory_id: str
+    acknowledges_locally: bool
+    has_stream: bool = False
+    rack: str | None = None
+    is_draining: bool = False
+    is_leaving: bool = False
+    version: str = ""
+    is_given_up: bool = False
+    has_flushed: bool = False
+    unsettled: tuple[str, ...] = ()
+    has_no_room: bool = False
+    secret_hash: bytes = b""
+    others: Mapping[str, object] = others_field()
+
+    @property
+    def may_fail_over(self) -> bool:
+        """Tell whether the bucket has all that it has acknowledged, or what it has not is given up."""
+        return self.is_given_up or not self.acknowledges_locally
+
+    def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
+        """Return whom a broker with that data directory must wait for if it takes the place of this one."""
+        may_go_on = self.acknowledges_locally and self.state is not BrokerState.STOPPED
+        return to_wait_for(self.unsettled, self.directory_id if may_go_on else None, directory_id)
+
+    @property
+    def stays(self) -> bool:
+        """Tell whether it serves and is not being stopped: partitions may go to nobody else."""
+        return self.state is BrokerState.LIVE and not self.is_leaving
+
+    @property
+    def may_lead(self) -> bool:
+        """Tell whether partitions should go to this broker: it stays, is not to lead nothing, and has room on disk."""
+        return self.stays and not self.is_draining and not self.has_no_room
+
+
+@attrs.frozen(kw_only=True)
+class ControllerRecord:
+    """Which incarnation of which broker does what one has to do for all. Each that begins has a `term` of its own.
+
+    One that has stepped down has left the id of no broker, NOBODY.
+    """
+
+    broker_id: int
+    incarnation: int
+    term: int
+
+
+@attrs.frozen
+class Placement:
+    """Who leads a partition with which epoch, and who is to lead it instead, if somebody is.
+
+    `decided_epoch` began to be led at `decided_offset`: what a broker of an earlier epoch wrote that ends at or behind
+    that is not part of the log. Nothing is served before that is committed.
+
+    `replicas` are the brokers that somebody has assigned the partition to: the first is to lead it while it serves, and
+    balance leaves it there. Nobody has where there are none.
+
+    `recover` are the incarnations whose streams may have what is in no segment yet, in the order in which they led.
+    Whoever leads ends these streams, then replays what they have; it stays until all of that has been flushed.
+
+    `others` is what a later version has added, by column.
+    """
+
+    leader: int
+    epoch: int
+    decided_epoch: int
+    decided_offset: int
+    target: int | None = None
+    replicas: tuple[int, ...] = attrs.field(default=(), kw_only=True)
+    recover: tuple[int, ...] = attrs.field(default=(), kw_only=True)
+    others: Mapping[str, object] = others_field()
+
+    @property
+    def is_decided(self) -> bool:
+        """Tell whether it is committed where the epoch of its leader begins."""
+        return self.decided_epoch == self.epoch
+
+    def is_decided_at(self, offset: int) -> bool:
+        """Tell whether it is committed that the epoch of its leader begins at an offset."""
+        return self.is_decided and self.decided_offset == offset
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether its epoch is decided, and nothing of earlier ones is left to recover."""
+        return self.is_decided and not self.recover
+
+    def recover_from(self, leader: BrokerRecord) -> tuple[int, ...]:
+        """Return `recover` of who leads next, if the leader, whose record is given, has not released the partition.
+
+        It has served nothing, and so acknowledged nothing, unless its epoch is decided. Only a broker that has a stream
+        itself may lead next where this is not empty.
+        """
+        return (*self.recover, leader.incarnation) if leader.has_stream and self.is_decided else self.recover
+
+
+@keeping_others
+@attrs.frozen(kw_only=True)
+class _Row:
+    """Placements, column by column; `targets`, `replicas` and `recovers` have those that there are, by place.
+
+    So has each column that a later version adds, one of the `others`.
+    """
+
+    leaders: list[int]
+    epochs: list[int]
+    decided_epochs: list[int]
+    decided_offsets: list[int]
+    targets: dict[str, int] = attrs.field(factory=dict)
+    replicas: dict[str, list[int]] = attrs.field(factory=dict)
+    recovers: dict[str, list[int]] = attrs.field(factory=dict)
+    others: Mapping[str, object] = others_field()
+
+
+def broker_prefix(broker_id: int) -> str:
+    """Return what the keys of all entries about a broker begin with."""
+    return f"{BROKERS}{broker_id}/"
+
+
+def record_key(broker_id: int) -> str:
+    return f"{BROKERS}{broker_id}{_RECORD}"
+
+
+def parse_record_key(key: str) -> int | None:
+    """Return the broker's id, or None for any other key."""
+    found = _RECORD_KEY.fullmatch(key)
+    return None if found is None else int(found[1])
+
+
+def encode_row(placements: Sequence[Placement]) -> bytes:
+    return encode(
+        _Row(
+            leaders=[each.leader for each in placements],
+            epochs=[each.epoch for each in placements],
+            decided_epochs=[each.decided_epoch for each in placements],
+            decided_offsets=[each.decided_offset for each in placements],
+            targets={str(place): each.target for place, each in enumerate(placements) if each.target is not None},
+            replicas={str(place): list(each.replicas) for place, each in enumerate(placements) if each.replicas},
+            recovers={str(place): list(each.recover) for place, each in enumerate(placements) if each.recover},
+            others=_by_column(each.others for each in placements),
+        )
+    )
+
+
+def decode_row(value: bytes) -> list[Placement]:
+    """Return what `encode_row` was given. Raises DamagedObject."""
+    row = decode(_Row, value)
+    if not len(row.leaders) == len(row.epochs) == len(row.decided_epochs) == len(row.decided_offsets):
+        raise DamagedObject(f"the metadata store holds a row of placements whose columns differ: {value[:200]!r}")
+    others = _by_place(row.others, len(row.leaders)) if row.others else {}
+    columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
+    return [
+        Placement(
+            *each,
+            row.targets.get(str(place)),
+            replicas=tuple(row.replicas.get(str(place), ())),
+            recover=tuple(row.recovers.get(str(place), ())),
+            others=others.get(str(place), NO_OTHERS),
+        )
+        for place, each in enumerate(columns)
+    ]
+
+
+def _by_column(others: Iterable[Mapping[str, object]]) -> Mapping[str, Mapping[str, object]]:
+    """Return what a later version has added to placements as columns of their row, each by place."""
+    columns: dict[str, dict[str, object]] = {}
+    for place, each in enumerate(others):
+        if each:
+            for name, value in each.items():
+                columns.setdefault(name, {})[str(place)] = value
+    return columns
+
+
+def _by_place(columns: Mapping[str, object], count: int) -> Mapping[str, Mapping[str, object]]:
+    """Return what `_by_column` was given, by place. Raises DamagedObject for what no placement could keep."""
+    others: dict[str, dict[str, object]] = {str(place): {} for place in range(count)}
+    for name, column in columns.items():
+        if not isinstance(column, Mapping) or not column.keys() <= others.keys():
+            raise DamagedObject(f"a row of {count} placements has a column {name} that is not by place")
+        for place, value in column.items():
+            others[place][name] = value
+    return others
+
+
+def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[int]) -> Mapping[str, bytes]:
+    """The entries that have the placements of these indexes, of all placements of a topic."""
+    firsts = {index // ROW_COUNT * ROW_COUNT for index in changed}
+    return {row_key(topic_id, first): encode_row(placements[first : first + ROW_COUNT]) for first in sorted(firsts)}
+
+
+def changed_rows(
+    placements: Mapping[bytes, Sequence[Placement]], changed: Mapping[PartitionId, Placement]
+) -> dict[str, bytes]:
+    """The entries that have changed placements, of all placements by topic id."""
+    by_topic: dict[bytes, dict[int, Placement]] = {}
+    for (topic_id, index), placement in changed.items():
+        by_topic.setdefault(topic_id, {})[index] = placement
+    puts: dict[str, bytes] = {}
+    for topic_id, new in by_topic.items():
+        row = [new.get(index, each) for index, each in enumerate(placements[topic_id])]
+        puts |= rows_of(topic_id, row, list(new))
+    return puts
+
+
+def to_wait_for(unsettled: Sequence[str], last: str | None, directory_id: str) -> tuple[str, ...]:
+    """Return the data directories whose brokers may acknowledge still, for one that starts on a directory.
+
+    `unsettled` are those that the last start was to wait for, and `last` is its own; None if it does not acknowledge.
+    """
+    known = dict.fromkeys(unsettled if last is None else (*unsettled, last))
+    return tuple(each for each in known if each != directory_id)[-UNSETTLED_MAX_COUNT:]

@@ -1,0 +1,340 @@
+"""Who leads: one object in the bucket, which each start of a broker replaces by a conditional write.
+
+A claim has an epoch that is larger than any before it: that of partitions, segments and the log in the bucket. It names
+the broker, the data directory and the durability it runs with, and a nonce by which a broker knows its own claim when
+the reply to its write was lost.
+
+In `s3-wal` an older broker is stopped by its next conditional write, at which the newer one has put a fence. In
+`segment` too, as far as metadata is concerned; a segment's key has no fence, so after an upload, and before anything in
+it is acknowledged or read, a broker looks whether the claim is still its own (`ClaimCheck`). If it is, whoever claims
+next lists the bucket later, and finds the segment. In `wal` an acknowledgement touches
+no store, so a broker looks at the claim every WATCH_SECONDS and stops when it is no longer its own, and a start with
+another data directory waits for TAKEOVER_WAIT_SECONDS before it reads anything. A start with the same directory need
+not: the older broker has let go of the directory's lock. A start that ends while it waits has replaced the older
+broker's claim, so its own names whom it had not waited for yet (`unsettled`) until it has (`settle`). A broker that is
+suspended, or cut off from the store, for longer may have acknowledged more by then; that is in its data directory and
+is kept there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.cluster.membership.records import to_wait_for
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.concurrency.clocks import elapsed
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed, StartupError, StoreError
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import EPOCH_MAX, system_key
+
+WATCH_SECONDS = 2.0
+TAKEOVER_WAIT_SECONDS = 3.0  # WATCH_SECONDS, and a second for the look itself
+LATELY_SECONDS = 3.0  # the same: with the watch going on, the last look is never older
+# Above every epoch: added to that of a broker alone which became one of several. Versions that know nothing of those
+# stop when they find it, and none can start behind it.
+SEVERAL = EPOCH_MAX + 1
+
+logger = logging.getLogger(__name__)
+
+
+@keeping_others
+@attrs.frozen(kw_only=True)
+class Claim:
+    """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`.
+
+    `unsettled` are the directories of earlier brokers which may still do so, as nobody has waited for them yet. One
+    that is not known is "". `is_released` is whether the broker has stopped in order and left nothing on its disk that
+    the bucket has not. `others` is what a later version has added.
+    """
+
+    epoch: int
+    broker_id: int
+    directory_id: str
+    acknowledges_locally: bool
+    nonce: str = attrs.field(factory=lambda: uuid_text(random_uuid()))
+    unsettled: tuple[str, ...] = ()
+    is_released: bool = False
+    others: Mapping[str, object] = others_field()
+
+    @property
+    def is_of_several(self) -> bool:
+        """Tell whether several brokers share the bucket, so that the claim has no meaning any more."""
+        return self.epoch >= SEVERAL
+
+    def check_may_follow(self, wanted: Claim) -> None:
+        """Raise StartupError if a broker with another id is to have the bucket while this one's may be running.
+
+        It is gone if it has released its claim, or if the other one has its data directory, which one process can lock.
+        """
+        if self.is_released or wanted.broker_id == self.broker_id or wanted.directory_id == self.directory_id:
+            return
+        raise StartupError(
+            f"broker {self.broker_id} has the bucket to itself and did not stop in order, so it may be running: if "
+            "both are to run, start both with --several-brokers; if this one is to take its place, start it with "
+            f"--broker-id {self.broker_id}, or stop the other one first"
+        )
+
+    def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
+        """Whom a broker with that directory must wait for if it takes over from this one."""
+        return to_wait_for(self.unsettled, self.directory_id if self.acknowledges_locally else None, directory_id)
+
+
+class SharedBucket(StartupError):
+    """Several brokers share the bucket, so nobody can claim all of it."""
+
+
+@attrs.frozen
+class Claimed:
+    """A claim that has been made, and the one that it replaced."""
+
+    claim: Claim
+    previous: Claim | None
+
+    @property
+    def must_wait(self) -> bool:
+        """Tell whether an older broker may still be acknowledging."""
+        return bool(self.claim.unsettled)
+
+
+def claim_key(namespace: str) -> str:
+    return system_key("epoch", namespace=namespace)
+
+
+async def claim(
+    store: ObjectStore,
+    namespace: str,
+    wanted: Claim,
+    *,
+    least_epoch: Callable[[], Awaitable[int]],
+    replaces_others: bool = True,
+) -> Claimed:
+    """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject, SharedBucket.
+
+    `least_epoch` is asked if nobody has claimed one yet, or the object has been lost. Unless it `replaces_others`, this
+    raises StartupError where a broker with another id may be running, and writes nothing.
+    """
+    key = claim_key(namespace)
+    replaced: Claim | None = None
+    while True:
+        try:
+            found = await store.get(key)
+        except NotFound:
+            least = await least_epoch()
+            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, least), unsettled=("",) if least else ())
+            write = partial(store.put_if_absent, key, [encode(wanted)])
+        else:
+            current = decode_claim(key, found.data)
+            if current.nonce == wanted.nonce:
+                return Claimed(current, replaced)  # the reply to our write was lost
+            if current.is_of_several:
+                raise SharedBucket(
+                    "several brokers share the bucket, so none can have it for itself: a broker joins them with "
+                    "--several-brokers, and commands need --bootstrap and a broker that runs"
+                )
+            if not replaces_others:
+                current.check_may_follow(wanted)
+            replaced = current
+            unsettled = current.unsettled_for(wanted.directory_id)
+            wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1), unsettled=unsettled)
+            write = partial(store.put_if_match, key, [encode(wanted)], found.etag)
+        try:
+            await write()
+        except PreconditionFailed:
+            continue  # another broker is starting at the same moment: the last one leads
+        return Claimed(wanted, replaced)
+
+
+async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Say that all whom `own` named have been waited for. Raises Fenced, StoreError, DamagedObject."""
+    key = claim_key(namespace)
+    settled = encode(attrs.evolve(own, unsettled=()))
+    while True:
+        try:
+            found = await store.get(key)
+        except NotFound:
+            return  # it was deleted by hand; who claims next will wait
+        current = decode_claim(key, found.data)
+        _check_leads(current, own)
+        if not current.unsettled:
+            return  # the reply to our write was lost
+        with suppress(PreconditionFailed):
+            await store.put_if_match(key, [settled], found.etag)
+            return
+
+
+async def release(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Say that a broker has stopped in order; does nothing if another one has claimed.
+
+    Raises StoreError, DamagedObject.
+    """
+    key = claim_key(namespace)
+    with suppress(NotFound, PreconditionFailed):
+        found = await store.get(key)
+        current = decode_claim(key, found.data)
+        if current.nonce == own.nonce:
+            await store.put_if_match(key, [encode(attrs.evolve(current, is_released=True))], found.etag)
+
+
+async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> None:
+    """Have the claim name the directory that it named before, for one whose own has nothing that the bucket has not.
+
+    So whoever claims next, or shares the bucket, need neither wait for it nor ask for it. Does nothing if another
+    broker has claimed meanwhile. Raises StoreError, DamagedObject.
+    """
+    own, previous = claimed.claim, claimed.previous
+    if previous is None:
+        given = attrs.evolve(own, acknowledges_locally=False, is_released=True)
+    else:
+        given = attrs.evolve(previous, epoch=own.epoch, nonce=own.nonce)
+    key = claim_key(namespace)
+    with suppress(NotFound, PreconditionFailed):
+        found = await store.get(key)
+        if decode_claim(key, found.data).nonce == own.nonce:
+            await store.put_if_match(key, [encode(given)], found.etag)
+
+
+def _never() -> bool:
+    return False
+
+
+async def watch_claim(
+    check: LeadCheck, interval_seconds: float = WATCH_SECONDS, may_rest: Callable[[], bool] = _never
+) -> NoReturn:
+    """Look whether this broker still leads, until cancelled; not while it `may_rest`, unless it is to be `sooner`.
+
+    Raises Fenced when it does not.
+    """
+    while True:
+        with trio.move_on_after(interval_seconds):
+            await check.sooner.wait()
+        if not check.sooner.is_set() and may_rest():
+            continue
+        check.sooner.clear()
+        try:
+            await check.confirm()
+        except (StoreError, DamagedObject) as exc:
+            logger.debug("the claim can't be read, so nothing is known of another broker: %s", exc)
+
+
+async def check_claim(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Look once whether this broker still leads. Raises Fenced, StoreError, DamagedObject.
+
+    What it wrote before is seen by every broker that claims an epoch later.
+    """
+    key = claim_key(namespace)
+    _check_leads(decode_claim(key, (await store.get(key)).data), own)
+
+
+def _check_leads(current: Claim, own: Claim) -> None:
+    if current.epoch > own.epoch:
+        raise Fenced(
+            f"broker {current.broker_id} has taken over with epoch {current.epoch}: "
+            f"this one, of epoch {own.epoch}, has been superseded"
+        )
+
+
+@attrs.define(eq=False, repr=False)
+class _Look:
+    """One look at the claim, for all who have asked before it began."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    failure: Exception | None = None
+    was_cancelled: bool = False
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class LeadCheck:
+    """Asks the bucket whether a broker still leads. At most one look is under way, however many ask.
+
+    `sooner` has the watch look at once. `asked_at` is when somebody asked last whether a look was lately, `led_at` when
+    the last look began that found that it leads.
+    """
+
+    sooner: Signal = attrs.field(factory=Signal, init=False)
+    asked_at: float = attrs.field(default=-math.inf, init=False)
+    led_at: float = attrs.field(factory=elapsed, init=False)
+    _next: _Look | None = attrs.field(default=None, init=False)
+    _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
+
+    async def confirm(self) -> None:
+        """Return if it led at a moment after this was called. Raises Fenced, StoreError, DamagedObject."""
+        while True:
+            look = self._next
+            if look is None:
+                look = self._next = _Look()
+                await self._perform(look)
+            else:
+                await look.done.wait()
+            if look.failure is not None:
+                raise look.failure
+            if not look.was_cancelled:
+                return
+
+    async def confirm_lately(self, within_seconds: float = LATELY_SECONDS) -> None:
+        """Return if it has led within so long, which the watch sees to unless the process was suspended.
+
+        Or, for less than LATELY_SECONDS, unless the bucket is away.
+
+        Raises Fenced, StoreError.
+        """
+        if not self.has_led_within(within_seconds):
+            with suppress(DamagedObject):  # nothing is known of another broker then
+                await self.confirm()
+
+    def has_led_within(self, seconds: float) -> bool:
+        """Tell whether a look has found lately that it leads."""
+        self.asked_at = now = elapsed()
+        return now - self.led_at <= seconds
+
+    async def _perform(self, look: _Look) -> None:
+        look.was_cancelled = True
+        try:
+            async with self._looking:
+                self._next = None  # who asks from now on may have written after this look
+                began = elapsed()
+                await self.look_once()
+                self.led_at = began
+            look.was_cancelled = False
+        except (StoreError, DamagedObject, Fenced) as exc:
+            look.failure = exc
+        finally:
+            if self._next is look:
+                self._next = None
+            look.done.set()
+
+    @abstractmethod
+    async def look_once(self) -> None:
+        """Look at the bucket, once. Raises Fenced, StoreError, DamagedObject."""
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class ClaimCheck(LeadCheck):
+    """Looks whether the claim is still that of a broker that is alone."""
+
+    store: ObjectStore
+    namespace: str
+    own: Claim
+
+    async def look_once(self) -> None:
+        with suppress(NotFound):  # it was deleted by hand, and nobody has claimed since
+            await check_claim(self.store, self.namespace, self.own)
+
+
+def decode_claim(key: str, data: Buffer) -> Claim:
+    """Raises DamagedObject, naming the key."""
+    try:
+        return decode(Claim, bytes(data))
+    except DamagedObject as exc:
+        raise DamagedObject(f"{key}: {exc}") from exc

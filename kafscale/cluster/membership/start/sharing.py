@@ -1,0 +1,184 @@
+"""How a bucket of a broker alone comes to be shared by several: once, when it is started so. `ending` takes that back.
+
+    claim           as ever, and the metadata is recovered
+    end the claims  a claim that no broker alone can follow (`SEVERAL`)
+    head            begins behind a checkpoint of the metadata, with the registration of this broker as its first entry
+
+Ended in between, it goes on there. With `--durability wal` only the broker of the data directory that was in use last
+may do that, since what it has acknowledged last may be nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from contextlib import suppress
+from secrets import token_bytes
+
+import attrs
+import trio
+
+from kafscale.cluster.configs.topic_configs import BrokerDefaults
+from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
+from kafscale.cluster.membership.records import UNDECIDED, Placement, rows_of
+from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
+from kafscale.cluster.membership.start.recovery import find_head
+from kafscale.cluster.membership.start.registration import Registration
+from kafscale.cluster.membership.start.takeover import Start
+from kafscale.cluster.membership.start.unsharing import Ending
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.checkpoint import Checkpointer
+from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.topics.records import TOPICS, read_topic
+from kafscale.config import Settings
+from kafscale.errors import Fenced, NotFound, PreconditionFailed, StartupError
+from kafscale.formats.metadata_changes import encode_transaction
+from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.store.base import ObjectStore
+from kafscale.store.opening.views import StoreViews
+from kafscale.store.version_writer import VersionWriter
+
+HEAD_WAIT_SECONDS = 10.0  # for brokers that are started at the same time, the first time
+LOOK_SECONDS = 0.5  # between two looks whether another one has made the head
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Sharing:
+    """Has the metadata that brokers share, for a start that begins to share it if nobody does yet."""
+
+    start: Start
+    views: StoreViews
+    registration: Registration
+
+    @property
+    def _settings(self) -> Settings:
+        return self.start.settings
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self.start.store
+
+    async def begin(self) -> SharedMetadataStore:
+        """Bring the local store to where the head is, which is made first if there is none.
+
+        Raises StartupError, DamagedObject, StoreError, StorageFailed.
+        """
+        while True:
+            with suppress(NotFound):
+                return await SharedMetadataStore.join(self.start.local, self._store, self._settings.namespace)
+            try:
+                await self._make_head_unless_others_do()
+            except (Fenced, SharedBucket, PreconditionFailed) as exc:  # the last: both write the first checkpoint
+                logger.info("another broker is started as the first of several at this moment: %s", exc)
+                await trio.sleep(random.uniform(0, LOOK_SECONDS))
+
+    async def _make_head_unless_others_do(self) -> None:
+        ending = Ending(store=self._store, namespace=self._settings.namespace, local=self.start.local)
+        await ending.finish()
+        other = await self._other_directory()
+        with trio.move_on_after(HEAD_WAIT_SECONDS):
+            while other is not None:
+                await trio.sleep(LOOK_SECONDS)  # its broker may be starting at this moment, as the first
+                if await self._has_head():
+                    return
+                other = await self._other_directory()
+        if other is not None:
+            raise StartupError(
+                f"broker {other.broker_id} ran with --durability wal and another data directory, which may have what "
+                "the bucket has not: start that one first with --several-brokers; if its directory is lost, start this "
+                "one once without that option, and it goes on from the bucket"
+            )
+        await self._make_head()
+
+    async def _has_head(self) -> bool:
+        head = await find_head(self._store, self._settings.namespace)
+        return head is not None and head.claim is None
+
+    async def _other_directory(self) -> Claim | None:
+        """Return the claim of a broker that may have acknowledged what is only in a data directory that is not ours."""
+        try:
+            found = await self._store.get(key := claim_key(self._settings.namespace))
+        except NotFound:
+            return None
+        current = decode_claim(key, found.data)
+        return current if current.unsettled_for(await self.start.directory_id()) else None
+
+    async def _make_head(self) -> None:
+        claimed, versions = await self._end_claims()
+        epoch = claimed.claim.epoch
+        position = WalPosition(epoch, 0)
+        checkpointer = Checkpointer(versions=versions, local=self.start.local, position=lambda: position)
+        await checkpointer.write()
+        registration = await self._first_registration(epoch + 1)
+        head = Head(epoch, 0, (HeadEntry(token_bytes(NONCE_BYTES), encode_transaction(registration)),))
+        with suppress(PreconditionFailed):  # another broker was faster, from the same metadata
+            await self._put_head(head)
+        logger.info("several brokers can share the bucket from now on")
+
+    async def _put_head(self, head: Head) -> None:
+        """Put the head of a new cluster, also in the place of one that has ended before. Raises PreconditionFailed."""
+        key = head_key(self._settings.namespace)
+        try:
+            found = await self._store.get(key)
+        except NotFound:
+            await self._store.put_if_absent(key, encode_head(head))
+            return
+        ended = decode_head(key, found.data).claim
+        if ended is None or decode_claim(key, ended).epoch >= head.epoch:
+            raise PreconditionFailed(f"{key} is that of another cluster, or a later one")
+        await self._store.put_if_match(key, encode_head(head), found.etag)
+
+    async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
+        """Have nobody claim the bucket for a broker alone any more; who did is stopped as by any other claim.
+
+        The metadata is recovered. Raises Fenced if another broker has claimed it meanwhile.
+        """
+        key = claim_key(self._settings.namespace)
+        with suppress(NotFound):
+            current = decode_claim(key, (await self._store.get(key)).data)
+            if current.is_of_several:
+                claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
+                return claimed, await self._recover(claimed, is_alone=False)
+        claimed = await self.start.claim()
+        versions = await self._recover(claimed, is_alone=True)
+        await self._check_groups()
+        found = await self._store.get(key)
+        if decode_claim(key, found.data).nonce == claimed.claim.nonce:
+            last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
+            with suppress(PreconditionFailed):
+                await self._store.put_if_match(key, [encode(last)], found.etag)
+                return claimed, versions
+        raise Fenced(f"another broker has replaced {key}")
+
+    async def _recover(self, claimed: Claimed, *, is_alone: bool) -> VersionWriter:
+        store, namespace, epoch = self.views.background, self._settings.namespace, claimed.claim.epoch
+        versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
+        await self.start.recover(claimed, versions, is_alone=is_alone)
+        return versions
+
+    async def _check_groups(self) -> None:
+        former = await self.start.local.list(PREFIX)
+        if any(entry.key != MOVED_KEY for entry in former):
+            raise StartupError(
+                "the consumer groups of an earlier version are still in the metadata: start this broker once without "
+                "--several-brokers, which moves them to __consumer_offsets"
+            )
+
+    async def _first_registration(self, incarnation: int) -> Transaction:
+        """Lead every topic that there is, and recover it from the log of the broker alone."""
+        settings, state = self._settings, ClusterState(self.start.local)
+        transaction = await self.registration.transaction(state, incarnation)
+        state.follower.close()
+        puts = dict(transaction.puts)
+        first = Placement(settings.broker_id, incarnation, UNDECIDED, 0, recover=(incarnation - 1,))
+        defaults = BrokerDefaults.of(settings)
+        for entry in await self.start.local.list(TOPICS):
+            topic = read_topic(entry.key.removeprefix(TOPICS), entry.value, defaults)
+            row = [first] * topic.partition_count
+            puts |= rows_of(topic.topic_id, row, range(topic.partition_count))
+        return Transaction(puts=puts)

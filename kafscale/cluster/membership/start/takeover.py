@@ -1,0 +1,235 @@
+"""The first thing that a start does: it becomes the one that leads, and has the metadata that its durability promises.
+
+    claim an epoch             from here on an older broker is stopped, or is waited for
+    checkpoint                 loaded if it is newer than what the data directory has, as with an empty one
+    log in the bucket          a fence behind each earlier epoch; its metadata is applied
+    a checkpoint of our own    so that everything from before this start is in the bucket, whatever the mode was
+
+Record batches in that log are replayed later, when the partitions are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.node import epoch_key
+from kafscale.cluster.membership.start.claim import (
+    TAKEOVER_WAIT_SECONDS,
+    Claim,
+    ClaimCheck,
+    Claimed,
+    SharedBucket,
+    claim,
+    settle,
+)
+from kafscale.cluster.membership.start.lead import Lead
+from kafscale.cluster.membership.start.recovery import apply_log, load_checkpoint
+from kafscale.cluster.membership.start.unsharing import Ending
+from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
+from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.group_commit import GroupCommit
+from kafscale.cluster.metadata.journaled import JournaledMetadataStore
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.config import Durability, Settings
+from kafscale.errors import StoreError
+from kafscale.formats.metadata_checkpoint import Checkpoint
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.formats.wal_runs import list_log
+from kafscale.log.partition.durable import became_durable
+from kafscale.log.wal.s3_replay import EarlierLog, take_over
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import DeletionGuard
+from kafscale.store.opening.views import StoreViews
+from kafscale.store.version_writer import VersionWriter
+from kafscale.store.versions import Versions, undisturbed
+
+FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
+CHECKPOINTS_PER_FLUSH = 4  # as what is flushed of the log is deleted behind the older of two checkpoints
+DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
+
+logger = logging.getLogger(__name__)
+
+
+async def take_lead(
+    settings: Settings, views: StoreViews, local: LocalMetadataStore, *, replaces_others: bool = True
+) -> Lead:
+    """Claim an epoch and recover what the bucket has. `replaces_others` is as for `claim`.
+
+    Raises DamagedObject, Fenced, StartupError, StoreError, StorageFailed, SharedBucket if several brokers share the
+    bucket.
+    """
+    store = views.acknowledge
+    claimed = await _claim(Start(settings=settings, store=store, local=local), replaces_others)
+    own = claimed.claim
+    check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
+    looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
+    start = Start(settings=settings, store=looking.acknowledge, local=local)
+    versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
+    earlier = await start.recover(claimed, versions)
+    journal: S3Wal | None = None
+    metadata = GroupCommit(local)
+    position = partial(WalPosition, own.epoch, 0)
+    if settings.durability is not Durability.WAL:
+        journal = open_bucket_log(settings, looking.acknowledge, own.epoch)
+        journal.earlier = earlier
+        metadata = journaled = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
+        position = partial(_position, journaled, journal)
+    checkpointer = Checkpointer(
+        versions=versions,
+        local=local,
+        position=position,
+        on_kept=_ignore if journal is None else journal.trim,
+    )
+    if journal is not None and has_records(settings) and settings.s3_wal_flush_objects_count:
+        checkpointer.objects_max_count = settings.s3_wal_flush_objects_count / CHECKPOINTS_PER_FLUSH
+        journal.on_growth.append(checkpointer.note_growth)
+    is_written = await _write_first(checkpointer, is_needed=journal is not None)
+    if claimed.must_wait and is_written:
+        await settle(store, settings.namespace, own)  # now that the bucket knows what had to be known of the wait
+    guard = DeletionGuard(
+        confirm_lead=check.confirm,
+        decided=lambda: 0 if journal is not None else local.revision,
+        publish=checkpointer.publish,
+    )
+    return Lead(
+        views=views.guarded(guard),
+        epoch=own.epoch,
+        metadata=metadata,
+        journal=journal,
+        earlier=earlier,
+        checkpointer=checkpointer,
+        check=check,
+        claimed=claimed,
+    )
+
+
+async def _claim(start: Start, replaces_others: bool) -> Claimed:
+    try:
+        return await start.claim(replaces_others=replaces_others)
+    except SharedBucket:
+        ending = Ending(store=start.store, namespace=start.settings.namespace, local=start.local)
+        if not await ending.finish():
+            raise
+    return await start.claim(replaces_others=replaces_others)
+
+
+def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:
+    """Make the log in the bucket of a start with this number; nothing is read or written yet."""
+    return S3Wal(
+        store=store,
+        namespace=settings.namespace,
+        epoch=epoch,
+        interval_seconds=settings.s3_wal_interval_seconds,
+        min_interval_seconds=settings.s3_wal_min_interval_seconds if has_records(settings) else 0.0,
+        object_bytes=settings.s3_wal_bytes,
+        max_bytes=settings.wal_max_bytes,
+        on_durable=became_durable,
+        is_stream=is_stream,
+    )
+
+
+def has_records(settings: Settings) -> bool:
+    """Tell whether records are in the bucket's log, not metadata alone, which seldom changes and waits for nothing."""
+    return settings.durability is Durability.S3_WAL
+
+
+async def _write_first(checkpointer: Checkpointer, *, is_needed: bool) -> bool:
+    """Write the first checkpoint, and return whether it is written. In `wal` mode it can wait, as when the bucket is a
+    directory whose disk is full; otherwise this raises StoreError.
+    """
+    with trio.move_on_after(math.inf if is_needed else FIRST_CHECKPOINT_SECONDS) as scope:
+        try:
+            await checkpointer.write()
+            return True
+        except StoreError as exc:
+            if is_needed:
+                raise
+            logger.warning("the metadata has no checkpoint of this start yet: %s", exc)
+    if scope.cancelled_caught:
+        logger.warning("the metadata has no checkpoint of this start yet: it is not written in time")
+    return False
+
+
+def _ignore(position: WalPosition) -> None:
+    pass
+
+
+def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
+    """Up to where in the log all metadata is in the local store."""
+    if journal.metadata_position > metadata.applied_position:
+        return metadata.applied_position
+    return max(metadata.applied_position, journal.durable_position)
+
+
+@attrs.frozen(kw_only=True)
+class Start:
+    """One start, in its steps."""
+
+    settings: Settings
+    store: ObjectStore
+    local: LocalMetadataStore
+
+    async def claim(self, *, replaces_others: bool = True) -> Claimed:
+        """Raises StartupError, StoreError, DamagedObject."""
+        settings = self.settings
+        entry = await self.local.get(epoch_key(settings.broker_id))
+        wanted = Claim(
+            epoch=0 if entry is None else decode(int, entry.value) + 1,
+            broker_id=settings.broker_id,
+            directory_id=await self.directory_id(),
+            acknowledges_locally=settings.durability is Durability.WAL,
+        )
+        claimed = await claim(
+            self.store,
+            settings.namespace,
+            wanted,
+            least_epoch=self._least_epoch,
+            replaces_others=replaces_others,
+        )
+        if claimed.must_wait:
+            logger.warning(
+                "another data directory may be in use with --durability wal: waiting %g s for its broker to notice",
+                TAKEOVER_WAIT_SECONDS,
+            )
+            await trio.sleep(TAKEOVER_WAIT_SECONDS)
+        return claimed
+
+    async def directory_id(self) -> str:
+        """Return the id of the data directory, which is made up once."""
+        entry = await self.local.get(DIRECTORY_ID_KEY)
+        if entry is not None:
+            return decode(str, entry.value)
+        directory_id = uuid_text(random_uuid())
+        await self.local.commit(Transaction(puts={DIRECTORY_ID_KEY: encode(directory_id)}, essential=True))
+        return directory_id
+
+    async def _least_epoch(self) -> int:
+        """One larger than any that the bucket's log and checkpoints know of."""
+        namespace = self.settings.namespace
+        epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
+        return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1
+
+    async def recover(self, claimed: Claimed, versions: VersionWriter, *, is_alone: bool = True) -> EarlierLog:
+        """Bring the local metadata to where the bucket's is. `is_alone` as for `take_over`.
+
+        Raises DamagedObject, Fenced, StoreError.
+        """
+        epoch = claimed.claim.epoch
+        found, earlier = await undisturbed(partial(self._apply_earlier, epoch, is_alone))
+        versions.inherit(found.keys)
+        await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}, essential=True))
+        return earlier
+
+    async def _apply_earlier(self, epoch: int, is_alone: bool) -> tuple[Versions[Checkpoint], EarlierLog]:
+        found = await find_checkpoints(self.store, self.settings.namespace)
+        position = await load_checkpoint(self.local, found)
+        earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position, is_alone=is_alone)
+        await apply_log(self.local, earlier, position)
+        return found, earlier

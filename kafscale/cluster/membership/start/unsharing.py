@@ -1,0 +1,149 @@
+"""How a bucket that several brokers shared is had by one broker again: by a command, when the last of them has stopped.
+
+    look            that broker is the only one left, has stopped in order, and all it led is in segments
+    end the head    one conditional write on what was looked at: the head has the claim of a broker alone from then on.
+                    Nobody can join or commit any more, and who still runs is fenced
+    finish          a checkpoint of the metadata, without what only several brokers have; streams and checkpoints of
+                    manifests that nobody needs are deleted; the claim in the head becomes the bucket's
+
+What counts is the head: once that has ended, whoever starts next finishes, on any data directory, as all that it takes
+is in the bucket. Where two finish at once both come to the same. The head stays as it is, for those who wake up late,
+until several brokers share the bucket again, which replace it (`kafscale.cluster.membership.start.sharing`). Its claim
+has a number above all of theirs, as if a broker alone had claimed the bucket: so epochs go on growing.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+import attrs
+
+from kafscale.cluster.membership.records import (
+    BROKERS,
+    CONTROLLER_KEY,
+    NEXT_NUMBER_KEY,
+    BrokerState,
+    parse_record_key,
+)
+from kafscale.cluster.membership.start.claim import SEVERAL, Claim, claim_key, decode_claim
+from kafscale.cluster.membership.start.recovery import find_head
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
+from kafscale.cluster.metadata.checkpoint import Checkpointer, find_checkpoints
+from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.errors import NotFound, PreconditionFailed, StartupError
+from kafscale.formats.metadata_head import head_key
+from kafscale.formats.placements import ASSIGNMENTS
+from kafscale.formats.wal_objects import WalPosition
+from kafscale.log.wal.streams import delete_unneeded
+from kafscale.store.base import ObjectStore
+from kafscale.store.guarded import guarded
+from kafscale.store.version_writer import KEPT_COUNT, VersionWriter
+from kafscale.store.versions import list_versions
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Ending:
+    """Ends the sharing of a bucket. `local` is the metadata of any data directory that nobody else uses."""
+
+    store: ObjectStore
+    namespace: str
+    local: LocalMetadataStore
+
+    async def run(self, broker_id: int, directory_id: str) -> None:
+        """Have a broker, which is the last of several, have the bucket to itself; again changes nothing.
+
+        Raises StartupError if it can't have that, DamagedObject, StoreError.
+        """
+        if await self.finish():
+            return
+        try:
+            shared = await SharedMetadataStore.join(self.local, self.store, self.namespace)
+        except NotFound as exc:
+            raise StartupError("the bucket is not shared: its broker is started without --several-brokers") from exc
+        state = ClusterState(shared)
+        await state.load()
+        check_last(state, broker_id)
+        claim = Claim(
+            epoch=max(state.next_number, shared.applied.epoch + 1),
+            broker_id=broker_id,
+            directory_id=directory_id,
+            acknowledges_locally=False,  # all of it is in the bucket
+            is_released=True,
+        )
+        with suppress(PreconditionFailed):  # then it has ended, and the reply was lost, or it has not
+            await shared.end(encode(claim))
+        if not await self.finish():
+            raise StartupError("the metadata was changed at this moment, as by a broker that is started: try again")
+
+    async def finish(self) -> bool:
+        """Finish what was ended, and return whether one broker has the bucket to itself again, after several.
+
+        Raises DamagedObject, StoreError.
+        """
+        head = await find_head(self.store, self.namespace)
+        if head is None or head.claim is None:
+            return False
+        claim = decode_claim(head_key(self.namespace), head.claim)
+        key = claim_key(self.namespace)
+        found = await self.store.get(key)
+        current = decode_claim(key, found.data)
+        if not current.is_of_several:
+            return True
+        if current.epoch - SEVERAL > claim.epoch:
+            return False  # several share it again, and their head has not replaced this one yet
+        await self._write_checkpoints(claim.epoch)
+        await delete_unneeded(self.store, self.namespace, (), before=claim.epoch, alone_until=head.epoch)
+        manifests = await list_versions(self.store, self.namespace, "manifests")
+        await guarded(self.store).delete_in_turn([each.key] for each in manifests if each.epoch < claim.epoch)
+        with suppress(PreconditionFailed):  # somebody else has finished
+            await self.store.put_if_match(key, [encode(claim)], found.etag)
+        logger.info("broker %d has the bucket to itself again", claim.broker_id)
+        return True
+
+    async def _write_checkpoints(self, epoch: int) -> None:
+        """Write checkpoints of that epoch, unless there is one: of what brokers have shared, without themselves."""
+        found = await find_checkpoints(self.store, self.namespace)
+        if found.newest is not None and found.newest.position.epoch >= epoch:
+            return
+        await SharedMetadataStore.join(self.local, self.store, self.namespace, may_have_ended=True)
+        position = WalPosition(epoch, 0)
+        records = [each.key for each in await self.local.list(BROKERS) if parse_record_key(each.key) is not None]
+        await self.local.commit(
+            Transaction(
+                puts={POSITION_KEY: encode(position)},
+                deletes=(*records, NEXT_NUMBER_KEY, CONTROLLER_KEY),
+                delete_prefixes=(ASSIGNMENTS,),
+                essential=True,
+            )
+        )
+        versions = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=epoch)
+        versions.inherit(found.keys)
+        checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
+        with suppress(PreconditionFailed):  # somebody else has written the same
+            for _ in range(KEPT_COUNT):
+                await checkpointer.write()
+
+
+def check_last(state: ClusterState, broker_id: int) -> None:
+    """Raise StartupError unless this broker is the only one, and has left nothing but in the bucket."""
+    others = sorted(each for each in state.brokers if each != broker_id)
+    if others:
+        raise StartupError(
+            f"broker {others[0]} shares the bucket, too: drain it, stop it, and `kafscale brokers remove {others[0]}`"
+        )
+    record = state.brokers.get(broker_id)
+    if record is None:
+        raise StartupError(f"no broker {broker_id} shares the bucket: start it, with --several-brokers, and stop it")
+    if record.state is not BrokerState.STOPPED:
+        raise StartupError(f"broker {broker_id} runs, or has not stopped in order: stop it, or start it again before")
+    led = [each for row in state.placements.values() for each in row]
+    if not record.has_flushed or not all(each.is_settled and each.leader == broker_id for each in led):
+        raise StartupError(
+            f"broker {broker_id} had not brought everything to the bucket when it stopped: start it again, and stop it "
+            "with a longer --shutdown-timeout"
+        )

@@ -1,0 +1,207 @@
+"""Brokers and placements in memory, which follow the metadata; nothing else alters them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+
+import attrs
+
+from kafscale.cluster.membership.records import (
+    BROKERS,
+    CLUSTER,
+    CONTROLLER_KEY,
+    NEXT_NUMBER_KEY,
+    BrokerRecord,
+    BrokerState,
+    ControllerRecord,
+    Placement,
+    decode_row,
+    parse_record_key,
+    record_key,
+)
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import decode
+from kafscale.cluster.metadata.follower import Follower
+from kafscale.concurrency.signals import Signal
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key, row_key
+
+Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose placements have changed, perhaps none
+
+
+@attrs.define(eq=False, repr=False)
+class ClusterState:
+    """What the metadata says of brokers and placements. `load` it before use, and `run` it beside.
+
+    `placements` are by topic id, in order of index; `recovering` are the partitions that need earlier streams, `moving`
+    those that are on their way to another broker.
+    `revision` grows with each change that concerns this. `unreadable` are the keys of what a later version has written
+    that this one can't read: it is here as it was before.
+    """
+
+    store: MetadataStore
+    follower: Follower = attrs.field(init=False)
+    brokers: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
+    controller: ControllerRecord | None = attrs.field(default=None, init=False)
+    next_number: int = attrs.field(default=0, init=False)
+    placements: dict[bytes, list[Placement]] = attrs.field(factory=dict, init=False)
+    recovering: set[PartitionId] = attrs.field(factory=set, init=False)
+    moving: set[PartitionId] = attrs.field(factory=set, init=False)
+    revision: int = attrs.field(default=0, init=False)
+    listeners: list[Listener] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.follower = Follower(self.store, (BROKERS, CLUSTER, ASSIGNMENTS), self._apply, self._keys)
+
+    @property
+    def unreadable(self) -> Collection[str]:
+        return self.follower.unreadable
+
+    async def load(self) -> None:
+        """Read everything from the metadata store. Raises DamagedObject if a later version has written some of it."""
+        await self.follower.load()
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self.follower.run()
+
+    def live(self) -> Mapping[int, BrokerRecord]:
+        """Return the brokers that serve, in order of id."""
+        live = {each: record for each, record in self.brokers.items() if record.state is BrokerState.LIVE}
+        return dict(sorted(live.items()))
+
+    def placement(self, topic_id: bytes, index: int) -> Placement | None:
+        placements = self.placements.get(topic_id, ())
+        return placements[index] if 0 <= index < len(placements) else None
+
+    def is_current(self, broker_id: int, incarnation: int) -> bool:
+        """Tell whether an incarnation is the one that may act as its broker."""
+        record = self.brokers.get(broker_id)
+        return record is not None and record.incarnation == incarnation and record.state is not BrokerState.FENCED
+
+    def recover(self, partition_id: PartitionId) -> Sequence[int]:
+        """Return the incarnations from whose streams a partition is to be recovered."""
+        placement = self.placement(*partition_id)
+        return () if placement is None else placement.recover
+
+    def needed_streams(self) -> Set[int]:
+        """Return the incarnations whose streams are written, and those from whose streams something is recovered.
+
+        One that has stopped, or was fenced, and leads nothing leads nothing any more: it comes back as another one.
+        """
+        needed = {number for partition_id in self.recovering for number in self.recover(partition_id)}
+        leading: set[int] = set()
+        if any(map(_is_over, self.brokers.values())):
+            leading = {each.leader for row in self.placements.values() for each in row}
+        return needed | {
+            record.incarnation
+            for broker_id, record in self.brokers.items()
+            if not _is_over(record) or broker_id in leading
+        }
+
+    def led_by(self, broker_id: int) -> Iterator[tuple[bytes, int, Placement]]:
+        """Iterate over what a broker leads: topic id, index and placement."""
+        for topic_id, placements in self.placements.items():
+            for index, placement in enumerate(placements):
+                if placement.leader == broker_id:
+                    yield topic_id, index, placement
+
+    def without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
+        """Return what is on its way to one of these brokers as it is when it stays: balance names somebody anew."""
+        moving = {each: self.placements[each[0]][each[1]] for each in sorted(self.moving)}
+        return {each: attrs.evolve(found, target=None) for each, found in moving.items() if found.target in gone}
+
+    async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
+        """Commit what is planned from this state, essential as it is; it is planned anew where others change that.
+
+        That is what it puts, and the keys that `seen` tells once it is planned. None is nothing to do. Raises as
+        `Follower.commit_planned`.
+        """
+
+        async def planned(revision: int) -> Transaction | None:
+            transaction = plan()
+            if transaction is None:
+                return None
+            planned_from = PlannedFrom(revision=revision, keys=[*transaction.puts, *seen()])
+            return attrs.evolve(transaction, planned_from=planned_from, essential=True)
+
+        await self.follower.commit_planned(planned)
+
+    def broker_keys(self) -> Sequence[str]:
+        """Return the keys that change where a broker comes or goes, or a number is taken."""
+        return [NEXT_NUMBER_KEY, *map(record_key, self.brokers)]
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Return when a function says so that looks at this state; it is called again whenever that changes."""
+        changed = Signal()
+
+        def tell(_topic_ids: Collection[bytes]) -> None:
+            changed.wake()
+
+        self.listeners.append(tell)
+        try:
+            while not is_so():
+                await changed.wait()
+        finally:
+            self.listeners.remove(tell)
+
+    # ---- following -------------------------------------------------------------------------------------------------
+
+    def _apply(self, change: Change) -> None:
+        topics: dict[bytes, None] = {}  # as a set, in order
+        for key in change.deletes:
+            if (row_id := parse_row_key(key)) is not None:
+                topics[row_id[0]] = None
+                self._remove_row(*row_id)
+            elif (broker_id := parse_record_key(key)) is not None:
+                self.brokers.pop(broker_id, None)
+        read = self.follower.read
+        for key, value in change.puts.items():
+            if (row_id := parse_row_key(key)) is not None:
+                if (row := read(key, value, decode_row)) is not None:
+                    topics[row_id[0]] = None
+                    self._put_row(*row_id, row)
+            elif (broker_id := parse_record_key(key)) is not None:
+                if (record := read(key, value, partial(decode, BrokerRecord))) is not None:
+                    self.brokers[broker_id] = record
+            elif key == CONTROLLER_KEY:
+                self.controller = read(key, value, partial(decode, ControllerRecord)) or self.controller
+            elif key == NEXT_NUMBER_KEY:
+                self.next_number = read(key, value, partial(decode, int)) or self.next_number
+        self.revision += 1
+        for tell in tuple(self.listeners):
+            tell(topics.keys())
+
+    def _put_row(self, topic_id: bytes, first: int, row: Sequence[Placement]) -> None:
+        placements = self.placements.setdefault(topic_id, [])
+        placements[first : first + ROW_COUNT] = row
+        for index, placement in enumerate(row, start=first):
+            for partitions, has in ((self.recovering, placement.recover), (self.moving, placement.target is not None)):
+                if has:
+                    partitions.add((topic_id, index))
+                else:
+                    partitions.discard((topic_id, index))
+
+    def _remove_row(self, topic_id: bytes, first: int) -> None:
+        placements = self.placements.get(topic_id, [])
+        for partitions in (self.recovering, self.moving):
+            partitions.difference_update((topic_id, index) for index in range(first, len(placements)))
+        del placements[first:]  # rows go with their topic, all of them
+        if not placements:
+            self.placements.pop(topic_id, None)
+
+    def _keys(self) -> Iterator[str]:
+        yield from map(record_key, self.brokers)
+        for topic_id, placements in self.placements.items():
+            yield from (row_key(topic_id, first) for first in range(0, len(placements), ROW_COUNT))
+
+
+def _is_over(record: BrokerRecord) -> bool:
+    return record.state in (BrokerState.STOPPED, BrokerState.FENCED)
+
+
+def leaderless_count(state: ClusterState) -> int:
+    """Count the partitions whose leader does not serve."""
+    live = state.live()
+    return sum(each.leader not in live for row in state.placements.values() for each in row)
