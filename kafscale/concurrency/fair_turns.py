@@ -1,70 +1,142 @@
-"""Turns of work that one at a time may do, shared by who asks for them. May not import anything of KafScale."""
+"""Work that owners, such as clients or addresses, take turns at. May not import anything of KafScale."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
 
 import attrs
 import trio
 
+T = TypeVar("T")
+
+
+class Crowded(Exception):
+    """Too many tasks wait already."""
+
+
+@attrs.define(eq=False, repr=False)
+class FairQueue(Generic[T]):
+    """A queue from which owners are served in turn: the one served last comes after all others.
+
+    The items of one owner keep their order.
+    """
+
+    _by_owner: dict[Hashable, deque[T]] = attrs.field(factory=dict, init=False)  # the next owner first
+    _count: int = attrs.field(default=0, init=False)
+    _last_owner: Hashable = attrs.field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, owner: Hashable, item: T) -> None:
+        """Add an item behind the others of its owner."""
+        self._by_owner.setdefault(owner, deque()).append(item)
+        self._count += 1
+
+    def pop(self) -> tuple[Hashable, T]:
+        """Remove and return the next item and its owner. The queue must not be empty."""
+        others = (owner for owner in self._by_owner if owner != self._last_owner)
+        owner = self._last_owner = next(others, self._last_owner)
+        items = self._by_owner.pop(owner)
+        if len(items) > 1:
+            self._by_owner[owner] = items  # behind all other owners
+        self._count -= 1
+        return owner, items.popleft()
+
+    def skip(self, owner: Hashable) -> None:
+        """Count an owner as the one served last, as it was served past the queue."""
+        self._last_owner = owner
+
+    def remove(self, owner: Hashable, item: T) -> None:
+        """Remove an item that is in the queue."""
+        items = self._by_owner[owner]
+        items.remove(item)
+        if not items:
+            del self._by_owner[owner]
+        self._count -= 1
+
+    def pop_newest_of_largest(self, owner: Hashable) -> T | None:
+        """Make room for an item of `owner`: remove and return the newest one of the owner that has the most.
+
+        None, and nothing is removed, if `owner` would then have as many as that owner.
+        """
+        largest = max(self._by_owner, key=lambda other: len(self._by_owner[other]))
+        if len(self._by_owner[largest]) <= len(self._by_owner.get(owner, ())) + 1:
+            return None
+        newest = self._by_owner[largest][-1]
+        self.remove(largest, newest)
+        return newest
+
+
+@attrs.define(eq=False, repr=False)
+class _Waiter:
+    woken: trio.Event = attrs.field(factory=trio.Event, init=False)
+    has_turn: bool = attrs.field(default=False, init=False)  # else it was crowded out
+
 
 @attrs.define(eq=False, repr=False)
 class FairTurns:
-    """One holder at a time; owners take turns, and those who wait for the same owner do so in order.
+    """At most `count` turns are held at once, and owners take turns at them.
 
-    One who holds a turn lets it go between pieces of its work, so that however many wait for one owner, another's work
-    is done by every second piece.
+    A task that gives up its turn between pieces of its work lets another owner's task work after each piece, however
+    many tasks wait for one owner. When `waiting_max_count` tasks wait, the newest task of the owner with the most
+    waiting tasks gets Crowded: a flood from one owner crowds out only itself.
     """
 
-    _is_held: bool = attrs.field(default=False, init=False)
-    _owner: Hashable = attrs.field(default=None, init=False)  # who was served last
-    _waiting: dict[Hashable, deque[trio.Event]] = attrs.field(factory=dict, init=False)  # by owner; the next one first
+    count: int = 1
+    waiting_max_count: float = math.inf
+    _held_count: int = attrs.field(default=0, init=False)
+    _waiting: FairQueue[_Waiter] = attrs.field(factory=FairQueue, init=False)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn and hold it for the block. A checkpoint in any case."""
-        if self._is_held:
-            await self._wait(owner)
-        else:
-            self._is_held, self._owner = True, owner
+        """Wait for a turn and hold it for the block. Always a checkpoint. Raises Crowded if too many tasks wait."""
+        if self._held_count < self.count:
+            self._held_count += 1
+            self._waiting.skip(owner)
             try:
                 await trio.lowlevel.checkpoint()
             except BaseException:
                 self._pass_on()
                 raise
+        else:
+            await self._wait(owner)
         try:
             yield
         finally:
             self._pass_on()
 
     async def _wait(self, owner: Hashable) -> None:
-        granted = trio.Event()
-        self._waiting.setdefault(owner, deque()).append(granted)
+        if len(self._waiting) >= self.waiting_max_count:
+            crowded_out = self._waiting.pop_newest_of_largest(owner)
+            if crowded_out is None:
+                raise Crowded
+            crowded_out.woken.set()
+        waiter = _Waiter()
+        self._waiting.append(owner, waiter)
         try:
-            await granted.wait()
+            await waiter.woken.wait()
         except BaseException:
-            if granted.is_set():
+            if waiter.has_turn:
                 self._pass_on()
-            else:
-                self._forget(owner, granted)
+            elif not waiter.woken.is_set():
+                self._waiting.remove(owner, waiter)
             raise
-
-    def _forget(self, owner: Hashable, granted: trio.Event) -> None:
-        waiting = self._waiting[owner]
-        waiting.remove(granted)
-        if not waiting:
-            del self._waiting[owner]
+        if not waiter.has_turn:
+            raise Crowded
 
     def _pass_on(self) -> None:
-        """Grant the turn to another owner than the one who had it, if there is any: the one served longest ago."""
-        self._is_held = bool(self._waiting)
         if not self._waiting:
+            self._held_count -= 1
             return
-        others = (each for each in self._waiting if each != self._owner)
-        self._owner = owner = next(others, self._owner)
-        waiting = self._waiting.pop(owner)
-        waiting.popleft().set()
-        if waiting:
-            self._waiting[owner] = waiting
+        _, waiter = self._waiting.pop()
+        waiter.has_turn = True
+        waiter.woken.set()

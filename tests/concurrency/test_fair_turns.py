@@ -3,7 +3,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.concurrency.fair_turns import FairTurns
+from kafscale.concurrency.fair_turns import Crowded, FairQueue, FairTurns
 
 
 async def work(turns: FairTurns, owner: str, pieces_count: int, done: list[str]) -> None:
@@ -82,3 +82,73 @@ async def test_a_turn_that_is_cancelled_at_once_is_free_again(autojump_clock: Mo
     with trio.fail_after(1):
         async with turns.turn("next"):
             pass
+
+
+async def hold(turns: FairTurns, owner: str, done: list[str], leave: trio.Event | None = None) -> None:
+    try:
+        async with turns.turn(owner):
+            done.append(owner)
+            if leave is not None:
+                await leave.wait()
+    except Crowded:
+        done.append(f"{owner} is crowded out")
+
+
+async def test_owners_take_turns_by_one(nursery: trio.Nursery) -> None:
+    turns, done, leave = FairTurns(1, 100), list[str](), trio.Event()
+    nursery.start_soon(hold, turns, "first", done, leave)
+    await wait_all_tasks_blocked()
+    for owner in ("a", "a", "a", "b", "c", "b"):
+        nursery.start_soon(hold, turns, owner, done)
+        await wait_all_tasks_blocked()
+    leave.set()
+    await wait_all_tasks_blocked()
+    assert done == ["first", "a", "b", "c", "a", "b", "a"]
+    assert turns.waiting_count == 0
+
+
+async def test_a_flood_of_one_owner_crowds_out_itself(nursery: trio.Nursery) -> None:
+    turns, done, leave = FairTurns(1, 4), list[str](), trio.Event()
+    for owner in ("flood", "flood", "flood", "flood", "flood", "flood"):
+        nursery.start_soon(hold, turns, owner, done, leave)
+        await wait_all_tasks_blocked()
+    assert done == ["flood", "flood is crowded out"]
+    for owner in ("b", "c"):
+        nursery.start_soon(hold, turns, owner, done)
+        await wait_all_tasks_blocked()
+    assert done[2:] == ["flood is crowded out"] * 2
+    leave.set()
+    await wait_all_tasks_blocked()
+    assert done[4:] == ["b", "flood", "c", "flood"]
+
+
+async def test_a_cancelled_task_leaves_its_turn_to_others(nursery: trio.Nursery) -> None:
+    turns, done, leave, scope = FairTurns(1, 10), list[str](), trio.Event(), trio.CancelScope()
+
+    async def cancelled() -> None:
+        with scope:
+            await hold(turns, "cancelled", done)
+
+    nursery.start_soon(hold, turns, "first", done, leave)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(cancelled)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(hold, turns, "last", done)
+    await wait_all_tasks_blocked()
+    scope.cancel()
+    leave.set()
+    await wait_all_tasks_blocked()
+    assert done == ["first", "last"]
+    assert turns.waiting_count == 0
+    async with turns.turn("again"):
+        pass
+
+
+def test_a_queue_serves_the_last_owner_after_the_others() -> None:
+    queue = FairQueue[int]()
+    queue.append("a", 1)
+    assert queue.pop() == ("a", 1)
+    for owner, item in (("a", 2), ("a", 3), ("b", 4)):
+        queue.append(owner, item)
+    assert [queue.pop() for _ in range(len(queue))] == [("b", 4), ("a", 2), ("a", 3)]
+    assert len(queue) == 0

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from kafscale.cluster.scram_users import ScramUsers
-from kafscale.concurrency.fair_places import Crowded, FairPlaces
+from kafscale.concurrency.fair_turns import Crowded, FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.metrics import CounterFamily, Metrics
@@ -66,7 +66,7 @@ class Authenticator:
     metrics: Metrics
     token_keys: TokenKeys = attrs.field(factory=NoTokenKeys)
     _outcomes: CounterFamily = attrs.field(init=False)
-    _deriving: FairPlaces = attrs.field(factory=lambda: FairPlaces(DERIVATIONS_COUNT, WAITING_MAX_COUNT), init=False)
+    _deriving: FairTurns = attrs.field(factory=lambda: FairTurns(DERIVATIONS_COUNT, WAITING_MAX_COUNT), init=False)
     _secret: bytes = attrs.field(factory=lambda: os.urandom(32), init=False)  # of this process, for `_known`
     _known: OrderedDict[bytes, bytes] = attrs.field(factory=OrderedDict, init=False)  # hash of what was derived from
 
@@ -134,7 +134,7 @@ class Authenticator:
 
     async def _derive(self, asked: DeriveKey, host: str) -> bytes:
         try:
-            async with self._deriving.place(host):
+            async with self._deriving.turn(host):
                 return await trio.to_thread.run_sync(
                     salt_password, asked.mechanism, asked.password, asked.salt, asked.iterations
                 )

@@ -9,7 +9,7 @@ import trio
 
 from kafscale.api.handling import authentication
 from kafscale.api.handling.authentication import Authenticator
-from kafscale.concurrency.fair_places import FairPlaces
+from kafscale.concurrency.fair_turns import FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.metrics import Metrics
 from kafscale.security.verifiers import salt_password
@@ -38,7 +38,7 @@ def authenticator() -> Authenticator:
     users: Any = Users()
     settings = SaslSettings(sasl_mechanisms=(SaslMechanism.PLAIN,), connection_failed_authentication_delay_ms=0)
     made = Authenticator(settings=settings, users=users, metrics=Metrics())
-    made._deriving = FairPlaces(1, FLOOD_COUNT // 2)
+    made._deriving = FairTurns(1, FLOOD_COUNT // 2)
     return made
 
 
