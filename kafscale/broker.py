@@ -45,9 +45,9 @@ from kafscale.broker_components import (
     topic_spec,
 )
 from kafscale.broker_security import BrokerSecurity, open_security
-from kafscale.cluster.coordination.group_topics import follow_topics
-from kafscale.cluster.groups.coordinating.keeper import MoveDestination
-from kafscale.cluster.groups.coordinating.moving import move_groups
+from kafscale.cluster.groups.follow_topics import follow_topics
+from kafscale.cluster.groups.keeper import MoveDestination
+from kafscale.cluster.groups.moving import move_groups
 from kafscale.cluster.membership.leading.leading import Leading
 from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.membership.peers.heartbeats import Connect

@@ -24,18 +24,15 @@ from kafscale.broker_security import open_access
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.coordination import TransactionalOffsets, Transactions
-from kafscale.cluster.coordination.elsewhere import Elsewhere
-from kafscale.cluster.coordination.hanging import Knowledge
-from kafscale.cluster.coordination.searching import CoordinatedBy, HangingSearch
+from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.coordinating.keeper import GroupKeeper, InternalOffsetsLog
-from kafscale.cluster.groups.coordinating.led_partitions import LedPartitions
-from kafscale.cluster.groups.hosted.settings import consumer_group_settings
-from kafscale.cluster.groups.settings import GroupSettings
-from kafscale.cluster.internal import InternalLog, Leadership
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.consumer_settings import consumer_group_settings
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog
+from kafscale.cluster.groups.led_partitions import LedPartitions
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.cluster_assignment import ClusterAssignment
 from kafscale.cluster.membership.leading.following import Following
@@ -45,11 +42,15 @@ from kafscale.cluster.membership.placement.administration import Membership
 from kafscale.cluster.membership.placement.cluster_mover import ClusterMover
 from kafscale.cluster.membership.start.lead import Lead
 from kafscale.cluster.membership.start.wal_extents import MetadataExtents
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry, leave_unplaced
+from kafscale.cluster.transactions.hanging import Knowledge
+from kafscale.cluster.transactions.hanging_search import CoordinatedBy, HangingSearch
+from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
+from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Settings

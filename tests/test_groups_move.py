@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
+from kafscale.cluster.groups.former_metadata import MOVED_KEY, PREFIX
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.config import Durability, Settings
 from kafscale.testing.disk import MemoryDisk

@@ -1,11 +1,10 @@
 """Topics, groups, transactions, metadata, and which broker leads what. Touches no sockets.
 
     membership      which brokers there are, who leads what; how a broker starts, joins, and is replaced
-    coordination    coordinators at work: what they decide is written to internal partitions, and read back
-    topics          names, ids, partition counts
-    groups          the group coordinator
     transactions    the transaction coordinator
-    internal        partitions that hold the state of coordinators
+    groups          the group coordinator
+    coordinator     the frame of both: load a partition of an internal topic, apply a record, write, resign
+    topics          names, ids, partition counts
     configs         configs of topics and brokers, in Kafka's names
     metadata        the store of all that is not in partitions: get, commit, checkpoints
 

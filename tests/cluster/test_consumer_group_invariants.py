@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions, count, intersect, is_subset, union
+from kafscale.cluster.groups.assignors.partitions import Partitions, count, intersect, is_subset, union
+from kafscale.cluster.groups.common.events import Identity, Leaving, Sync
 from kafscale.cluster.groups.consumer.embedded import read_assignment
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.cluster.groups.consumer.topics import TopicMetadata
-from kafscale.cluster.groups.events import Identity, Leaving, Sync
 from kafscale.wire import error_codes as e
 from tests.devtools.consumer_groups import GROUP_ID, ConsumerClient, ConsumerGroupHarness, joins, topic_id
 

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafscale.cluster.groups.events import JoinResult, SyncResult
-from kafscale.cluster.groups.group import GroupState
-from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.groups.classic.group import GroupState
+from kafscale.cluster.groups.common.events import JoinResult, SyncResult
+from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.wire import error_codes as e
 from tests.devtools.groups import GroupHarness

@@ -19,9 +19,9 @@ import trio
 
 from kafscale.broker import Broker
 from kafscale.broker_components import topic_spec
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.errors import KafkaError

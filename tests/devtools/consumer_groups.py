@@ -7,7 +7,9 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.common.events import GroupProtocol, Join
+from kafscale.cluster.groups.common.records import GroupRecord
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply, Outcome, RegexRefresh, Reply, TimerKey
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
@@ -15,8 +17,6 @@ from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.regexes import Search
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.topics import TopicMetadata
-from kafscale.cluster.groups.events import GroupProtocol, Join
-from kafscale.cluster.groups.records import GroupRecord
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition

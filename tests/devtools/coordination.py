@@ -13,11 +13,11 @@ from typing import Any
 import trio
 import trio.testing
 
-from kafscale.cluster.coordination import Transactions
-from kafscale.cluster.coordination.state_records import decode_state
-from kafscale.cluster.internal import InternalLog, Leadership
+from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, Identity, InitProducerId
+from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.values import TopicPartition
 from tests.devtools.memory_log import MemoryLog, topic_spec

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import trio
 
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.logged.log_records import Change, GroupChange, OffsetChange, read_record
-from kafscale.cluster.internal import InternalBatch
+from kafscale.cluster.coordinator import InternalBatch
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.log_records import Change, GroupChange, OffsetChange, read_record
 from kafscale.log.wal.journal import Round
 from kafscale.wire.records import Record, build_batch, iterate_records, parse_header
 

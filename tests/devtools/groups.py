@@ -7,12 +7,12 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.group import Group, GroupContext
-from kafscale.cluster.groups.group_log import Then
-from kafscale.cluster.groups.logged.log_records import GroupChange, group_record, read_record
-from kafscale.cluster.groups.records import GroupRecord
-from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.coordinator.writer import Then
+from kafscale.cluster.groups.classic.group import Group, GroupContext
+from kafscale.cluster.groups.common.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.log_records import GroupChange, group_record, read_record
 from kafscale.concurrency.oneshot import OneShot
 from kafscale.concurrency.timers import TimerQueue
 

@@ -16,8 +16,8 @@ import attrs
 
 from kafscale.api.handling.services import Services
 from kafscale.client.connection import Connection
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.assignment import Leader
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Settings
 from kafscale.wire.codec import encode

@@ -19,8 +19,8 @@ from kafscale.api.handling.brokers import endpoint_of
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups, prepare_transactions
 from kafscale.api.handling.services import Services
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import Turns, distinct
 from kafscale.errors import KafkaError

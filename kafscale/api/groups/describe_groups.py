@@ -18,8 +18,8 @@ from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.group import GroupState
-from kafscale.cluster.groups.members import Member
+from kafscale.cluster.groups.classic.group import GroupState
+from kafscale.cluster.groups.classic.members import Member
 from kafscale.concurrency.turns import distinct
 from kafscale.security.acls import ResourceType
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NONE

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.events import Leaving
+from kafscale.cluster.groups.common.events import Leaving
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
 from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse

@@ -14,9 +14,9 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import is_coordinated_here
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE
-from kafscale.cluster.groups.group import Group
-from kafscale.cluster.groups.hosted.group import HostedGroup
+from kafscale.cluster.groups.classic.group import Group
+from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
+from kafscale.cluster.groups.hosted import HostedGroup
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.concurrency.turns import in_turns
 from kafscale.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP

@@ -25,9 +25,9 @@ from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.coordinating.commits import commit_in_pieces
-from kafscale.cluster.groups.events import Identity
-from kafscale.cluster.groups.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.commits import commit_in_pieces
+from kafscale.cluster.groups.common.events import Identity
+from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import (
     GROUP_ID_NOT_FOUND,

@@ -28,8 +28,8 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.events import NO_GENERATION
-from kafscale.cluster.groups.records import NO_TOPIC_ID, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.events import NO_GENERATION
+from kafscale.cluster.groups.common.records import NO_TOPIC_ID, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC

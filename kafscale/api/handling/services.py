@@ -16,11 +16,10 @@ from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.referrals import Referrals
 from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.coordination import TransactionalOffsets, Transactions
+from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.dynamic_configs import BrokerConfigs
 from kafscale.cluster.group_configs import GroupConfigs
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.internal import InternalLog, Leadership
+from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.leading.following import Following
 from kafscale.cluster.membership.mover import Mover
@@ -30,6 +29,8 @@ from kafscale.cluster.membership.placement.balance import Balance
 from kafscale.cluster.producer_ids import ProducerIds
 from kafscale.cluster.scram_users import ScramUsers
 from kafscale.cluster.topics.topics import TopicRegistry
+from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
+from kafscale.cluster.transactions.service import Transactions
 from kafscale.config import Settings
 from kafscale.errors import KafkaError
 from kafscale.log.log import Log

@@ -14,7 +14,7 @@ import attrs
 
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch
-from kafscale.cluster.coordination.enrolling import Enrolment
+from kafscale.cluster.transactions.enrolling import Enrolment
 from kafscale.cluster.transactions.requests import Identity
 from kafscale.cluster.transactions.versions import PRODUCE_BUMP_VERSION, produce_code, transaction_version
 from kafscale.errors import KafkaError

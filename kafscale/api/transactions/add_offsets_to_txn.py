@@ -12,7 +12,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
-from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.transactions.requests import AddPartitions, Identity
 from kafscale.cluster.transactions.values import TopicPartition

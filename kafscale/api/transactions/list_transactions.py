@@ -3,9 +3,8 @@
 v1  only what has been open for longer than so many milliseconds (KIP-994)
 v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
 
-Another broker of the cluster that wants to know whether a transaction hangs (`kafscale.cluster.coordination.searching`)
-is told, with ClusterAction, which partitions its producers have enrolled, and of which partitions of
-`__transaction_state` that is.
+Another broker that looks for hanging transactions (`kafscale.cluster.transactions.hanging_search`) is told, with
+ClusterAction, which partitions producers have enrolled, and for which partitions of `__transaction_state` that holds.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from collections.abc import Iterable, Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.coordination.state_records import now_ms
 from kafscale.cluster.expressions.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.cluster.transactions.questions import ListedTransaction, TransactionFilter
+from kafscale.cluster.transactions.state_records import now_ms
 from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns

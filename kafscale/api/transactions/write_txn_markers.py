@@ -11,8 +11,8 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
-from kafscale.cluster.coordination.state_records import now_ms
-from kafscale.cluster.internal import Appended, EndEntry
+from kafscale.cluster.coordinator import Appended, EndEntry
+from kafscale.cluster.transactions.state_records import now_ms
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire.control_records import EndMarker

@@ -1,11 +1,10 @@
-"""Groups and their committed offsets. Entered by `coordinating.coordinator.GroupCoordinator`.
+"""Groups and their committed offsets, on the frame of `kafscale.cluster.coordinator`. Entered by `GroupCoordinator`.
 
-group        one group: the classic rebalance protocol as a synchronous state machine
-generation   what its members run together and are told; `join_time` is how long a rebalance waits for them
-members      who is in it; `events` goes in and comes out; `subscription` is what a member wants
-offsets      what a group has committed; `records` is how that, and the group, is stored
-group_log    writes what is submitted to `__consumer_offsets`
-state_bytes, settings   bounds
-consumer     groups of Kafka 4 (KIP-848) as a state machine; `hosted` has them do what it decides
-logged       groups of both kinds in the log; `coordinating` is above all of these
+coordinator  every group of this broker, of either protocol
+classic      one group of the classic rebalance protocol; `events` go in and come out
+consumer     one group of Kafka 4 (KIP-848); `hosted` writes and times what it decides, `assignors` share partitions out
+common       values of groups of both protocols: events, records, settings, bytes of memory
+entry        a group of either protocol with its offsets; `switching` turns one into the other
+offsets      committed offsets; `offset_transactions` are those that wait for the end of a transaction
+loading      the groups of a partition from its records; `log_records` is what each record says
 """

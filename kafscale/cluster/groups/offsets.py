@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.groups.records import LoggedOffset, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.state_bytes import GroupStateBytes, offset_bytes
+from kafscale.cluster.groups.common.records import LoggedOffset, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.state_bytes import GroupStateBytes, offset_bytes
 
 
 @attrs.define(eq=False, repr=False)

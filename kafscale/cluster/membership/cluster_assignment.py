@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.index import Topic
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 

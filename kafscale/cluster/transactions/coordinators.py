@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.questions import (

@@ -16,8 +16,8 @@ from kafscale.api.groups import (
     list_groups,
     offset_delete,
 )
+from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, ConsumerGroupSettings
-from kafscale.cluster.groups.settings import GroupSettings
 from kafscale.cluster.topics.topics import MorePartitions
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType

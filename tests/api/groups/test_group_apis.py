@@ -26,9 +26,9 @@ from kafscale.api.groups import (
     sync_group,
 )
 from kafscale.api.handling.calls import Api
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.records import TopicPartition
-from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.groups.common.records import TopicPartition
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore

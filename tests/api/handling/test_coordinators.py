@@ -23,11 +23,11 @@ from kafscale.api.groups import (
     sync_group,
 )
 from kafscale.api.handling.calls import Api
-from kafscale.cluster.groups.coordinating import commits
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.events import NO_GENERATION, Identity
-from kafscale.cluster.groups.records import TopicPartition
-from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.groups import commits
+from kafscale.cluster.groups.common.events import NO_GENERATION, Identity
+from kafscale.cluster.groups.common.records import TopicPartition
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit

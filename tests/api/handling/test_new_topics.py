@@ -21,8 +21,8 @@ from kafscale.api.topics import (
     delete_topics,
     elect_leaders,
 )
-from kafscale.cluster.groups.coordinating.coordinator import GroupCoordinator
-from kafscale.cluster.groups.settings import GroupSettings
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings

@@ -11,10 +11,10 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.coordination import offset_commits
-from kafscale.cluster.groups.logged.loading import GroupsLoading
-from kafscale.cluster.groups.records import TopicPartition
-from kafscale.cluster.internal import load
+from kafscale.cluster.coordinator import load
+from kafscale.cluster.groups.common.records import TopicPartition
+from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.transactions import offset_commits
 from kafscale.config import CoordinatorSettings, Durability
 from kafscale.wire import codec
 from kafscale.wire import error_codes as e

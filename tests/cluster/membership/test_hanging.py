@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.coordination.searching import ROUND_SECONDS
 from kafscale.cluster.membership.placement.administration import Membership
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.transactions.hanging_search import ROUND_SECONDS
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.transactions.coordinators import TransactionCoordinators
 from kafscale.cluster.transactions.questions import TransactionFilter
 from kafscale.cluster.transactions.requests import EndTransaction, Identity

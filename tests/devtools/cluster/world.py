@@ -29,8 +29,8 @@ from random import Random
 import attrs
 import trio
 
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.records import BrokerState
-from kafscale.cluster.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.config import CoordinatorSettings, Durability, Listener, Settings
 from kafscale.errors import DeclaredDead, Fenced

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from kafscale.cluster.coordination.state_records import decode_state
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import TopicPartition, TransactionLogValue

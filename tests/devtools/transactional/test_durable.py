@@ -13,7 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from kafscale.cluster.coordination import sending, transactions
+from kafscale.cluster.transactions import marker_sender as sending
+from kafscale.cluster.transactions import service as transactions
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.values import Marker
 from kafscale.config import Durability

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
 from kafscale.cluster.groups.consumer.events import (
     Downgrade,
     Outcome,
@@ -34,7 +35,6 @@ from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, preferred_assignor
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.consumer.viewers import Viewers
-from kafscale.cluster.groups.state_bytes import GroupStateBytes
 
 
 class Rights(Protocol):

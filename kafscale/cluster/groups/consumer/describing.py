@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.cluster.groups.consumer.target import preferred_assignor
 from kafscale.cluster.groups.consumer.topics import Topics
-from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE
 
 CLASSIC_MEMBER_TYPE = 0
 CONSUMER_MEMBER_TYPE = 1

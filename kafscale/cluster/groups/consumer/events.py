@@ -1,6 +1,6 @@
 """What goes into a consumer group's state machine, and what comes out of it: values only.
 
-What the classic protocol sends is as for classic groups: `kafscale.cluster.groups.events`.
+What the classic protocol sends is as for classic groups: `kafscale.cluster.groups.common.events`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.common.records import GroupRecord
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
-from kafscale.cluster.groups.records import GroupRecord
 from kafscale.wire import error_codes
 
 Reply = TypeVar("Reply")

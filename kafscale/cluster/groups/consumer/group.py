@@ -21,7 +21,10 @@ from typing import TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.consumer import classic, heartbeats, migration, offset_checks, regexes
+from kafscale.cluster.groups.common.events import Identity, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.consumer import classic_members as classic
+from kafscale.cluster.groups.consumer import heartbeats, migration, offset_checks, regexes
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Deciding, SoftState
 from kafscale.cluster.groups.consumer.describing import DescribedConsumerGroup, ListedConsumerGroup, describe
 from kafscale.cluster.groups.consumer.events import (
@@ -36,8 +39,6 @@ from kafscale.cluster.groups.consumer.fencing import fence
 from kafscale.cluster.groups.consumer.offset_checks import OffsetAccess
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
-from kafscale.cluster.groups.events import Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.records import GroupRecord
 from kafscale.wire import error_codes
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions, is_subset
+from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions, is_subset
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import (
     NO_TIMEOUT_MS,

@@ -6,7 +6,7 @@ import enum
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions
 from kafscale.cluster.groups.consumer.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol
+from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.events import Downgrade, Refused, TimerKind
@@ -29,8 +31,6 @@ from kafscale.cluster.groups.consumer.records import (
 )
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
-from kafscale.cluster.groups.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol
-from kafscale.cluster.groups.records import GroupRecord, MemberRecord
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes
 

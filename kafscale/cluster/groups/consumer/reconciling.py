@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import (
+from kafscale.cluster.groups.assignors.partitions import (
     NO_PARTITIONS,
     Partitions,
     count,

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
 
 
 @attrs.frozen

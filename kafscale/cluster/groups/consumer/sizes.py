@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions, count
+from kafscale.cluster.groups.assignors.partitions import Partitions, count
 from kafscale.cluster.groups.consumer.members import Member
 
 MEMBER_BYTES = 1024

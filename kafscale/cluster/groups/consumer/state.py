@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
 from kafscale.cluster.groups.consumer.members import Member, Subscription
 from kafscale.cluster.groups.consumer.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -36,7 +37,6 @@ from kafscale.cluster.groups.consumer.records import (
     from_topic_partitions,
 )
 from kafscale.cluster.groups.consumer.sizes import member_bytes, partitions_bytes, regex_bytes
-from kafscale.cluster.groups.state_bytes import GroupStateBytes
 
 NO_TARGET_EPOCH = -1
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from kafscale.cluster.groups.consumer.assignors.partitions import NO_PARTITIONS, Partitions, count
-from kafscale.cluster.groups.consumer.assignors.spec import GroupSpec, MemberSpec
-from kafscale.cluster.groups.consumer.assignors.table import ASSIGNORS
+from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions, count
+from kafscale.cluster.groups.assignors.spec import GroupSpec, MemberSpec
+from kafscale.cluster.groups.assignors.table import ASSIGNORS
 from kafscale.cluster.groups.consumer.members import Subscription
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.cluster.groups.consumer.topics import Topics

@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.groups.coordinating.former_metadata import MOVED_KEY, PREFIX
+from kafscale.cluster.groups.former_metadata import MOVED_KEY, PREFIX
 from kafscale.cluster.membership.records import UNDECIDED, Placement, rows_of
 from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
 from kafscale.cluster.membership.start.recovery import find_head

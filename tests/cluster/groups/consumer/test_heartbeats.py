@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
 from kafscale.cluster.groups.consumer import settings as limits
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import TimerKey, TimerKind
@@ -23,7 +24,6 @@ from kafscale.cluster.groups.consumer.records import (
 )
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
-from kafscale.cluster.groups.state_bytes import GroupStateBytes
 from kafscale.wire import error_codes as e
 from tests.devtools.consumer_groups import (
     GROUP_ID,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.consumer.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.members import Member, MemberState
 from kafscale.cluster.groups.consumer.reconciling import next_step
 from kafscale.cluster.groups.consumer.state import GroupState, target_record

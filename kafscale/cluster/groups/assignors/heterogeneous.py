@@ -1,0 +1,135 @@
+"""Uniform assignment where members subscribe to different topics.
+
+Each member keeps what it had of the topics that it still subscribes to. What nobody has goes, topic by topic, to the
+subscriber with the fewest partitions; topics with few subscribers for their partitions come first, since others can
+make up for them. Then partitions move, topic by topic, from the subscriber with the most to the one with the fewest,
+until they are within one or ROUNDS_MAX_COUNT rounds are over. Subscriptions that overlap in a chain may end further
+apart, as in Kafka.
+
+Cost: (members' topics + partitions) * log(members), times the rounds; two rounds are the rule.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+import attrs
+
+from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.spec import GroupSpec
+
+ROUNDS_MAX_COUNT = 16
+NOBODY = -1
+
+
+def assign_heterogeneous(spec: GroupSpec) -> Mapping[str, Partitions]:
+    """Return what each member is to have."""
+    return _Balancer.of(spec).assign()
+
+
+@attrs.frozen
+class _Topic:
+    """One topic while it is shared out: members are numbers, `owners` has one for each partition."""
+
+    topic_id: bytes
+    subscribers: list[int]
+    owners: list[int]
+
+    @property
+    def order(self) -> tuple[float, int, bytes]:
+        """Return what topics are sorted by: those with the most partitions for each subscriber come first."""
+        return -len(self.owners) / len(self.subscribers), len(self.subscribers), self.topic_id
+
+
+@attrs.define(eq=False, repr=False)
+class _Balancer:
+    spec: GroupSpec
+    topics: list[_Topic]
+    sizes: list[int]  # how many partitions each member has
+
+    @classmethod
+    def of(cls, spec: GroupSpec) -> _Balancer:
+        """Number the members, and begin with what each had of the topics that it subscribes to."""
+        topics = {topic_id: _Topic(topic_id, [], [NOBODY] * count) for topic_id, count in spec.partition_counts.items()}
+        sizes = [0] * len(spec.members)
+        for index, member in enumerate(spec.members.values()):
+            for topic_id in member.topic_ids:
+                topics[topic_id].subscribers.append(index)
+            for topic_id, partitions in member.previous.items():
+                if topic_id in member.topic_ids:
+                    sizes[index] += len(partitions)
+                    for partition in partitions:
+                        topics[topic_id].owners[partition] = index
+        subscribed = [topic for topic in topics.values() if topic.subscribers]
+        return cls(spec, sorted(subscribed, key=lambda topic: topic.order), sizes)
+
+    def assign(self) -> Mapping[str, Partitions]:
+        for topic in self.topics:
+            self._share_out(topic)
+        self._balance()
+        members: list[dict[bytes, list[int]]] = [{} for _ in self.sizes]
+        for topic in self.topics:
+            for partition, owner in enumerate(topic.owners):
+                members[owner].setdefault(topic.topic_id, []).append(partition)
+        return {
+            member_id: {topic_id: frozenset(partitions) for topic_id, partitions in topics.items()}
+            for member_id, topics in zip(self.spec.members, members, strict=True)
+        }
+
+    def _by_load(self, topic: _Topic) -> list[int]:
+        """Return the subscribers, those with the fewest partitions first; among equals this order stays in force."""
+        return sorted(topic.subscribers, key=lambda index: (self.sizes[index], index))
+
+    def _share_out(self, topic: _Topic) -> None:
+        """Give each partition that nobody has to whoever has the fewest."""
+        unassigned = [partition for partition, owner in enumerate(topic.owners) if owner == NOBODY]
+        if not unassigned:
+            return
+        members = self._by_load(topic)
+        fewest = [(self.sizes[index], rank) for rank, index in enumerate(members)]  # sorted, and so a heap
+        for partition in unassigned:
+            size, rank = fewest[0]
+            heapq.heapreplace(fewest, (size + 1, rank))
+            topic.owners[partition] = members[rank]
+            self.sizes[members[rank]] += 1
+
+    def _balance(self) -> None:
+        """Go round the topics until a whole round moved nothing."""
+        still = 0  # topics in a row of which nothing moved
+        for _ in range(ROUNDS_MAX_COUNT):
+            for topic in self.topics:
+                still = 0 if self._level(topic) else still + 1
+                if still >= len(self.topics):
+                    return
+
+    def _level(self, topic: _Topic) -> bool:
+        """Move partitions of a topic from the fullest to the emptiest subscriber until they are within one."""
+        sizes = [self.sizes[index] for index in topic.subscribers]
+        if max(sizes) - min(sizes) <= 1:
+            return False
+        members = self._by_load(topic)
+        owned: dict[int, list[int]] = {}
+        for partition, owner in enumerate(topic.owners):
+            owned.setdefault(owner, []).append(partition)
+        fewest = [(self.sizes[index], rank) for rank, index in enumerate(members)]
+        most = [(-self.sizes[index], -rank) for rank, index in enumerate(members) if index in owned]
+        heapq.heapify(most)
+        moved = False
+        while most:
+            giver_size, giver_rank = -most[0][0], -most[0][1]
+            taker_size, taker_rank = fewest[0]
+            # A member that gave is still among the takers with what it had then: its turn comes after all others'.
+            if giver_size - taker_size <= 1:
+                break
+            giver, taker = members[giver_rank], members[taker_rank]
+            topic.owners[owned[giver].pop()] = taker
+            self.sizes[giver] -= 1
+            self.sizes[taker] += 1
+            heapq.heapreplace(fewest, (taker_size + 1, taker_rank))
+            if owned[giver]:
+                heapq.heapreplace(most, (1 - giver_size, -giver_rank))
+            else:
+                heapq.heappop(most)
+            moved = True
+        return moved

@@ -1,0 +1,578 @@
+"""One consumer group: the classic rebalance protocol as a synchronous state machine (KIP-62, 345, 394, 814).
+
+    Empty ──join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──assignment──► Stable
+      ▲                  │      ▲                                            │                              │
+      └──nobody joined───┘      └──── a member joins, leaves, falls silent or changes its mind ─────────────┘
+
+    Empty ──deleted──► Dead
+
+Requests are method calls; a join or sync that has to wait is answered through the OneShot that the call returned, a
+deadline comes back as a call from its Timer, and what must be durable goes through `context.submit`, which calls back.
+Nothing here awaits, so every event finds the group in a state of the picture. Where the picture leaves room, this does
+what Kafka 4.1's coordinator does, but that no reply is ever dropped: a request that a later one of the same member
+replaces gets COORDINATOR_NOT_AVAILABLE, which makes clients ask again.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import attrs
+
+from kafscale.cluster.coordinator.writer import Then
+from kafscale.cluster.groups.classic.generation import Generation
+from kafscale.cluster.groups.classic.join_time import JoinTime
+from kafscale.cluster.groups.classic.members import Member, Members, new_member_id
+from kafscale.cluster.groups.common.events import UNKNOWN_MEMBER_ID, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
+from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.timers import Timer, TimerQueue
+from kafscale.wire import error_codes
+
+logger = logging.getLogger(__name__)
+
+
+class GroupState(enum.Enum):
+    """The values are what clients are shown."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@attrs.frozen(eq=False, kw_only=True, repr=False)
+class GroupContext:
+    """What all groups of a coordinator share."""
+
+    settings: GroupSettings
+    timers: TimerQueue
+    submit: Callable[[str, GroupRecord, Then], None]  # of a group with this id; told whether it is durable
+    wall_clock_ms: Callable[[], int]
+    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Replacement:
+    """A static member that has a new id, until that is durable."""
+
+    member: Member
+    former: Member  # as it was
+    reply: OneShot[JoinResult]
+    leader_id: str | None  # whom to name as leader; None: whoever it is
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Group:
+    """One group, from its first member or first committed offset until it is deleted."""
+
+    group_id: str
+    _context: GroupContext
+    state: GroupState = attrs.field(default=GroupState.EMPTY, init=False)
+    state_timestamp_ms: int = attrs.field(init=False)  # wall clock
+    members: Members = attrs.field(init=False)
+    generation: Generation = attrs.field(init=False)
+    _join_time: JoinTime = attrs.field(init=False)
+    _sync_timer: Timer = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        context = self._context
+        self.members = Members(context.state_bytes)
+        self.generation = Generation(self.members)
+        self.state_timestamp_ms = context.wall_clock_ms()
+        self._join_time = JoinTime(settings=context.settings, timers=context.timers, is_up=self._complete_join)
+        self._sync_timer = Timer(self._sync_time_is_up)
+
+    @property
+    def protocol_type(self) -> str | None:
+        """None for a group that only ever committed offsets."""
+        return self.members.protocol_type
+
+    @property
+    def generation_id(self) -> int:
+        return self.generation.generation_id
+
+    @property
+    def protocol_name(self) -> str | None:
+        """The protocol that the present generation runs."""
+        return self.generation.protocol_name
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that the members of a consumer group consume; None where that is not known."""
+        return self.generation.subscribed_topics
+
+    @property
+    def assigned_bytes(self) -> int:
+        """Return what its members' assignments take."""
+        return sum(len(member.assignment) for member in self.members)
+
+    # -- Joining -----------------------------------------------------------------------------------------------------
+
+    def join(self, join: Join) -> OneShot[JoinResult]:
+        """Take part in the next generation; answered when that begins, or at once where no rebalance is needed."""
+        reply: OneShot[JoinResult] = OneShot()
+        if (error_code := self._refuse_join(join)) != error_codes.NONE:
+            member_id = join.member_id if error_code != error_codes.GROUP_MAX_SIZE_REACHED else UNKNOWN_MEMBER_ID
+            reply.set(JoinResult(error_code=error_code, member_id=member_id))
+        elif join.member_id != UNKNOWN_MEMBER_ID:
+            self._join_known(join, reply)
+        elif (existing := self.members.static_member_id(join.group_instance_id)) is not None:
+            self._replace_static(existing, join, reply)
+        elif join.member_id_required and join.group_instance_id is None:
+            reply.set(JoinResult(error_code=error_codes.MEMBER_ID_REQUIRED, member_id=self._promise_place(join)))
+        else:
+            self._admit(new_member_id(join), join, reply)
+        return reply
+
+    def _refuse_join(self, join: Join) -> int:
+        if self.state is GroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        member = self.members.get(join.member_id)
+        if not self._has_room_for(join, member):
+            if member is not None:
+                self._remove(member)
+                self._complete_join_if_ready()
+            return error_codes.GROUP_MAX_SIZE_REACHED
+        if self.state is GroupState.EMPTY:
+            fits = bool(join.protocol_type and join.protocols)
+        else:
+            fits = join.protocol_type == self.protocol_type and self.members.shares_protocol(join.protocols)
+        return error_codes.NONE if fits else error_codes.INCONSISTENT_GROUP_PROTOCOL
+
+    def _has_room_for(self, join: Join, member: Member | None) -> bool:
+        """Members of a group that became too large are shed in the order in which they fail to rejoin first."""
+        limit = self._context.settings.max_member_count
+        if join.member_id == UNKNOWN_MEMBER_ID and len(self.members.pending_join) >= limit:
+            return False
+        match self.state:
+            case GroupState.PREPARING_REBALANCE:
+                waits = member is not None and member.awaiting_join is not None
+                return waits or self.members.awaiting_join_count < limit
+            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+                return member is not None or len(self.members) < limit
+            case _:
+                return True
+
+    def _promise_place(self, join: Join) -> str:
+        """Give out a member id; its owner has a session timeout to come back with it."""
+        member_id = new_member_id(join)
+        timer = Timer(partial(self._pending_expired, member_id))
+        self.members.promise(member_id, timer)
+        self._context.timers.set_after(timer, join.session_timeout_ms / 1000)
+        return member_id
+
+    def _join_known(self, join: Join, reply: OneShot[JoinResult]) -> None:
+        if join.member_id in self.members.pending_join and join.group_instance_id is None:
+            self._admit(join.member_id, join, reply)
+            return
+        error_code = self.members.check(join.member_id, join.group_instance_id)
+        member = self.members.get(join.member_id)
+        if error_code != error_codes.NONE or member is None:
+            reply.set(JoinResult(error_code=error_code, member_id=join.member_id))
+        elif self._keeps_generation(member, join):
+            reply.set(self.generation.joined(member))
+        else:
+            self._update(member, join, reply)
+            self._rebalance_or_complete_join(f"member {member.member_id!r} rejoins: {join.reason}")
+
+    def _keeps_generation(self, member: Member, join: Join) -> bool:
+        """A member that asks again, with nothing new to say, is told the present generation.
+
+        A leader that joins a stable group means to have the work shared out anew.
+        """
+        if self.state is GroupState.STABLE and self.members.leader_id == member.member_id:
+            return False
+        return self.state is not GroupState.PREPARING_REBALANCE and member.protocols == join.protocols
+
+    def _admit(self, member_id: str, join: Join, reply: OneShot[JoinResult]) -> None:
+        pending = self.members.pending_join.get(member_id)
+        if pending is not None:
+            self._context.timers.cancel(pending)
+        member = Member.of(join, member_id=member_id, session=Timer(lambda: self._session_expired(member)))
+        member.is_new = True
+        self._join_time.newcomer()
+        self.members.add(member, join.protocol_type)
+        self.members.await_join(member, reply)
+        # It can't send heartbeats while it waits for its join to be answered, so its session counts from then on; but
+        # if the client has given up meanwhile (and comes again as somebody else), this one must not stay for ever.
+        self._context.timers.set_after(member.session, self._context.settings.new_member_join_timeout_ms / 1000)
+        self._rebalance_or_complete_join(f"member {member_id!r} joins: {join.reason}")
+
+    def _update(self, member: Member, join: Join, reply: OneShot[JoinResult]) -> None:
+        self.members.update(member, join)
+        replaced = JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE, member_id=member.member_id)
+        self.members.answer_join(member, replaced)
+        self.members.await_join(member, reply)
+
+    def _replace_static(self, old_id: str, join: Join, reply: OneShot[JoinResult]) -> None:
+        """A static member has restarted: it takes over its own place under a new member id, the old one is fenced."""
+        member = self.members.get(old_id)
+        assert member is not None
+        fenced = error_codes.FENCED_INSTANCE_ID
+        self.members.answer_join(member, JoinResult(error_code=fenced, member_id=old_id))
+        self.members.answer_sync(member, SyncResult(error_code=fenced))
+        former, former_leader_id = attrs.evolve(member), self.members.leader_id or ""
+        self.members.rename(member, new_member_id(join))
+        member.is_new = False
+        self._update(member, join, reply)
+        logger.info("static member %r of group %r is %r now", join.group_instance_id, self.group_id, member.member_id)
+        if self.state is GroupState.STABLE and self.members.select_protocol() == self.protocol_name:
+            # A client that can't skip the assignment must not learn that it leads: it would share the work out anew.
+            leader_id = None if join.can_skip_assignment else former_leader_id
+            then = partial(self._static_replaced, _Replacement(member, former, reply, leader_id))
+            self._submit(self.record(), then)
+        elif self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join_if_ready()
+        else:  # the leader may have been told the old id already, and its assignment would miss the new one
+            self._rebalance(f"static member {join.group_instance_id!r} came back: {join.reason}")
+
+    def _static_replaced(self, replacement: _Replacement, durable: bool) -> None:
+        """The new id is on disk, and nothing else changes: answer, unless a rebalance has begun meanwhile."""
+        member = replacement.member
+        if self.state is not GroupState.STABLE or member.awaiting_join is not replacement.reply:
+            return
+        if not durable:
+            self.members.rename(member, replacement.former.member_id)
+            self.members.update(member, replacement.former)
+            result = JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+        elif replacement.leader_id is None:
+            leads = self.members.leader_id == member.member_id
+            result = attrs.evolve(self.generation.joined(member), skip_assignment=leads)
+        else:
+            result = attrs.evolve(self.generation.joined(member), leader_id=replacement.leader_id, members=())
+        self.members.answer_join(member, result)
+        self._restart_session(member)
+
+    # -- Rebalancing -------------------------------------------------------------------------------------------------
+
+    def rebalance(self, reason: str) -> None:
+        """Have every member of a stable group join again."""
+        assert self.state is GroupState.STABLE
+        self._rebalance(reason)
+
+    def _rebalance_or_complete_join(self, reason: str) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join_if_ready()
+        else:
+            self._rebalance(reason)
+
+    def _rebalance(self, reason: str) -> None:
+        """Have every member join again, or gather the first ones."""
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._drop_assignment(error_codes.REBALANCE_IN_PROGRESS)
+        self.members.pending_sync.clear()
+        self._context.timers.cancel(self._sync_timer)
+        logger.info("group %r rebalances after generation %d: %s", self.group_id, self.generation_id, reason)
+        gathers = self.state is GroupState.EMPTY
+        self._become(GroupState.PREPARING_REBALANCE)
+        if gathers:
+            self._join_time.gather(self.members.rebalance_timeout_ms)
+        elif self.members.have_all_joined:
+            self._complete_join()
+        else:
+            self._join_time.wait(self.members.rebalance_timeout_ms)
+
+    def _complete_join_if_ready(self) -> None:
+        gathers = self._join_time.gathers
+        if self.state is GroupState.PREPARING_REBALANCE and not gathers and self.members.have_all_joined:
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        """Begin the next generation with those who joined. Static members keep their place without joining."""
+        self._join_time.end()
+        for member in [member for member in self.members if member.awaiting_join is None and not member.is_static]:
+            logger.info("member %r of group %r did not rejoin in time", member.member_id, self.group_id)
+            self._remove(member)
+        if len(self.members) and not self.members.elect_leader():
+            # Only silent static members are left; their sessions end one by one.
+            self._join_time.wait(self.members.rebalance_timeout_ms)
+            return
+        self.generation.begin()
+        self.members.pending_sync.clear()
+        if len(self.members):
+            self._begin_generation()
+        else:
+            self._become_empty()
+
+    def _become_empty(self) -> None:
+        self._become(GroupState.EMPTY)
+        logger.info("group %r is empty after generation %d", self.group_id, self.generation_id)
+        self._submit(self.record(), _ignore_outcome)  # if it is lost, its members are back after a restart, and expire
+
+    def _begin_generation(self) -> None:
+        self._become(GroupState.COMPLETING_REBALANCE)
+        logger.info(
+            "group %r has generation %d: %d members, protocol %r, leader %r",
+            *(self.group_id, self.generation_id, len(self.members), self.protocol_name, self.members.leader_id),
+        )
+        for member in self.members:
+            self.members.answer_join(member, self.generation.joined(member))
+            self._restart_session(member)
+            member.is_new = False
+            self.members.pending_sync.add(member.member_id)
+        self._context.timers.set_after(self._sync_timer, self.members.rebalance_timeout_ms / 1000)
+
+    # -- Synchronising -----------------------------------------------------------------------------------------------
+
+    def sync(self, sync: Sync) -> OneShot[SyncResult]:
+        """Give the leader's assignment, or get one's own; answered once the leader's is durable."""
+        reply: OneShot[SyncResult] = OneShot()
+        member = self.members.get(sync.identity.member_id)
+        if (error_code := self._refuse_sync(sync)) != error_codes.NONE or member is None:
+            reply.set(SyncResult(error_code=error_code))
+            return reply
+        self.members.pending_sync.discard(member.member_id)
+        if not self.members.pending_sync:
+            self._context.timers.cancel(self._sync_timer)
+        if self.state is GroupState.STABLE:
+            self._restart_session(member)
+            reply.set(self.generation.synced(member))
+            return reply
+        self.members.answer_sync(member, SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
+        member.awaiting_sync = reply
+        if member.member_id == self.members.leader_id and (assignments := self.generation.share_out(sync)) is not None:
+            self._submit(self.record(assignments), partial(self._assigned, self.generation_id, assignments))
+        return reply
+
+    def _refuse_sync(self, sync: Sync) -> int:
+        if self.state is GroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        identity = sync.identity
+        if (error_code := self.members.check(identity.member_id, identity.group_instance_id)) != error_codes.NONE:
+            return error_code
+        if identity.generation_id != self.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+        if not self.generation.runs(sync.protocol_type, sync.protocol_name):
+            return error_codes.INCONSISTENT_GROUP_PROTOCOL
+        preparing = self.state is GroupState.PREPARING_REBALANCE
+        return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
+
+    def _assigned(self, generation_id: int, assignments: Mapping[str, bytes], durable: bool) -> None:
+        """The leader's assignment is on disk, or lost; a rebalance may have begun meanwhile."""
+        if self.state is not GroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
+            return
+        if not durable:
+            self._drop_assignment(error_codes.COORDINATOR_NOT_AVAILABLE)
+            self._rebalance("the assignment could not be stored")
+            return
+        self._become(GroupState.STABLE)
+        for member in self.members:
+            self.members.assign(member, assignments.get(member.member_id, b""))
+            if self.members.answer_sync(member, self.generation.synced(member)):
+                self._restart_session(member)
+
+    def _drop_assignment(self, error_code: int) -> None:
+        for member in self.members:
+            self.members.assign(member, b"")
+            if self.members.answer_sync(member, SyncResult(error_code=error_code)):
+                self._restart_session(member)
+
+    def _sync_time_is_up(self) -> None:
+        """Drop those who joined this generation and never asked for their assignment."""
+        silent = [member for member in self.members if member.member_id in self.members.pending_sync]
+        for member in silent:
+            self._remove(member)
+        if silent:
+            self._rebalance(f"{len(silent)} members did not ask for their assignment in time")
+
+    # -- Staying and leaving -----------------------------------------------------------------------------------------
+
+    def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+        """The error code; a member that is told REBALANCE_IN_PROGRESS is alive and should join again."""
+        if self.state is GroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if (error_code := self.members.check(member_id, group_instance_id)) != error_codes.NONE:
+            return error_code
+        if generation_id != self.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+        self.touch(member_id)
+        preparing = self.state is GroupState.PREPARING_REBALANCE
+        return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
+
+    def touch(self, member_id: str) -> None:
+        """Note a sign of life of a member."""
+        member = self.members.get(member_id)
+        if member is not None:
+            self._restart_session(member)
+
+    def restart_sessions(self) -> None:
+        """Nobody could send a sign of life until now."""
+        for member in self.members:
+            self._restart_session(member)
+
+    def leave(self, leavers: Sequence[Leaving]) -> list[int]:
+        """Let members leave. Returns an error code for each."""
+        if self.state is GroupState.DEAD:
+            return [error_codes.COORDINATOR_NOT_AVAILABLE] * len(leavers)
+        former_count = len(self.members)
+        outcome = [self._leave(leaver) for leaver in leavers]
+        left_count = former_count - len(self.members)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join_if_ready()
+        elif left_count:
+            self._rebalance(f"{left_count} members left")
+        return outcome
+
+    def _leave(self, leaver: Leaving) -> int:
+        member_id = leaver.member_id
+        if member_id == UNKNOWN_MEMBER_ID:
+            member_id = self.members.static_member_id(leaver.group_instance_id) or UNKNOWN_MEMBER_ID
+        elif (pending := self.members.take_back(member_id)) is not None:
+            self._context.timers.cancel(pending)
+            return error_codes.NONE
+        error_code = self.members.check(member_id, leaver.group_instance_id)
+        member = self.members.get(member_id)
+        if error_code == error_codes.NONE and member is not None:
+            logger.info("member %r leaves group %r: %s", member_id, self.group_id, leaver.reason)
+            self._remove(member)
+        return error_code
+
+    def _remove(self, member: Member) -> None:
+        """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID, so that it joins again as new."""
+        unknown = error_codes.UNKNOWN_MEMBER_ID
+        self.members.answer_join(member, JoinResult(error_code=unknown))
+        self.members.answer_sync(member, SyncResult(error_code=unknown))
+        self._context.timers.cancel(member.session)
+        self.members.remove(member)
+
+    def _restart_session(self, member: Member) -> None:
+        self._context.timers.set_after(member.session, member.session_timeout_ms / 1000)
+
+    def _session_expired(self, member: Member) -> None:
+        if member.is_excused:
+            return  # its session begins anew when it is answered
+        logger.info("member %r of group %r has gone silent", member.member_id, self.group_id)
+        self._remove(member)
+        self._one_fewer("a member has gone silent")
+
+    def abandon_join(self, reply: OneShot[JoinResult]) -> None:
+        """Whoever waited for this has gone. One that was never in a generation goes too: nobody knows its id."""
+        member = self.members.waiting_for(reply)
+        if member is not None and member.is_new:
+            logger.info("member %r of group %r went away while it joined", member.member_id, self.group_id)
+            self._remove(member)
+            self._one_fewer("a member went away while it joined")
+
+    def _pending_expired(self, member_id: str) -> None:
+        self.members.take_back(member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._one_fewer("")
+
+    def _one_fewer(self, reason: str) -> None:
+        if self.state is not GroupState.PREPARING_REBALANCE:
+            self._rebalance(reason)
+        elif self.members.have_all_joined:  # this may cut an initial delay short
+            self._complete_join()
+
+    # -- Life and death ----------------------------------------------------------------------------------------------
+
+    def check_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+        """The error code for one who wants to commit offsets: a member of this generation, or anyone while empty."""
+        if self.state is GroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if generation_id < 0 and self.state is GroupState.EMPTY:
+            return error_codes.NONE
+        error_code = self.members.check(member_id, group_instance_id)
+        if error_code != error_codes.NONE:
+            return error_code
+        if generation_id != self.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+        completing = self.state is GroupState.COMPLETING_REBALANCE
+        return error_codes.REBALANCE_IN_PROGRESS if completing else error_codes.NONE
+
+    def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+        """Return the error code for one who wants to commit offsets in a transaction.
+
+        Who names no member is not checked, as producers before KIP-447 don't. A member may also while the group
+        completes a rebalance: it has what it read of the generation that it names.
+        """
+        if self.state is GroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        is_nobody = member_id == UNKNOWN_MEMBER_ID and group_instance_id is None
+        if generation_id < 0 and (is_nobody or self.state is GroupState.EMPTY):
+            return error_codes.NONE
+        error_code = self.members.check(member_id, group_instance_id)
+        if error_code == error_codes.NONE and generation_id != self.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+        return error_code
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """True also where it is not known what the members of a consumer group subscribe to."""
+        return self.generation.is_subscribed_to(topic)
+
+    def drain(self) -> None:
+        """The broker stops: answer whoever waits with an error that makes clients look for the coordinator again."""
+        self._answer_all(error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    def _answer_all(self, error_code: int) -> None:
+        for member in self.members:
+            self.members.answer_join(member, JoinResult(error_code=error_code, member_id=member.member_id))
+            self.members.answer_sync(member, SyncResult(error_code=error_code))
+
+    def resign(self, error_code: int = error_codes.NOT_COORDINATOR) -> None:
+        """Another broker coordinates the group, or it is of the other protocol: forget the members without a word.
+
+        Whoever waits is sent there by the error code.
+        """
+        self._answer_all(error_code)
+        self._join_time.end()
+        self._context.timers.cancel(self._sync_timer)
+        for member in list(self.members):
+            self._context.timers.cancel(member.session)
+            self.members.remove(member)
+        self._forget_promises()
+        self.state = GroupState.DEAD
+
+    def die(self) -> None:
+        """Nobody may join from now on. Only an empty group may die."""
+        assert self.state is GroupState.EMPTY
+        self._forget_promises()
+        self.state = GroupState.DEAD
+
+    def _forget_promises(self) -> None:
+        for member_id, timer in list(self.members.pending_join.items()):
+            self._context.timers.cancel(timer)
+            self.members.take_back(member_id)
+
+    def revive(self) -> None:
+        """Its death could not be stored."""
+        assert self.state is GroupState.DEAD
+        self.state = GroupState.EMPTY
+
+    def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
+        """Return what a restart needs to know; `assignments` by member id instead of those in force."""
+        return self.generation.record(self.state_timestamp_ms, assignments)
+
+    def restore(self, record: GroupRecord) -> None:
+        """Continue a group of before a restart: stable, or empty. Each member has a full session timeout from now."""
+        self.state_timestamp_ms = record.state_timestamp_ms
+        self.members.protocol_type = record.protocol_type
+        for member_record in record.members:
+            self._restore_member(member_record, record.protocol_type or "")
+        if record.leader_id is not None and record.leader_id in self.members:
+            self.members.leader_id = record.leader_id
+        self.generation.restore(record)
+        self.state = GroupState.STABLE if len(self.members) else GroupState.EMPTY
+
+    def _restore_member(self, record: MemberRecord, protocol_type: str) -> None:
+        member = Member.restored(record, session=Timer(lambda: self._session_expired(member)))
+        self.members.add(member, protocol_type)
+        self._restart_session(member)
+
+    def _become(self, state: GroupState) -> None:
+        self.state = state
+        self.state_timestamp_ms = self._context.wall_clock_ms()
+
+    def _submit(self, record: GroupRecord, then: Then) -> None:
+        self._context.submit(self.group_id, record, then)
+
+
+def _ignore_outcome(durable: bool) -> None:
+    """Whoever could not write it says so."""

@@ -1,0 +1,300 @@
+"""Who is in a group: its members, their static ids, the protocols they share, and who leads them.
+
+Bookkeeping only: every method keeps the counts and indexes right and decides nothing about rebalances. Members stay in
+the order in which they joined, so what is chosen among them (a new leader, a protocol that ties) is the same each time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from uuid import uuid4
+
+import attrs
+
+from kafscale.cluster.groups.common.events import GroupProtocol, Join, JoinResult, SyncResult
+from kafscale.cluster.groups.common.records import MemberRecord
+from kafscale.cluster.groups.common.state_bytes import (
+    MEMBER_BYTES,
+    PENDING_MEMBER_BYTES,
+    GroupStateBytes,
+    protocols_bytes,
+)
+from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.timers import Timer
+from kafscale.wire import error_codes
+
+CLIENT_ID_MAX_LENGTH = 255  # of what a member id begins with
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Member:
+    """One consumer, and what it waits for."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[GroupProtocol, ...]
+    assignment: bytes = b""
+    is_new: bool = (
+        False  # not in a generation yet: it has no id to send heartbeats with, so it may expire while it waits
+    )
+    awaiting_join: OneShot[JoinResult] | None = None
+    awaiting_sync: OneShot[SyncResult] | None = None
+    session: Timer  # the member is dropped when it fires
+    counted_bytes: int = 0  # of it in the bound on the state of all groups
+
+    @classmethod
+    def of(cls, join: Join, *, member_id: str, session: Timer) -> Member:
+        return cls(
+            member_id=member_id,
+            group_instance_id=join.group_instance_id,
+            client_id=join.client_id,
+            client_host=join.client_host,
+            session_timeout_ms=join.session_timeout_ms,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            protocols=join.protocols,
+            session=session,
+        )
+
+    @classmethod
+    def restored(cls, record: MemberRecord, *, session: Timer) -> Member:
+        return cls(
+            member_id=record.member_id,
+            group_instance_id=record.group_instance_id,
+            client_id=record.client_id,
+            client_host=record.client_host,
+            session_timeout_ms=record.session_timeout_ms,
+            rebalance_timeout_ms=record.rebalance_timeout_ms,
+            protocols=record.protocols,
+            assignment=record.assignment,
+            session=session,
+        )
+
+    def record(self, assignment: bytes) -> MemberRecord:
+        return MemberRecord(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocols=self.protocols,
+            assignment=assignment,
+        )
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def is_excused(self) -> bool:
+        """It waits for the group, so silence is not its fault."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    @property
+    def size_bytes(self) -> int:
+        return (
+            MEMBER_BYTES
+            + len(self.client_id)
+            + len(self.group_instance_id or "")
+            + len(self.assignment)
+            + protocols_bytes(self.protocols)
+        )
+
+    def metadata(self, protocol_name: str) -> bytes:
+        return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The first of its protocols that everybody knows."""
+        return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
+
+
+@attrs.define(eq=False, repr=False)
+class Members:
+    """The members of one group by id. `pending_join` were given an id and have yet to come back with it."""
+
+    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
+    protocol_type: str | None = None
+    leader_id: str | None = None
+    pending_join: dict[str, Timer] = attrs.field(factory=dict, init=False)
+    pending_sync: set[str] = attrs.field(factory=set, init=False)  # told of the generation, not heard from since
+    _by_id: dict[str, Member] = attrs.field(factory=dict, init=False)
+    _static: dict[str, str] = attrs.field(factory=dict, init=False)  # instance id -> member id
+    _supporters: Counter[str] = attrs.field(factory=Counter, init=False)  # protocol name -> how many know it
+    _awaiting_join: dict[OneShot[JoinResult], Member] = attrs.field(factory=dict, init=False)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def static_member_id(self, group_instance_id: str | None) -> str | None:
+        return self._static.get(group_instance_id) if group_instance_id is not None else None
+
+    def check(self, member_id: str, group_instance_id: str | None) -> int:
+        """The error code for one who says to be this member (KIP-345)."""
+        if group_instance_id is not None:
+            current = self._static.get(group_instance_id)
+            if current is None:
+                return error_codes.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return error_codes.FENCED_INSTANCE_ID
+        return error_codes.NONE if member_id in self._by_id else error_codes.UNKNOWN_MEMBER_ID
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """The first member decides the protocol type, and leads."""
+        if not self._by_id:
+            self.protocol_type = protocol_type
+        assert member.member_id not in self._by_id
+        assert member.awaiting_join is None
+        assert protocol_type == self.protocol_type
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self._static
+            self._static[member.group_instance_id] = member.member_id
+        self._by_id[member.member_id] = member
+        self._count(member)
+        self._supporters.update(_names(member.protocols))
+        self.take_back(member.member_id)
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member: Member) -> None:
+        """Remove a member; what it waits for must have been answered before.
+
+        If it led, the longest-standing member leads.
+        """
+        assert member.awaiting_join is None
+        assert member.awaiting_sync is None
+        del self._by_id[member.member_id]
+        self.state_bytes.change(-member.counted_bytes)
+        self._supporters.subtract(_names(member.protocols))
+        self._supporters = +self._supporters
+        if member.group_instance_id is not None:
+            del self._static[member.group_instance_id]
+        self.pending_sync.discard(member.member_id)
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self._by_id), None)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member came back and is known by another id from now on; it keeps its place and its role."""
+        assert member.group_instance_id is not None
+        old_id, member.member_id = member.member_id, member_id
+        self._by_id = {other.member_id: other for other in self._by_id.values()}
+        self._static[member.group_instance_id] = member_id
+        if old_id in self.pending_sync:
+            self.pending_sync.remove(old_id)
+            self.pending_sync.add(member_id)
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+
+    def update(self, member: Member, terms: Join | Member) -> None:
+        """Take over what a member now says about itself."""
+        self._supporters.subtract(_names(member.protocols))
+        self._supporters.update(_names(terms.protocols))
+        self._supporters = +self._supporters
+        member.protocols = terms.protocols
+        member.session_timeout_ms = terms.session_timeout_ms
+        member.rebalance_timeout_ms = terms.rebalance_timeout_ms
+        member.client_id = terms.client_id
+        member.client_host = terms.client_host
+        self._count(member)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Give a member its assignment."""
+        member.assignment = assignment
+        self._count(member)
+
+    def _count(self, member: Member) -> None:
+        size_bytes = member.size_bytes
+        self.state_bytes.change(size_bytes - member.counted_bytes)
+        member.counted_bytes = size_bytes
+
+    def promise(self, member_id: str, timer: Timer) -> None:
+        """Somebody was given this id; the timer ends it."""
+        self.pending_join[member_id] = timer
+        self.state_bytes.change(PENDING_MEMBER_BYTES)
+
+    def take_back(self, member_id: str) -> Timer | None:
+        """The id is not promised any more."""
+        timer = self.pending_join.pop(member_id, None)
+        if timer is not None:
+            self.state_bytes.change(-PENDING_MEMBER_BYTES)
+        return timer
+
+    def await_join(self, member: Member, reply: OneShot[JoinResult]) -> None:
+        assert member.awaiting_join is None
+        member.awaiting_join = reply
+        self._awaiting_join[reply] = member
+
+    def answer_join(self, member: Member, result: JoinResult) -> None:
+        """Answer the join that this member waits for; does nothing if it waits for none."""
+        if member.awaiting_join is not None:
+            reply, member.awaiting_join = member.awaiting_join, None
+            del self._awaiting_join[reply]
+            reply.set(result)
+
+    def answer_sync(self, member: Member, result: SyncResult) -> bool:
+        """Answer the sync that this member waits for, and tell whether it waited for one."""
+        if member.awaiting_sync is None:
+            return False
+        reply, member.awaiting_sync = member.awaiting_sync, None
+        reply.set(result)
+        return True
+
+    def waiting_for(self, reply: OneShot[JoinResult]) -> Member | None:
+        """Return the member whose join this reply would answer."""
+        return self._awaiting_join.get(reply)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        return len(self._awaiting_join)
+
+    @property
+    def have_all_joined(self) -> bool:
+        return self.awaiting_join_count == len(self._by_id) and not self.pending_join
+
+    def shares_protocol(self, protocols: Iterable[GroupProtocol]) -> bool:
+        """Tell whether every member knows one of these protocols."""
+        return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
+
+    def select_protocol(self) -> str:
+        """The protocol with the most votes among those that every member knows."""
+        candidates = {name for name, count in self._supporters.items() if count == len(self._by_id)}
+        return Counter(member.vote(candidates) for member in self).most_common(1)[0][0]
+
+    def elect_leader(self) -> bool:
+        """Let one lead who has joined. False if there is none (or nobody at all)."""
+        if self.leader_id is None:
+            return False
+        if self._by_id[self.leader_id].awaiting_join is None:
+            joined = (member.member_id for member in self if member.awaiting_join is not None)
+            successor = next(joined, None)
+            if successor is None:
+                return False
+            self.leader_id = successor
+        return True
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """Return how long the slowest member may take to come back."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+
+def new_member_id(join: Join) -> str:
+    """An id that was never used before, which says whose it is."""
+    return f"{(join.group_instance_id or join.client_id)[:CLIENT_ID_MAX_LENGTH]}-{uuid4()}"
+
+
+def _names(protocols: Iterable[GroupProtocol]) -> set[str]:
+    return {protocol.name for protocol in protocols}

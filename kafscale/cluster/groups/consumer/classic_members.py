@@ -1,0 +1,217 @@
+"""Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+Such a member is told of nothing; it asks. A heartbeat answers REBALANCE_IN_PROGRESS as long as there is something for
+it to do, it joins again, saying what it has, and gets by SyncGroup what it has now. Its generation is its member epoch.
+No member leads: assignments are the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from kafscale.cluster.groups.common.events import (
+    CONSUMER_PROTOCOL_TYPE,
+    UNKNOWN_MEMBER_ID,
+    Identity,
+    Join,
+    JoinResult,
+    Leaving,
+    Sync,
+    SyncResult,
+)
+from kafscale.cluster.groups.consumer.deciding import Deciding
+from kafscale.cluster.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
+from kafscale.cluster.groups.consumer.events import NO_TIMEOUT_MS, Outcome, Refused, TimerKind
+from kafscale.cluster.groups.consumer.fencing import fence, may_downgrade
+from kafscale.cluster.groups.consumer.heartbeats import (
+    check_bytes,
+    check_instance,
+    check_size,
+    unknown_member,
+    update_member,
+)
+from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
+from kafscale.cluster.groups.consumer.migration import downgrade
+from kafscale.cluster.groups.consumer.records import ClassicMemberMetadata, ClassicProtocol
+from kafscale.cluster.groups.consumer.regexes import regex_left
+from kafscale.cluster.groups.consumer.state import GroupState
+from kafscale.errors import DecodeError
+from kafscale.wire import error_codes
+
+
+def join(deciding: Deciding, request: Join) -> Outcome[JoinResult]:
+    """Handle a JoinGroup of a group that has members, at once: nobody is waited for. Raises Refused."""
+    state = deciding.state
+    member_id = request.member_id or deciding.context.new_member_id()
+    check_size(state, member_id, deciding.settings.max_size)
+    told = _check_protocols(deciding, request)
+    if request.member_id == UNKNOWN_MEMBER_ID and request.member_id_required and request.group_instance_id is None:
+        return deciding.outcome(JoinResult(error_code=error_codes.MEMBER_ID_REQUIRED, member_id=member_id))
+    known = _known(state, request)
+    current = known or Member(member_id=member_id)
+    check_bytes(deciding, known, _told(current, request, told))
+
+    replaced = known if known is not None and known.member_id != member_id else None
+    if replaced is not None:
+        current = deciding.replace(replaced, member_id)
+    after = _told(current, request, told)
+    has_new_topics = update_member(deciding, current, after)
+    has_new_topics |= regex_left(deciding, current.subscription, after)
+    if has_new_topics:
+        deciding.raise_epoch()
+    deciding.check_topics()
+    downgrades = replaced is not None and not replaced.uses_classic_protocol and may_downgrade(deciding)
+    member = state.members[member_id]
+    if downgrades:
+        member = member if has_new_topics else deciding.reconcile(member, told.owned)
+        downgrade(deciding, rebalances=has_new_topics, reason="the last member of the consumer protocol was replaced")
+    else:
+        deciding.update_target()
+        member = deciding.reconcile(member, told.owned)
+        deciding.cancel_timer(TimerKind.JOIN, member_id)
+        deciding.set_timer(TimerKind.SESSION, member, request.session_timeout_ms)
+        deciding.set_timer(TimerKind.SYNC, member, request.rebalance_timeout_ms)
+    return deciding.outcome(
+        JoinResult(
+            member_id=member_id,
+            generation_id=member.member_epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=request.protocols[0].name,
+        )
+    )
+
+
+def _check_protocols(deciding: Deciding, request: Join) -> EmbeddedSubscription:
+    """Return what a member wants. Raises Refused if it can't take part with what it knows."""
+    state, names = deciding.state, {each.name for each in request.protocols}
+    fits = any(state.classic_protocols[name] == state.classic_count for name in names)
+    if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names and fits:
+        try:
+            return read_subscription(request.protocols[0].metadata, deciding.topics)
+        except DecodeError as exc:
+            raise Refused(
+                error_codes.INCONSISTENT_GROUP_PROTOCOL, f"The member's metadata is malformed: {exc}"
+            ) from exc
+    raise Refused(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"Member {request.member_id}'s protocols are not supported.")
+
+
+def _known(state: GroupState, request: Join) -> Member | None:
+    """Return the member that joins again, or whose place it takes; None for a new one. Raises Refused."""
+    if request.group_instance_id is None:
+        return state.members.get(request.member_id)
+    if request.member_id == UNKNOWN_MEMBER_ID:
+        return state.static_member(request.group_instance_id)
+    return check_instance(state, request.member_id, request.group_instance_id)
+
+
+def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
+    timeout_ms = request.rebalance_timeout_ms
+    return attrs.evolve(
+        member,
+        instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
+        rack_id=told.rack_id or member.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == NO_TIMEOUT_MS else timeout_ms,
+        subscription=Subscription(told.topic_names),  # it looks for topics by expressions itself
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=request.session_timeout_ms,
+            supported_protocols=tuple(
+                ClassicProtocol(name=each.name, metadata=each.metadata) for each in request.protocols
+            ),
+        ),
+    )
+
+
+def sync(deciding: Deciding, request: Sync) -> Outcome[SyncResult]:
+    """Handle a SyncGroup: the member gets what it has. Raises Refused."""
+    state = deciding.state
+    member, classic = _member(state, request.identity)
+    protocol = classic.supported_protocols[0]
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
+        raise Refused(error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol type is not that of the group.")
+    if request.protocol_name not in (None, protocol.name):
+        raise Refused(error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol name is not that of the join response.")
+    # One that still has partitions to give up has joined already; the next epoch is for later.
+    if state.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        deciding.set_timer_if_absent(TimerKind.JOIN, member, member.rebalance_timeout_ms)
+        return deciding.outcome(SyncResult(error_code=error_codes.REBALANCE_IN_PROGRESS))
+    deciding.cancel_timer(TimerKind.SYNC, member.member_id)
+    deciding.set_timer(TimerKind.SESSION, member, classic.session_timeout_ms)
+    return deciding.outcome(
+        SyncResult(
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=write_assignment(member.assigned, deciding.topics, protocol.metadata),
+        )
+    )
+
+
+def heartbeat(deciding: Deciding, identity: Identity) -> Outcome[int]:
+    """Handle a Heartbeat: the error code tells the member whether to join again. Raises Refused."""
+    state = deciding.state
+    member, classic = _member(state, identity)
+    deciding.set_timer(TimerKind.SESSION, member, classic.session_timeout_ms)
+    if not _has_to_join(state, member):
+        return deciding.outcome(error_codes.NONE)
+    deciding.set_timer_if_absent(TimerKind.JOIN, member, member.rebalance_timeout_ms)
+    return deciding.outcome(error_codes.REBALANCE_IN_PROGRESS)
+
+
+def _has_to_join(state: GroupState, member: Member) -> bool:
+    """Tell whether there is a new epoch, for which it may have to give something up, or something that it can have."""
+    if member.member_epoch < state.epoch:
+        return True
+    if member.state is not MemberState.UNRELEASED_PARTITIONS:
+        return False
+    target = state.target(member.member_id)
+    missing = {id: partitions - member.assigned.get(id, frozenset()) for id, partitions in target.items()}
+    return all(state.unowned(topic_id, partitions) == partitions for topic_id, partitions in missing.items())
+
+
+def _member(state: GroupState, identity: Identity) -> tuple[Member, ClassicMemberMetadata]:
+    if identity.group_instance_id is not None:
+        member = check_instance(state, identity.member_id, identity.group_instance_id)
+    elif (known := state.members.get(identity.member_id)) is not None:
+        member = known
+    else:
+        raise unknown_member(state, identity.member_id)
+    if member.classic is None:
+        raise Refused(error_codes.UNKNOWN_MEMBER_ID, f"Member {member.member_id} does not use the classic protocol.")
+    if member.member_epoch != identity.generation_id:
+        raise Refused(
+            error_codes.ILLEGAL_GENERATION,
+            f"The request generation id {identity.generation_id} is not equal to the member epoch "
+            f"{member.member_epoch} of member {member.member_id}.",
+        )
+    return member, member.classic
+
+
+def leave(deciding: Deciding, leavers: Sequence[Leaving]) -> Outcome[tuple[int, ...]]:
+    """Handle a LeaveGroup: a code for each. An administrator may name members of the new protocol, too."""
+    members: dict[str, Member] = {}
+    codes = []
+    for leaving in leavers:
+        try:
+            member = _leaver(deciding.state, leaving)
+        except Refused as refused:
+            codes.append(refused.error_code)
+        else:
+            members[member.member_id] = member
+            codes.append(error_codes.NONE)
+    fence(deciding, list(members.values()))
+    return deciding.outcome(tuple(codes))
+
+
+def _leaver(state: GroupState, leaving: Leaving) -> Member:
+    if leaving.group_instance_id is None:
+        member = state.members.get(leaving.member_id)
+    elif leaving.member_id == UNKNOWN_MEMBER_ID:
+        member = state.static_member(leaving.group_instance_id)
+    else:
+        return check_instance(state, leaving.member_id, leaving.group_instance_id)
+    if member is None:
+        raise unknown_member(state, leaving.member_id)
+    return member

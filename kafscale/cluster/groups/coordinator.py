@@ -1,0 +1,616 @@
+"""The group coordinator: every group of this broker, of either protocol, their committed offsets, and their time.
+
+A request is a synchronous call that decides at once; what it has to wait for (other members, the disk) comes through
+the OneShot that it returns. So a client that goes away while it waits takes nothing with it: its member stays until
+its session ends, and what it committed is committed. `run` owns a task for all deadlines, and one for retention, and
+those that write what is submitted (`group_log`).
+
+A group is a classic one (`group`), or one of Kafka 4's protocol (`hosted`), and may change from one to the other while
+it has members; either is under its id, with the same offsets.
+
+A group's state is in the partition of `__consumer_offsets` that its id hashes to, and its coordinator is the leader of
+that partition: `begin_loading`, `take_over` and `resign` say which ones are led here. The state in memory runs ahead of
+what is durable, and nobody but the coordinator changes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+
+import attrs
+import trio
+
+from kafscale.cluster.coordinator.writer import GroupLog, OffsetsLog, Then
+from kafscale.cluster.groups.classic.group import Group, GroupContext
+from kafscale.cluster.groups.common.events import (
+    CONSUMER_PROTOCOL_TYPE,
+    Identity,
+    Join,
+    JoinResult,
+    Leaving,
+    Sync,
+    SyncResult,
+)
+from kafscale.cluster.groups.common.records import (
+    NO_TOPIC_ID,
+    CommittedOffset,
+    GroupRecord,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from kafscale.cluster.groups.common.settings import (
+    ASSIGNMENT_MAX_BYTES,
+    MEMBER_METADATA_MAX_BYTES,
+    PROTOCOLS_MAX_COUNT,
+    GroupSettings,
+)
+from kafscale.cluster.groups.common.state_bytes import GROUP_BYTES, GroupStateBytes, join_bytes, protocols_bytes
+from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
+from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
+from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
+from kafscale.cluster.groups.consumer.offset_checks import MEMBER_EPOCH_SINCE
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.entry import GroupEntry
+from kafscale.cluster.groups.hosted import HostContext, HostedGroup
+from kafscale.cluster.groups.led_partitions import LedPartitions
+from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
+from kafscale.cluster.groups.log_records import group_record, offset_record
+from kafscale.cluster.groups.offset_transactions import OffsetTransactions
+from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
+from kafscale.cluster.groups.switching import begin_classic, end_downgrade, first_heartbeat
+from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
+from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.timers import TimerQueue
+from kafscale.wire import error_codes
+from kafscale.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+LEAVE_PIECE_COUNT = 1000  # members that leave at once
+SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
+
+
+def _any_topic(name: str) -> bool:
+    return True
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False, repr=False)
+class GroupCoordinator:
+    """Made with its settings, usable while `run` runs, for the groups of the partitions that are led here.
+
+    `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait. `has_topic` tells by name
+    whether there is a topic; offsets of others are forgotten when a partition is taken over. `rights` bound what
+    regular expressions find.
+    """
+
+    _offsets_log: OffsetsLog
+    _settings: GroupSettings
+    _draining: trio.Event = attrs.field(kw_only=True)
+    _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
+    _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
+    _consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings, kw_only=True)
+    _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
+    _rights: Rights | None = attrs.field(default=None, kw_only=True)
+    _run_piece: RunPiece = attrs.field(default=run_in_thread, kw_only=True)
+    led: LedPartitions = attrs.field(factory=LedPartitions, kw_only=True)
+    state_bytes: GroupStateBytes = attrs.field(init=False)
+    _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
+    _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
+    topics: Topics = attrs.field(factory=Topics, init=False)  # whoever follows the metadata changes them
+    _context: GroupContext = attrs.field(init=False)
+    _host: HostContext = attrs.field(init=False)
+    _search: TopicSearch = attrs.field(init=False)
+    _log: GroupLog = attrs.field(init=False)
+    transactions: OffsetTransactions = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._log = GroupLog(self._offsets_log)
+        self.transactions = OffsetTransactions(
+            log=self._log, partition_of=self.led.partition_of, offsets_of=lambda group_id: self._entry(group_id).offsets
+        )
+        self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
+        self._context = GroupContext(
+            settings=self._settings,
+            timers=self._timers,
+            submit=self._submit_group,
+            wall_clock_ms=self._wall_clock_ms,
+            state_bytes=self.state_bytes,
+        )
+        self._search = TopicSearch(self.topics, self._rights, self._run_piece)
+        self._host = HostContext(
+            consumer=ConsumerGroupContext(
+                settings=self._consumer_settings,
+                topics=self.topics,
+                state_bytes=self.state_bytes,
+                overrides=self._overrides,
+                rights=self._rights,
+            ),
+            timers=self._timers,
+            wall_clock_ms=self._wall_clock_ms,
+            submit=self._submit_hosted,
+            search=self._search.ask,
+            downgrade=self._downgrade,
+        )
+
+    # -- Which partitions are led here -------------------------------------------------------------------------------
+
+    def error_code(self, group_id: str) -> int:
+        """Return why a group can't be asked for here now: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or NONE."""
+        return self.led.error_code(group_id)
+
+    def begin_loading(self, partition: int, leader_epoch: int, *, partition_count: int) -> GroupsLoading:
+        """This broker leads a partition from now on. What was known of it before is void."""
+        self.resign(partition)
+        return self.led.begin_loading(partition, leader_epoch, partition_count=partition_count)
+
+    def take_over(self, loading: GroupsLoading) -> None:
+        """All of a partition has been read: coordinate its groups, unless it was given up meanwhile."""
+        if not self.led.finish_loading(loading):
+            return
+        for group_id, loaded in loading.groups.items():
+            self._take_over(group_id, loaded)
+        self.transactions.take_over(loading)
+        for group_id in chain(loading.groups, *loading.pending.values()):
+            self._forget_deleted_topics(group_id, self._entries[group_id])
+        logger.debug("%d groups of __consumer_offsets-%d are coordinated here", len(loading.groups), loading.partition)
+        if loading.skipped:
+            logger.warning("__consumer_offsets-%d has records of no use here: %s", loading.partition, loading.skipped)
+
+    def _take_over(self, group_id: str, loaded: LoadedGroup) -> None:
+        entry = self._entry(group_id)
+        for at, logged in loaded.offsets.items():
+            entry.offsets.put(at, logged.offset)
+        if loaded.consumer:
+            entry.group = HostedGroup.restored(group_id, loaded.consumer.values(), self._host)
+        elif loaded.record is not None and entry.classic is not None:
+            entry.classic.restore(loaded.record)
+
+    def _forget_deleted_topics(self, group_id: str, entry: GroupEntry) -> None:
+        """A topic may have been deleted while nobody could forget its offsets."""
+        for topic in entry.offsets.topics():
+            if not self._has_topic(topic):
+                self._forget(group_id, entry, entry.offsets.of_topic(topic))
+
+    def resign(self, partition: int) -> None:
+        """This broker does not lead a partition any more: forget its groups, and send their members elsewhere."""
+        self.led.resign(partition)
+        self._log.resign(partition)
+        self.transactions.resign(partition)
+        doomed = [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]
+        for group_id in doomed:
+            entry = self._entries.pop(group_id)
+            entry.retire()
+            entry.offsets.disown()
+            self.state_bytes.change(-GROUP_BYTES - len(group_id))
+
+    def _submit_group(self, group_id: str, record: GroupRecord, then: Then) -> None:
+        written = group_record(group_id, record, timestamp_ms=self._wall_clock_ms())
+        # Essential: or no member could come, and read, for want of room.
+        self._log.submit(self.led.partition_of(group_id), [written], then, essential=True)
+
+    def _submit_hosted(self, group_id: str, records: Sequence[Record], then: Then, *, late: Callable[[], None]) -> None:
+        self._log.submit(self.led.partition_of(group_id), records, then, late=late, essential=True)
+
+    async def run(
+        self, *, serving: trio.Event | None = None, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep time, until cancelled; before `serving` happens, if that is given, nobody's goes by."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._log.run)
+            nursery.start_soon(self._sweep)
+            nursery.start_soon(self._search.run)
+            keeping_time = trio.CancelScope()
+            nursery.start_soon(self._keep_time, keeping_time, serving)
+            task_status.started()
+            await self._draining.wait()
+            # The members' time stands still, so that they are all there after a restart.
+            keeping_time.cancel()
+            for classic in self.groups():
+                classic.drain()
+
+    async def _keep_time(self, scope: trio.CancelScope, serving: trio.Event | None) -> None:
+        with scope:
+            if serving is not None:
+                await serving.wait()
+            for classic in self.groups():
+                classic.restart_sessions()  # none of whose members could send a sign of life, however long it took
+            for hosted in self.consumer_groups():
+                hosted.restart_sessions()
+            await self._timers.run()
+
+    # -- The rebalance protocol --------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, join: Join) -> OneShot[JoinResult]:
+        error_code = self._refuse_join(group_id, join)
+        if error_code != error_codes.NONE:
+            return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
+        entry = self._entry(group_id)
+        if isinstance(entry.group, Group):
+            return entry.group.join(join)
+        return begin_classic(entry, self._context).join(join) if entry.is_empty else entry.group.join(join)
+
+    def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> OneShot[HeartbeatReply]:
+        """Handle a ConsumerGroupHeartbeat; the answer, once what it rests on is durable.
+
+        One with epoch 0 makes a group, also of a classic one: at once of one that is empty, by migration of others.
+        """
+        if (refusal := self._refuse_heartbeat(group_id, request)) is not None:
+            return OneShot(refusal)
+        entry = self._entries.get(group_id)
+        if entry is not None and entry.hosted is not None:
+            return entry.hosted.consumer_heartbeat(request)
+        former = None if entry is None else entry.classic
+        begun, reply = first_heartbeat(group_id, former, request, self._host)
+        if begun is not None:
+            self._entry(group_id).group = begun
+        return reply
+
+    def _refuse_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatReply | None:
+        entry = self._entries.get(group_id)
+        if self._draining.is_set() or not self.led.has_topic or (entry is not None and entry.is_dead):
+            return HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+        is_consumer = entry is not None and entry.hosted is not None
+        if not is_consumer and request.member_epoch != JOIN_EPOCH:
+            message = f"Group {group_id} is not a consumer group." if entry else f"Consumer group {group_id} not found."
+            return HeartbeatReply(error_code=error_codes.GROUP_ID_NOT_FOUND, error_message=message)
+        if entry is not None:
+            return None
+        if self._is_full:
+            message = f"There are {len(self._entries)} groups already, as many as are allowed."
+            return HeartbeatReply(error_code=error_codes.POLICY_VIOLATION, error_message=message)
+        if not self._has_room(GROUP_BYTES + len(group_id)):
+            return HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+        return None
+
+    def _downgrade(self, former: HostedGroup, downgrade: Downgrade) -> None:
+        end_downgrade(self._entries[former.group_id], downgrade, self._context)
+
+    def _refuse_join(self, group_id: str, join: Join) -> int:
+        if self._draining.is_set() or not self.led.has_topic:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if not group_id:
+            return error_codes.INVALID_GROUP_ID
+        settings = self._settings
+        if not settings.min_session_timeout_ms <= join.session_timeout_ms <= settings.max_session_timeout_ms:
+            return error_codes.INVALID_SESSION_TIMEOUT
+        if len(join.protocols) > PROTOCOLS_MAX_COUNT or protocols_bytes(join.protocols) > MEMBER_METADATA_MAX_BYTES:
+            return error_codes.INVALID_REQUEST
+        if not self._has_room(self._more_bytes(group_id, join)):
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        entry = self._entries.get(group_id)
+        if entry is not None and entry.hosted is not None and entry.is_dead:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if join.member_id and (entry is None or (entry.hosted is not None and entry.is_empty)):
+            return error_codes.UNKNOWN_MEMBER_ID
+        return error_codes.POLICY_VIOLATION if entry is None and self._is_full else error_codes.NONE
+
+    def _more_bytes(self, group_id: str, join: Join) -> int:
+        entry = self._entries.get(group_id)
+        return GROUP_BYTES + len(group_id) + join_bytes(join) if entry is None else entry.more_bytes(join)
+
+    def _has_room(self, more_bytes: int) -> bool:
+        return self.state_bytes.has_room_or_say_so(more_bytes, now_seconds=trio.current_time())
+
+    def abandon_join(self, group_id: str, reply: OneShot[JoinResult]) -> None:
+        """Whoever waited for the answer to a join has gone."""
+        entry = self._entries.get(group_id)
+        if entry is not None and entry.classic is not None and not self._draining.is_set():
+            entry.classic.abandon_join(reply)
+
+    def sync(self, group_id: str, sync: Sync) -> OneShot[SyncResult]:
+        error_code = error_codes.NONE
+        entry = self._entries.get(group_id)
+        if self._draining.is_set():
+            error_code = error_codes.COORDINATOR_NOT_AVAILABLE
+        elif not group_id:
+            error_code = error_codes.INVALID_GROUP_ID
+        elif entry is None:
+            error_code = error_codes.UNKNOWN_MEMBER_ID
+        elif sum(map(len, sync.assignments.values())) > ASSIGNMENT_MAX_BYTES:
+            error_code = error_codes.INVALID_REQUEST
+        elif isinstance(entry.group, HostedGroup):
+            return entry.group.sync(sync)
+        elif not self._has_room(sum(map(len, sync.assignments.values())) - entry.group.assigned_bytes):
+            error_code = error_codes.COORDINATOR_NOT_AVAILABLE
+        else:
+            return entry.group.sync(sync)
+        return OneShot(SyncResult(error_code=error_code))
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, *, generation_id: int) -> int:
+        """The error code. Nothing is written."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
+        if isinstance(entry.group, HostedGroup):
+            identity = Identity(member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id)
+            return entry.group.heartbeat(identity)
+        return entry.group.heartbeat(member_id, group_instance_id, generation_id)
+
+    async def leave(self, group_id: str, leavers: Sequence[Leaving]) -> list[int]:
+        """An error code for each, once it is durable that a group has become empty, or a consumer group smaller."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [error_codes.UNKNOWN_MEMBER_ID] * len(leavers)
+        outcome: list[int] = []
+        for start in range(0, len(leavers), LEAVE_PIECE_COUNT):
+            if start:
+                await trio.lowlevel.checkpoint()
+            outcome += entry.group.leave(leavers[start : start + LEAVE_PIECE_COUNT])
+        await self._log.wait_settled(self.led.partition_of(group_id))
+        return outcome
+
+    # -- Committed offsets -------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        version: int = MEMBER_EPOCH_SINCE,
+    ) -> OneShot[int]:
+        """Commit offsets, all or none; the error code, once they are durable. `version` is that of OffsetCommit.
+
+        A group that does not exist is made for one who is no member of anything (generation -1).
+        """
+        if (error_code := self._refuse_commit(group_id, identity, offsets, version=version)) != error_codes.NONE:
+            return OneShot(error_code)
+        entry = self._entry(group_id)
+        if entry.classic is not None and not entry.is_empty:
+            entry.classic.touch(identity.member_id)
+        reply: OneShot[int] = OneShot()
+        change = entry.offsets.begin(offsets.keys())
+        now_ms = self._wall_clock_ms()
+        records = [offset_record(group_id, at, offset, timestamp_ms=now_ms) for at, offset in offsets.items()]
+        then = partial(self._committed, entry, offsets, reply=reply)
+        late = partial(_answer_late, reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, late=late, placed=change.placed)
+        return reply
+
+    def _refuse_commit(
+        self,
+        group_id: str,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        version: int = MEMBER_EPOCH_SINCE,
+        is_transactional: bool = False,
+    ) -> int:
+        entry = self._entries.get(group_id)
+        held = GroupOffsets() if entry is None else entry.offsets
+        if not self._has_room(held.more_bytes(offsets) + (GROUP_BYTES + len(group_id) if entry is None else 0)):
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if not self.led.has_topic:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        if entry is not None:
+            return entry.check_commit(identity, version, is_transactional=is_transactional)
+        if identity.generation_id >= 0:
+            return error_codes.ILLEGAL_GENERATION
+        return (
+            error_codes.POLICY_VIOLATION if len(self._entries) >= self._settings.max_group_count else error_codes.NONE
+        )
+
+    def _committed(
+        self,
+        entry: GroupEntry,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        durable: bool,
+        *,
+        reply: OneShot[int],
+    ) -> None:
+        entry.offsets.finish(offsets, durable)
+        if not reply.is_set:
+            reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    # -- Offsets that transactions commit ----------------------------------------------------------------------------
+
+    def check_transactional_commit(
+        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> int:
+        """Return the error code for one who wants to commit these in a transaction; `transactions` is told if it is."""
+        if (error_code := self.error_code(group_id)) != error_codes.NONE:
+            return error_code
+        return self._refuse_commit(group_id, identity, offsets, is_transactional=True)
+
+    def is_unstable(self, group_id: str, at: TopicPartition) -> bool:
+        """Tell whether a transaction has committed an offset there, and it is not known for good whether it counts."""
+        entry = self._entries.get(group_id)
+        return entry is not None and entry.offsets.is_unstable(at)
+
+    # -- Reading them ------------------------------------------------------------------------------------------------
+
+    def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
+        """The durable offsets of a group by topic and partition; none for a group that does not exist."""
+        entry = self._entries.get(group_id)
+        return entry.offsets.by_topic if entry is not None and not entry.is_dead else {}
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> int:
+        """The error code for whoever reads committed offsets; an id of None and an epoch of -1 is no member."""
+        entry = self._entries.get(group_id)
+        return error_codes.NONE if entry is None else entry.check_fetch(member_id, member_epoch)
+
+    def committed_offsets(self) -> Iterator[CommittedOffset]:
+        """Yield every group's durable offsets, for metrics; they may change meanwhile."""
+        for group_id, entry in list(self._entries.items()):
+            for topic, partitions in list(entry.offsets.by_topic.items()):
+                for partition, offset in list(partitions.items()):
+                    yield CommittedOffset(group_id, topic, partition, offset.offset)
+
+    def new_offset(
+        self,
+        offset: int,
+        *,
+        leader_epoch: int,
+        metadata: str | None,
+        retention_ms: int | None,
+        topic_id: bytes = NO_TOPIC_ID,
+    ) -> OffsetAndMetadata:
+        """An offset that is committed now, to be kept for the broker's retention or for this one."""
+        now_ms = self._wall_clock_ms()
+        return OffsetAndMetadata(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata or "",
+            commit_timestamp_ms=now_ms,
+            expire_timestamp_ms=None if retention_ms is None else now_ms + retention_ms,
+            topic_id=topic_id,
+        )
+
+    def is_metadata_too_large(self, metadata: str | None) -> bool:
+        return metadata is not None and len(metadata) > self._settings.offset_metadata_max_count
+
+    # -- Administration ----------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> Group | None:
+        """Return a classic group to look at; a caller must not change it."""
+        entry = self._entries.get(group_id)
+        return entry.classic if entry is not None else None
+
+    def consumer_group(self, group_id: str) -> HostedGroup | None:
+        """Return a consumer group to look at; a caller must not change it."""
+        entry = self._entries.get(group_id)
+        return entry.hosted if entry is not None and not entry.is_dead else None
+
+    def exists(self, group_id: str) -> bool:
+        """Tell whether there is such a group, of either protocol."""
+        entry = self._entries.get(group_id)
+        return entry is not None and not entry.is_dead
+
+    def is_subscribed_to(self, group_id: str, topic: str) -> bool:
+        """Tell whether members of a group may read a topic."""
+        entry = self._entries.get(group_id)
+        return entry is not None and entry.is_subscribed_to(topic)
+
+    def groups(self) -> Iterator[Group]:
+        """All classic groups, to look at."""
+        entries = (entry for entry in self._entries.values() if not entry.is_dead)
+        return (entry.classic for entry in entries if entry.classic is not None)
+
+    def consumer_groups(self) -> Iterator[HostedGroup]:
+        """All consumer groups, to look at."""
+        entries = (entry for entry in self._entries.values() if not entry.is_dead)
+        return (entry.hosted for entry in entries if entry.hosted is not None)
+
+    async def wait_settled(self, group_id: str) -> None:
+        """Wait until what is shown of a group is durable."""
+        if self.led.has_topic:
+            await self._log.wait_settled(self.led.partition_of(group_id))
+
+    def delete_group(self, group_id: str) -> OneShot[int]:
+        """Delete an empty group with its offsets; the error code, once that is durable."""
+        entry = self._entries.get(group_id)
+        if entry is None or entry.is_dead:
+            return OneShot(error_codes.GROUP_ID_NOT_FOUND)
+        if not entry.is_empty:
+            return OneShot(error_codes.NON_EMPTY_GROUP)
+        reply: OneShot[int] = OneShot()
+        self._bury(group_id, entry, reply)
+        return reply
+
+    def _bury(self, group_id: str, entry: GroupEntry, reply: OneShot[int]) -> None:
+        now_ms = self._wall_clock_ms()
+        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in entry.offsets.known()]
+        records += entry.die(now_ms)
+        then = partial(self._buried, group_id, entry, reply=reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, essential=True)
+
+    def _buried(self, group_id: str, entry: GroupEntry, durable: bool, *, reply: OneShot[int]) -> None:
+        if self._entries.get(group_id) is not entry:
+            pass  # it is coordinated elsewhere
+        elif durable:
+            del self._entries[group_id]
+            entry.offsets.disown()
+            self.state_bytes.change(-GROUP_BYTES - len(group_id))
+            entry.retire()
+            logger.info("group %r is deleted", group_id)
+        elif entry.classic is not None:
+            entry.classic.revive()
+        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    def check_offset_deletion(self, group_id: str) -> int:
+        """The error code of an OffsetDelete for the group as a whole."""
+        entry = self._entries.get(group_id)
+        if entry is None or entry.is_dead:
+            return error_codes.GROUP_ID_NOT_FOUND
+        classic = entry.classic
+        if classic is not None and not entry.is_empty and classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return error_codes.NON_EMPTY_GROUP  # nothing is known of what its members read
+        return error_codes.NONE
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> OneShot[int]:
+        """Forget these offsets of a group; the error code, once that is durable."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return OneShot(error_codes.GROUP_ID_NOT_FOUND)
+        return self._forget(group_id, entry, set(partitions))
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: a topic of the same name will have offsets of its own."""
+        for group_id, entry in self._entries.items():
+            if partitions := entry.offsets.of_topic(topic):
+                self._forget(group_id, entry, partitions)
+
+    def _forget(self, group_id: str, entry: GroupEntry, partitions: set[TopicPartition]) -> OneShot[int]:
+        reply: OneShot[int] = OneShot()
+        doomed = PendingChange(entry.offsets.known_of(partitions))
+        if not doomed.partitions:
+            reply.set(error_codes.NONE)
+            return reply
+        now_ms = self._wall_clock_ms()
+        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in doomed.partitions]
+        then = partial(self._forgotten, entry, doomed, reply=reply)
+        self._log.submit(self.led.partition_of(group_id), records, then, placed=doomed.placed, essential=True)
+        return reply
+
+    def _forgotten(self, entry: GroupEntry, doomed: PendingChange, durable: bool, *, reply: OneShot[int]) -> None:
+        if durable:
+            entry.offsets.forget(doomed)
+        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    # -- Retention ---------------------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
+            for number, (group_id, entry) in enumerate(list(self._entries.items())):
+                if number % SWEEP_BATCH_COUNT == 0:
+                    await trio.lowlevel.checkpoint()
+                self._expire(group_id, entry, self._wall_clock_ms())
+
+    def _expire(self, group_id: str, entry: GroupEntry, now_ms: int) -> None:
+        """Forget offsets that nobody has needed for the retention time, and an empty group that has none left."""
+        if entry.is_dead:
+            return  # deleted since the sweep began
+        expired = entry.expired(now_ms, self._settings.offsets_retention_ms)
+        if entry.may_be_deleted_when_unused and len(expired) == len(entry.offsets.known()):
+            self._bury(group_id, entry, OneShot())
+        elif expired:
+            logger.info("%d offsets of group %r have expired", len(expired), group_id)
+            self._forget(group_id, entry, expired)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._entries) >= self._settings.max_group_count
+
+    def _entry(self, group_id: str) -> GroupEntry:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            group = Group(group_id=group_id, context=self._context)
+            entry = self._entries[group_id] = GroupEntry(group=group, offsets=GroupOffsets(self.state_bytes))
+            self.state_bytes.change(GROUP_BYTES + len(group_id))
+        return entry
+
+
+def _answer_late(reply: OneShot[int]) -> None:
+    """It may take long until a commit is durable; Kafka's client tries again after this error."""
+    if not reply.is_set:
+        reply.set(error_codes.COORDINATOR_NOT_AVAILABLE)

@@ -1,0 +1,133 @@
+"""A group of either protocol with the offsets that it has committed: what the coordinator has under one group id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import attrs
+
+from kafscale.cluster.groups.classic.group import Group, GroupState
+from kafscale.cluster.groups.common.events import Identity, Join
+from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.state_bytes import join_bytes
+from kafscale.cluster.groups.consumer.offset_checks import OffsetAccess
+from kafscale.cluster.groups.hosted import HostedGroup
+from kafscale.cluster.groups.log_records import group_record
+from kafscale.cluster.groups.offsets import GroupOffsets
+from kafscale.wire import error_codes
+from kafscale.wire.records import Record
+
+AnyGroup: TypeAlias = Group | HostedGroup
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class GroupEntry:
+    """The group may become one of the other protocol; the offsets stay."""
+
+    group: AnyGroup
+    offsets: GroupOffsets
+
+    @property
+    def classic(self) -> Group | None:
+        """The group if it is a classic one, or only ever committed offsets."""
+        return self.group if isinstance(self.group, Group) else None
+
+    @property
+    def hosted(self) -> HostedGroup | None:
+        """The group if it is one of Kafka 4's protocol."""
+        return self.group if isinstance(self.group, HostedGroup) else None
+
+    @property
+    def is_dead(self) -> bool:
+        """Tell whether the group is being deleted, or is coordinated elsewhere."""
+        return self.group.is_dead if isinstance(self.group, HostedGroup) else self.group.state is GroupState.DEAD
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the group exists and has no members."""
+        return self.group.is_empty if isinstance(self.group, HostedGroup) else self.group.state is GroupState.EMPTY
+
+    def more_bytes(self, join: Join) -> int:
+        """Return by how many bytes a join would make the state grow; a consumer group finds that out itself."""
+        if isinstance(self.group, HostedGroup):
+            return 0
+        member = self.group.members.get(join.member_id)
+        return join_bytes(join) - (0 if member is None else member.counted_bytes - len(member.assignment))
+
+    def retire(self) -> None:
+        """Forget the members without a word, and send who waits to another coordinator."""
+        if isinstance(self.group, HostedGroup):
+            self.group.retire()
+        else:
+            self.group.resign(error_codes.NOT_COORDINATOR)
+
+    def die(self, now_ms: int) -> Sequence[Record]:
+        """Have an empty group die; return what says in the log that it is deleted, but for its offsets."""
+        if isinstance(self.group, HostedGroup):
+            return self.group.tombstones()
+        self.group.die()
+        return [group_record(self.group.group_id, None, timestamp_ms=now_ms)]
+
+    # -- Offsets -----------------------------------------------------------------------------------------------------
+
+    def check_commit(self, identity: Identity, version: int, *, is_transactional: bool = False) -> int:
+        """Return the error code for whoever commits offsets by this version of OffsetCommit, or in a transaction."""
+        if not isinstance(self.group, HostedGroup):
+            check = self.group.check_transactional_commit if is_transactional else self.group.check_commit
+            return check(identity.member_id, identity.group_instance_id, identity.generation_id)
+        if self.group.is_dead:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        access = OffsetAccess(
+            member_id=identity.member_id,
+            member_epoch=identity.generation_id,
+            instance_id=identity.group_instance_id,
+            version=version,
+            is_transactional=is_transactional,
+        )
+        return self.group.machine.check_commit(access)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> int:
+        """Return the error code for whoever reads committed offsets; of a classic group everybody may, as in Kafka."""
+        if not isinstance(self.group, HostedGroup) or self.group.is_dead:
+            return error_codes.NONE
+        return self.group.machine.check_fetch(OffsetAccess(member_id=member_id, member_epoch=member_epoch))
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Tell whether a member reads this topic; True also where that is not known of a consumer."""
+        if isinstance(self.group, HostedGroup):
+            return self.group.machine.is_subscribed_to(topic)
+        return self.group.is_subscribed_to(topic)
+
+    @property
+    def may_be_deleted_when_unused(self) -> bool:
+        """Tell whether the group goes with the last of its offsets."""
+        return self.is_empty and not (isinstance(self.group, Group) and self.group.members.pending_join)
+
+    def expired(self, now_ms: int, retention_ms: int) -> set[TopicPartition]:
+        """Return the partitions whose committed offsets are past retention.
+
+        It is counted from when a classic group lost its last member; from the commit where the group never had any, for
+        topics that none of its members reads, and in a group of Kafka 4's protocol, as there.
+        """
+        group = self.group
+        since_ms: int | None = None
+        if isinstance(group, Group) and group.protocol_type is not None:
+            if group.state is GroupState.EMPTY:
+                since_ms = group.state_timestamp_ms
+            elif group.state is not GroupState.STABLE or group.subscribed_topics is None:
+                return set()
+        pending = self.offsets.pending()
+        return {
+            at
+            for at, offset in self.offsets
+            if now_ms >= _expires_ms(offset, since_ms, retention_ms)
+            and at not in pending
+            and not self.is_subscribed_to(at.topic)
+        }
+
+
+def _expires_ms(offset: OffsetAndMetadata, since_ms: int | None, retention_ms: int) -> int:
+    if offset.expire_timestamp_ms is not None:
+        return offset.expire_timestamp_ms
+    return (offset.commit_timestamp_ms if since_ms is None else since_ms) + retention_ms

@@ -1,0 +1,92 @@
+"""Enrolment of partitions that are led here in a producer's transaction, wherever that is coordinated.
+
+Where that is here, coordinator and partition are asked in one step. Otherwise the coordinator is asked before, and the
+transaction may be over when its answer comes: its marker comes by another way. So a partition is told to expect a first
+batch, and does not any more once a marker of the producer has come (Kafka's `VerificationStateEntry`, KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import attrs
+
+from kafscale.cluster.transactions.requests import Identity
+from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.transactions import Expectation
+from kafscale.wire.error_codes import NONE
+
+
+@attrs.define(eq=False, repr=False)
+class Enrolment:
+    """What one request of a producer writes to, by the protocol of this transaction version."""
+
+    transactions: Transactions
+    identity: Identity
+    transaction_version: int
+    _expected: dict[Partition, Expectation] = attrs.field(factory=dict, init=False)  # by what the coordinator has said
+    _refused: dict[Partition, int] = attrs.field(factory=dict, init=False)
+
+    def waits(self, partitions: Collection[Partition]) -> bool:
+        """Tell whether `ask` has to be awaited before these may be written to."""
+        if self.transactions.enrols_at_once or not self._unenrolled(partitions):
+            return False
+        return not self.transactions.internal.is_one_log or self._is_elsewhere
+
+    async def ask(self, partitions: Collection[Partition]) -> None:
+        """Have partitions enrolled, durably, where that is to be waited for; `take_nowait` says how it went."""
+        unenrolled = self._unenrolled(partitions)
+        if not unenrolled:
+            return
+        if not self._is_elsewhere:
+            if not self.transactions.internal.is_one_log:
+                await self.transactions.enrol(
+                    self.identity, _places(unenrolled), transaction_version=self.transaction_version
+                )
+            return
+        expected = {each: each.transactions.expect(self.identity.producer_id) for each in unenrolled}
+        codes = await self.transactions.enrol_elsewhere(
+            self.identity, _places(unenrolled), transaction_version=self.transaction_version
+        )
+        for partition, expectation in expected.items():
+            code = codes[_place(partition)]
+            if code == NONE:
+                self._expected[partition] = expectation
+            else:
+                self._refused[partition] = code
+
+    def take_nowait(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """Have partitions enrolled whose batches are appended next. Returns an error code for each that may not be."""
+        left = [
+            each for each in self._unenrolled(partitions) if each not in self._refused and not self._is_expected(each)
+        ]
+        refused = {each: code for each, code in self._refused.items() if each in partitions}
+        if not left:
+            return refused
+        codes = self.transactions.enrol_nowait(
+            self.identity, _places(left), transaction_version=self.transaction_version
+        )
+        return refused | {each: code for each in left if (code := codes[_place(each)]) != NONE}
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self.transactions.is_elsewhere(self.identity.transactional_id)
+
+    def _is_expected(self, partition: Partition) -> bool:
+        expectation = self._expected.get(partition)
+        return expectation is not None and expectation.holds
+
+    def _unenrolled(self, partitions: Collection[Partition]) -> Collection[Partition]:
+        """The partitions that have no transaction of the producer and epoch open: nothing else enrols them."""
+        producer_id, epoch = self.identity.producer_id, self.identity.producer_epoch
+        return [each for each in partitions if not each.transactions.has_open(producer_id, epoch)]
+
+
+def _place(partition: Partition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.index)
+
+
+def _places(partitions: Collection[Partition]) -> frozenset[TopicPartition]:
+    return frozenset(map(_place, partitions))

@@ -1,0 +1,123 @@
+"""Markers that could not be written together with the decision: sent until each is written, or needed no more.
+
+That is so under `segment`, where partitions have no log in common, and for partitions that other brokers lead, which
+get WriteTxnMarkers, or that nobody leads just now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
+from kafscale.cluster.transactions.coordinator import TransactionCoordinator
+from kafscale.cluster.transactions.markers import MarkerFate, marker_fate
+from kafscale.cluster.transactions.outcome import MarkersToSend, Outcome
+from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.requests import MarkersWritten
+from kafscale.cluster.transactions.state_records import end_marker, now_ms
+from kafscale.cluster.transactions.values import Marker, TopicPartition
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import KafkaError, StorageFailed
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.1  # Kafka: retry.backoff.ms of a broker, 100
+SENDINGS_AT_ONCE_COUNT = 64
+
+Report = Callable[[TransactionCoordinator, Callable[[int], Outcome[None]]], Awaitable[None]]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class MarkerSender:
+    """Writes markers. Whoever waits for transactions to be complete is woken by `progress`."""
+
+    internal: InternalLog
+    exists: Callable[[TopicPartition], bool]
+    report: Report
+    elsewhere: Elsewhere | None = None
+    progress: Signal = attrs.field(factory=Signal, init=False)
+    _limiter: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(SENDINGS_AT_ONCE_COUNT), init=False
+    )
+
+    async def send(self, coordinator: TransactionCoordinator, sending: MarkersToSend) -> None:
+        """Write these markers, and tell the coordinator, until all of them are written or it has resigned."""
+        missing: Mapping[TopicPartition, Marker] = {each.partition: each for each in sending.markers}
+        while missing and not coordinator.is_resigned:
+            async with self._limiter:
+                written = await self._attempt(coordinator, missing.values())
+            missing = {at: each for at, each in missing.items() if at not in written}
+            if written:
+                await self._tell(coordinator, sending, frozenset(written))
+                self.progress.wake()
+            if missing:
+                await trio.sleep(RETRY_SECONDS)
+        self.progress.wake()
+
+    async def _tell(
+        self, coordinator: TransactionCoordinator, sending: MarkersToSend, written: frozenset[TopicPartition]
+    ) -> None:
+        told = MarkersWritten(
+            transactional_id=sending.transactional_id,
+            producer_id=sending.producer_id,
+            producer_epoch=sending.producer_epoch,
+            partitions=written,
+        )
+        await self.report(coordinator, lambda now_ms: coordinator.markers_written(told, now_ms=now_ms))
+
+    async def _attempt(self, coordinator: TransactionCoordinator, markers: Collection[Marker]) -> set[TopicPartition]:
+        """Return where markers are durable now, or needed no more."""
+        waiting: dict[TopicPartition, Appended] = {}
+        fates: dict[TopicPartition, MarkerFate] = {}
+        for marker in markers:
+            fate = self._append(marker, waiting)
+            if fate is not None:
+                fates[marker.partition] = fate
+        async with trio.open_nursery() as nursery:
+            for broker_id, theirs in self._by_leader(each for each in markers if each.partition not in waiting).items():
+                nursery.start_soon(self._send_to, broker_id, theirs, fates)
+            for partition, appended in waiting.items():
+                try:
+                    await appended.wait()
+                    fates[partition] = MarkerFate.WRITTEN
+                except StorageFailed as exc:
+                    logger.warning("the marker for %s-%d has to be written again: %s", *attrs.astuple(partition), exc)
+        if MarkerFate.FENCED in fates.values():
+            coordinator.resign()
+        return {at for at, fate in fates.items() if fate is MarkerFate.WRITTEN}
+
+    def _by_leader(self, markers: Iterable[Marker]) -> Mapping[int, Sequence[Marker]]:
+        """The markers of partitions that other brokers lead, as far as this one knows."""
+        found: dict[int, list[Marker]] = {}
+        for each in markers:
+            leader = None if self.elsewhere is None else self.elsewhere.leader(each.partition)
+            if leader is not None:
+                found.setdefault(leader, []).append(each)
+        return found
+
+    async def _send_to(
+        self, broker_id: int, markers: Sequence[Marker], fates: dict[TopicPartition, MarkerFate]
+    ) -> None:
+        assert self.elsewhere is not None
+        for at, error_code in (await self.elsewhere.write_markers(broker_id, markers)).items():
+            fates[at] = marker_fate(error_code)
+
+    def _append(self, marker: Marker, waiting: dict[TopicPartition, Appended]) -> MarkerFate | None:
+        """Append it, and note in `waiting` what makes it durable; otherwise return what becomes of it."""
+        at = marker.partition
+        partition = self.internal.partition(at.topic, at.partition)
+        if partition is None:
+            return MarkerFate.RETRY if self.exists(at) else MarkerFate.WRITTEN
+        try:
+            appended = self.internal.append_group([EndEntry(partition, end_marker(marker))], now_ms())
+        except KafkaError as exc:
+            return marker_fate(exc.code)
+        except StorageFailed:
+            return MarkerFate.RETRY
+        if appended is not None:
+            waiting[at] = appended
+        return None if appended is not None else MarkerFate.RETRY

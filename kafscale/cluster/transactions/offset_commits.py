@@ -1,0 +1,141 @@
+"""Offsets that a transaction commits: a batch of it in the group's partition of `__consumer_offsets`.
+
+Like any partition that a transaction writes to, that one is enrolled before: by the commit itself (TxnOffsetCommit 5,
+KIP-890), or by AddOffsetsToTxn, and then it is looked whether it is. The group is asked, the partition enrolled, the
+batch appended and the group told of it in one step, so that nobody is fenced and no rebalance completes in between.
+Under `segment`, and where another broker coordinates the transaction, enrolment has to be durable first; then all of it
+is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import trio
+
+from kafscale.cluster.coordinator import Appended, InternalLog, RecordsEntry
+from kafscale.cluster.groups.common.events import Identity as Member
+from kafscale.cluster.groups.common.records import OffsetAndMetadata
+from kafscale.cluster.groups.common.records import TopicPartition as CommittedAt
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.log_records import offset_record
+from kafscale.cluster.transactions.enrolling import Enrolment
+from kafscale.cluster.transactions.requests import Identity as Producer
+from kafscale.cluster.transactions.service import FATAL_TO_PRODUCERS, Transactions
+from kafscale.cluster.transactions.state_records import now_ms
+from kafscale.errors import KafkaError, StorageFailed
+from kafscale.log.partition.partition import Partition
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR, NOT_ENOUGH_REPLICAS
+from kafscale.wire.records import ProducerStamp
+
+PIECE_COUNT = 1000  # offsets of one batch: 2 ms of the event loop
+DURABLE_SECONDS = 5.0  # Kafka: offsets.commit.timeout.ms, 5,000
+FIRST_SEQUENCE = 0  # of every batch, as Kafka's coordinators write it: nobody checks their sequence
+
+
+@attrs.frozen(kw_only=True)
+class OffsetsOfTransaction:
+    """What a TxnOffsetCommit asks for."""
+
+    producer: Producer
+    transaction_version: int
+    group_id: str
+    member: Member
+    offsets: Mapping[CommittedAt, OffsetAndMetadata]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class TransactionalOffsets:
+    """Commits offsets in transactions. `topic` is `__consumer_offsets`."""
+
+    internal: InternalLog
+    groups: GroupCoordinator
+    transactions: Transactions
+    topic: str
+
+    async def commit(
+        self, wanted: OffsetsOfTransaction, check: Callable[[CommittedAt], int] = lambda at: NONE
+    ) -> Mapping[CommittedAt, int]:
+        """Commit them, durably, as part of the transaction; return an error code for each that is not committed.
+
+        `check` gives the error code of a partition when it is about to be committed: its topic may have been deleted
+        since it was looked at. After an error of the group, or of the transaction, no more are tried.
+        """
+        enrolment = Enrolment(self.transactions, wanted.producer, wanted.transaction_version)
+        refused: dict[CommittedAt, int] = {}
+        untried: dict[CommittedAt, int] = {}
+        pending = list(wanted.offsets)
+        appended: Appended | None = None
+        for start in range(0, len(pending), PIECE_COUNT):
+            piece = pending[start : start + PIECE_COUNT]
+            try:
+                await self._enrol(wanted, enrolment)
+                refused |= {at: error_code for at in piece if (error_code := check(at)) != NONE}
+                offsets = {at: wanted.offsets[at] for at in piece if at not in refused}
+                if offsets:
+                    appended = self._append(wanted, enrolment, offsets)
+            except KafkaError as exc:
+                untried = dict.fromkeys(pending[start:], await self._confirmed(exc.code))
+                break
+            await trio.lowlevel.checkpoint()
+        if appended is not None and not await _is_durable(appended):
+            return dict.fromkeys(pending, COORDINATOR_NOT_AVAILABLE) | untried | refused
+        return untried | refused
+
+    async def _confirmed(self, error_code: int) -> int:
+        """Return the error code of a refusal: another one, if it is fatal to a producer and another broker leads."""
+        if error_code in FATAL_TO_PRODUCERS:
+            try:
+                await self.transactions.confirm_lead()
+            except KafkaError as exc:
+                return exc.code
+        return error_code
+
+    async def _enrol(self, wanted: OffsetsOfTransaction, enrolment: Enrolment) -> None:
+        """Enrol the group's partition durably, where that is to be waited for. Raises KafkaError."""
+        if not self.transactions.enrols_at_once:
+            await enrolment.ask([self._partition(wanted, wanted.offsets)])
+
+    def _append(
+        self, wanted: OffsetsOfTransaction, enrolment: Enrolment, offsets: Mapping[CommittedAt, OffsetAndMetadata]
+    ) -> Appended:
+        """Append these as a batch, and have the group know. Raises KafkaError."""
+        partition = self._partition(wanted, offsets)
+        _raise(enrolment.take_nowait([partition]).get(partition, NONE))
+        time_ms = now_ms()
+        records = [offset_record(wanted.group_id, at, each, timestamp_ms=time_ms) for at, each in offsets.items()]
+        stamp = ProducerStamp(wanted.producer.producer_id, wanted.producer.producer_epoch, FIRST_SEQUENCE)
+        try:
+            appended = self.internal.append_group([RecordsEntry(partition, records, stamp)], time_ms)
+        except StorageFailed as exc:
+            raise KafkaError(NOT_COORDINATOR, str(exc)) from exc
+        if appended is None:
+            raise KafkaError(COORDINATOR_NOT_AVAILABLE, "there is no room for it now")
+        self.groups.transactions.committed(wanted.group_id, wanted.producer.producer_id, offsets, appended.base_offset)
+        return appended
+
+    def _partition(self, wanted: OffsetsOfTransaction, offsets: Mapping[CommittedAt, OffsetAndMetadata]) -> Partition:
+        """Return the partition that the group's offsets go to. Raises KafkaError if they may not."""
+        _raise(self.groups.check_transactional_commit(wanted.group_id, wanted.member, offsets))
+        partition = self.internal.partition(self.topic, self.groups.led.partition_of(wanted.group_id))
+        if partition is None:
+            raise KafkaError(NOT_COORDINATOR)
+        return partition
+
+
+def _raise(error_code: int) -> None:
+    """Raise KafkaError, unless it is none. Kafka's clients of groups don't know NOT_ENOUGH_REPLICAS."""
+    if error_code != NONE:
+        raise KafkaError(COORDINATOR_NOT_AVAILABLE if error_code == NOT_ENOUGH_REPLICAS else error_code)
+
+
+async def _is_durable(appended: Appended) -> bool:
+    """Wait until it is, for a bounded time; if it is not then, the client commits the same again."""
+    with trio.move_on_after(DURABLE_SECONDS):
+        try:
+            await appended.wait()
+        except StorageFailed:
+            return False
+        return True
+    return False

@@ -1,0 +1,553 @@
+"""The transaction coordinators of this broker at work, on the partitions of `__transaction_state` that it leads.
+
+A question is answered at once by the coordinator of its id (`kafscale.cluster.transactions`). What that decides goes
+into the log as one group, in the same synchronous step, and the reply is given when it is durable. So requests are in
+the log in the order in which they were decided, whoever is cancelled in between: `run` sees to what becomes of a
+decision whose client has gone.
+
+Where the journal is one log for all partitions, a group has the markers too, so that one sync ends a transaction. That
+it is complete is written a moment later, unless its id has gone on by then. Under `segment` the decision becomes
+durable first, then the markers, and then the end; the reply waits for that as well, and no client meets
+CONCURRENT_TRANSACTIONS.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from kafscale.cluster.coordinator import Appended, EndEntry, Entry, InternalBatch, InternalLog, LeftOut, RecordsEntry
+from kafscale.cluster.transactions.coordinator import TransactionCoordinator
+from kafscale.cluster.transactions.coordinators import Loading, TransactionCoordinators
+from kafscale.cluster.transactions.hanging import Knowledge, Suspect, abort_hanging, known_to, open_in
+from kafscale.cluster.transactions.marker_sender import MarkerSender
+from kafscale.cluster.transactions.outcome import Outcome, PartitionsReply, ProducerReply
+from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.requests import (
+    AddPartitions,
+    EndTransaction,
+    Identity,
+    InitProducerId,
+    VerifyPartitions,
+)
+from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.state_records import decode_state, encode_state, end_marker, now_ms
+from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
+from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import DamagedObject, DecodeError, Fenced, KafkaError, StorageFailed, StoreError
+from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Counter, Metrics
+from kafscale.wire.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    NONE,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
+    TRANSACTION_COORDINATOR_FENCED,
+)
+
+logger = logging.getLogger(__name__)
+
+COMPLETION_SECONDS = 10.0  # for which a reply waits for markers that are written after the decision
+DECISIONS_PER_TURN = 64
+# For which COMPLETE is put off: a producer that goes on by then has its next record say it. What a crash leaves without
+# it has its markers written again. Kafka Streams' commit.interval.ms is 100 with exactly_once_v2.
+OWED_SECONDS = 0.1
+# What ends a producer, or its transaction.
+FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED, TRANSACTION_ABORTABLE})
+R = TypeVar("R")
+Answer = TypeVar("Answer", bound=ProducerReply | PartitionsReply)
+Ask = Callable[[TransactionCoordinator, int, "int | None"], Outcome[R]]  # the coordinator, now in ms, a new producer id
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Written:
+    """A decision that is in the log."""
+
+    coordinator: TransactionCoordinator
+    outcome: Outcome[Any]
+    appended: Appended
+
+
+@attrs.define(eq=False, repr=False)
+class _Loader:
+    """Takes the records of one partition; a `Loader` of `kafscale.cluster.coordinator`."""
+
+    transactions: Transactions
+    loading: Loading
+    left_out: LeftOut = attrs.field(factory=LeftOut, init=False)
+
+    def apply(self, batch: InternalBatch) -> None:
+        if batch.damage is not None:
+            self.left_out.note(batch.header.base_offset, batch.damage, batch.header.record_count)
+        for record in batch.records:
+            try:
+                state = decode_state(record)
+                if state is not None:
+                    self.loading.apply(state)
+            except (DecodeError, ValueError) as exc:
+                self.left_out.note(record.offset, exc)
+
+    def finish(self) -> None:
+        coordinator = self.transactions.coordinators.finish_loading(self.loading)
+        if coordinator is not None:
+            self.transactions.begin(coordinator)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Transactions:
+    """All transactional ids that are coordinated here. `run` it, and have it told of leadership: it is a `Keeper`.
+
+    `topic` is `__transaction_state`, `partition_count` says how many partitions it has, 0 while there is none.
+    `exists` tells whether the cluster has a partition, wherever it is led. `check_lead` raises Fenced if another broker
+    has taken over. `elsewhere` are the other brokers, if there are any.
+    """
+
+    internal: InternalLog
+    settings: TransactionSettings
+    topic: str
+    partition_count: Callable[[], int]
+    exists: Callable[[TopicPartition], bool]
+    allocate_producer_id: Callable[[], Awaitable[int]]
+    check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    elsewhere: Elsewhere | None = None
+    check_interval_seconds: float = 10.0
+    coordinators: TransactionCoordinators = attrs.field(init=False)
+    ended: dict[str, Counter] = attrs.field(init=False)
+    hanging: Counter = attrs.field(factory=Counter, init=False)  # that were found open, and known to no coordinator
+    _sender: MarkerSender = attrs.field(init=False)
+    _written: deque[_Written] = attrs.field(factory=deque, init=False)
+    _latest: dict[TransactionCoordinator, Appended] = attrs.field(factory=dict, init=False)
+    _work: Signal = attrs.field(factory=Signal, init=False)
+    _owing: Signal = attrs.field(factory=Signal, init=False)  # something may be owed to the log
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.coordinators = TransactionCoordinators(partition_count=1, settings=self.settings, leads=self._leads)
+        self._sender = MarkerSender(
+            internal=self.internal, exists=self.exists, report=self.report, elsewhere=self.elsewhere
+        )
+        self.ended = {"commit": Counter(), "abort": Counter()}
+
+    def register(self, metrics: Metrics) -> None:
+        """Show the ids, and how transactions end, to whoever scrapes."""
+        places = self.coordinators.places
+        metrics.gauge("kafscale_transactional_ids", "Transactional ids coordinated here.", lambda: places.count)
+        help = "Transactions that were decided here."
+        name = "kafscale_transactions_total"
+        metrics.counts(name, help, "outcome", lambda: {each: count.value for each, count in self.ended.items()})
+        metrics.count(
+            "kafscale_hanging_transactions_total",
+            "Transactions that were open in a partition, and that no coordinator knew of: they were aborted.",
+            lambda: self.hanging.value,
+        )
+
+    # ---- a question, and its answer ---------------------------------------------------------------------------
+
+    async def decide(self, transactional_id: str, ask: Ask[Answer], *, until_complete: bool = False) -> Answer:
+        """Ask the coordinator of an id, and return its reply once it is true. `ask` may be called several times.
+
+        With `until_complete` wait as well, for a bounded time, until no markers of it are outstanding. Raises
+        KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what
+        `allocate_producer_id` raises.
+        """
+        coordinator, outcome = await self._decide(transactional_id, ask)
+        if self._may_be_outdated(outcome):
+            await self.confirm_lead()
+        elif until_complete:
+            await self._wait_complete(coordinator, transactional_id)
+        return outcome.reply
+
+    async def _decide(self, transactional_id: str, ask: Ask[Answer]) -> tuple[TransactionCoordinator, Outcome[Answer]]:
+        """Ask the coordinator of an id, and return it with its outcome once that is durable. Raises as `decide`."""
+        new_producer_id: int | None = None
+        while True:
+            coordinator = self.coordinators.find(transactional_id)
+            outcome = ask(coordinator, now_ms(), new_producer_id)
+            if outcome.needs_producer_id:
+                new_producer_id = await self.allocate_producer_id()
+                continue
+            appended = self._latest.get(coordinator)
+            if outcome.entries:
+                appended = self.write(coordinator, outcome)
+                if appended is None:
+                    await self._wait_for_room(coordinator, outcome)
+                    continue
+            await self._wait_durable(coordinator, outcome, appended)
+            return coordinator, outcome
+
+    def _may_be_outdated(self, outcome: Outcome[Answer]) -> bool:
+        """Tell whether a broker that another one has taken over from may say this, by what it knew before.
+
+        Where a reply has entries, they have become durable, which they do only here. A log on a local disk takes them
+        from a superseded broker, too: there what is done already is told without a look, beside others as long as it
+        may acknowledge.
+        """
+        if outcome.entries:
+            return False
+        error_code = outcome.reply.error_code
+        return error_code in FATAL_TO_PRODUCERS or (error_code == NONE and not self.internal.is_last_word)
+
+    async def confirm_lead(self) -> None:
+        """Look whether another broker has taken over, which may know better than what is answered here.
+
+        Raises KafkaError NOT_COORDINATOR.
+        """
+        try:
+            await self.check_lead()
+        except (Fenced, StoreError, DamagedObject) as exc:
+            raise KafkaError(NOT_COORDINATOR, str(exc)) from exc
+
+    async def init_producer_id(self, request: InitProducerId) -> ProducerReply:
+        """Give a producer its id and epoch. Raises as `decide`."""
+
+        def ask(
+            coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
+        ) -> Outcome[ProducerReply]:
+            asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
+            return coordinator.init_producer_id(asked, now_ms=time_ms)
+
+        reply = await self.decide(request.transactional_id, ask, until_complete=True)
+        if reply.error_code == CONCURRENT_TRANSACTIONS:  # the transaction that was open had to be aborted first
+            reply = await self.decide(request.transactional_id, ask)
+        return reply
+
+    async def end(self, request: EndTransaction) -> ProducerReply:
+        """Commit or abort. Raises as `decide`."""
+
+        def ask(
+            coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
+        ) -> Outcome[ProducerReply]:
+            asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
+            return coordinator.end_transaction(asked, now_ms=time_ms)
+
+        return await self.decide(request.identity.transactional_id, ask, until_complete=True)
+
+    def enrol_nowait(
+        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
+    ) -> dict[TopicPartition, int]:
+        """Make partitions part of a producer's transaction whose batches are appended next, without an await between.
+
+        With version 2 they are added, before they only have to be enrolled. Returns an error code for each. Where the
+        journal is not one log, they have to be enrolled durably before (`enrol`); if they are not, and where there is
+        no room, NOT_ENOUGH_REPLICAS, after which producers try again.
+        """
+        try:
+            coordinator = self.coordinators.find(identity.transactional_id)
+            outcome = _enrolment(coordinator, identity, partitions, transaction_version)
+            error = NONE
+            if not self.internal.is_one_log and not coordinator.is_durable(outcome):
+                coordinator.undo(outcome)
+                error = NOT_ENOUGH_REPLICAS
+            elif outcome.entries and self.write(coordinator, outcome) is None:
+                error = NOT_ENOUGH_REPLICAS
+        except KafkaError as exc:
+            error = exc.code
+        except StorageFailed:
+            error = COORDINATOR_NOT_AVAILABLE
+        if error != NONE:
+            return dict.fromkeys(partitions, error)
+        return {each: outcome.reply.error_of(each) for each in partitions}
+
+    async def enrol(
+        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
+    ) -> dict[TopicPartition, int]:
+        """Make partitions part of a producer's transaction, durably; as `enrol_nowait`.
+
+        Nobody looks whether this broker still leads: what is appended next, or refused, shows that.
+        """
+        try:
+            _, outcome = await self._decide(
+                identity.transactional_id,
+                lambda coordinator, _now, _id: _enrolment(coordinator, identity, partitions, transaction_version),
+            )
+        except KafkaError as exc:
+            return dict.fromkeys(partitions, exc.code)
+        return {each: outcome.reply.error_of(each) for each in partitions}
+
+    @property
+    def enrols_at_once(self) -> bool:
+        """Tell whether nobody ever waits for an enrolment: all is coordinated here, and written to one log."""
+        return self.internal.is_one_log and self.elsewhere is None
+
+    def is_elsewhere(self, transactional_id: str) -> bool:
+        """Tell whether another broker coordinates an id, as far as this one knows."""
+        if self.elsewhere is None:
+            return False
+        try:
+            self.coordinators.find(transactional_id)
+        except KafkaError as exc:
+            return exc.code == NOT_COORDINATOR
+        return False
+
+    async def enrol_elsewhere(
+        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
+    ) -> Mapping[TopicPartition, int]:
+        """Have another broker enrol partitions that are led here; as `enrol`."""
+        if self.elsewhere is None:
+            return dict.fromkeys(partitions, NOT_COORDINATOR)
+        return await self.elsewhere.enrol(identity, partitions, transaction_version=transaction_version)
+
+    async def wait_settled(self) -> None:
+        """Wait until all that was decided before is durable, so that a question about all ids may be answered.
+
+        Raises KafkaError COORDINATOR_NOT_AVAILABLE.
+        """
+        for coordinator, appended in list(self._latest.items()):
+            if not coordinator.is_settled:
+                await _until_durable(appended)
+
+    # ---- a decision -------------------------------------------------------------------------------------------
+
+    def write(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> Appended | None:
+        """Append what was just decided; None if there is no room. Unless it is in the log, the decision is taken back.
+
+        Raises KafkaError NOT_COORDINATOR, StorageFailed.
+        """
+        try:
+            time_ms = now_ms()
+            appended = self.internal.append_group(self._entries(coordinator, outcome.entries, time_ms), time_ms)
+        except KafkaError as exc:
+            coordinator.undo(outcome)
+            if exc.code == TRANSACTION_COORDINATOR_FENCED:
+                logger.warning("%s-%d is coordinated elsewhere: %s", self.topic, coordinator.partition, exc)
+                self.resign(coordinator.partition)
+            raise KafkaError(NOT_COORDINATOR, str(exc)) from exc
+        except StorageFailed:
+            coordinator.undo(outcome)
+            raise
+        if appended is None:
+            coordinator.undo(outcome)
+            return None
+        self._latest[coordinator] = appended
+        self._written.append(_Written(coordinator, outcome, appended))
+        self._work.set()
+        self._owing.set()
+        self._count(outcome)
+        return appended
+
+    def _count(self, outcome: Outcome[R]) -> None:
+        for each in outcome.entries:
+            if isinstance(each, StateRecord) and each.value is not None:
+                if each.value.transaction_status == TransactionState.PREPARE_COMMIT:
+                    self.ended["commit"].value += 1
+                elif each.value.transaction_status == TransactionState.PREPARE_ABORT:
+                    self.ended["abort"].value += 1
+
+    def _entries(
+        self, coordinator: TransactionCoordinator, decided: Sequence[StateRecord | Marker], time_ms: int
+    ) -> Sequence[Entry]:
+        """Return what is to be appended: no markers for what exists no more."""
+        own = self.internal.partition(self.topic, coordinator.partition)
+        if own is None:
+            raise KafkaError(NOT_COORDINATOR)
+        entries: list[Entry] = []
+        for each in decided:
+            if isinstance(each, StateRecord):
+                entries.append(RecordsEntry(own, [encode_state(each, time_ms)]))
+                continue
+            partition = self.internal.partition(each.partition.topic, each.partition.partition)
+            if partition is not None:
+                entries.append(EndEntry(partition, end_marker(each), may_be_late=True))
+        return entries
+
+    def _leads(self, partition: TopicPartition) -> bool:
+        """Tell whether a marker can be in the decision's own group: it can be written here, or is not needed."""
+        if not self.internal.is_one_log:
+            return False
+        return self.internal.partition(partition.topic, partition.partition) is not None or not self.exists(partition)
+
+    async def _wait_for_room(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> None:
+        if not coordinator.is_resigned:
+            await self.internal.wait_for_room(self._entries(coordinator, outcome.entries, now_ms()))
+
+    async def _wait_durable(
+        self, coordinator: TransactionCoordinator, outcome: Outcome[R], appended: Appended | None
+    ) -> None:
+        if appended is not None and not coordinator.is_durable(outcome):
+            await _until_durable(appended)
+        self._done(coordinator, outcome)
+
+    def _done(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> None:
+        for sending in coordinator.done(outcome):
+            self._start_soon(partial(self._sender.send, coordinator, sending))
+
+    async def _wait_complete(self, coordinator: TransactionCoordinator, transactional_id: str) -> None:
+        held = coordinator.get(transactional_id)
+        if held is None or not held.transaction.state.is_prepared:  # as always where the journal is one log
+            return
+        with trio.move_on_after(COMPLETION_SECONDS):
+            while (held := coordinator.get(transactional_id)) is not None and held.transaction.state.is_prepared:
+                await self._sender.progress.wait()
+
+    async def report(self, coordinator: TransactionCoordinator, ask: Callable[[int], Outcome[None]]) -> None:
+        """Tell a coordinator what has happened, and write what it makes of that, however long there is no room."""
+        while not coordinator.is_resigned:
+            outcome = ask(now_ms())
+            if not outcome.entries:
+                return
+            try:
+                if self.write(coordinator, outcome) is not None:
+                    return
+                await self._wait_for_room(coordinator, outcome)
+            except KafkaError:
+                return  # it is coordinated elsewhere
+
+    # ---- leadership -------------------------------------------------------------------------------------------
+
+    def begin_loading(self, partition: Partition) -> _Loader:
+        self.coordinators.partition_count = max(self.partition_count(), partition.index + 1)
+        self.resign(partition.index)
+        return _Loader(self, self.coordinators.begin_loading(partition.index, partition.leader_epoch))
+
+    def resign(self, index: int) -> None:
+        self.coordinators.resign(index)
+        for coordinator in [each for each in self._latest if each.is_resigned]:
+            del self._latest[coordinator]
+
+    def begin(self, coordinator: TransactionCoordinator) -> None:
+        """Coordinate what has been read; what was decided and not completed is completed now."""
+        self._start_soon(partial(self._write_all, coordinator, lambda: coordinator.resume(now_ms=now_ms())))
+
+    async def abort_hanging(self, partitions: Iterable[Partition]) -> None:
+        """Abort what is open in these partitions and unknown to all coordinators, which have read what there is."""
+        if len(list(self.coordinators)) == self.partition_count():
+            known = known_to(self.coordinators)
+            await self.abort([each for each in open_in(partitions) if not each.is_known(known.enrolled)])
+
+    async def abort(self, found: Sequence[Suspect]) -> None:
+        """Abort what is unknown to all coordinators."""
+        self.hanging.value += len(found)
+        await abort_hanging(self.internal, found)
+
+    async def known(self, producer_ids: Collection[int]) -> Knowledge:
+        """Return what is coordinated here of these producers. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        await self.wait_settled()
+        return known_to(self.coordinators, producer_ids)
+
+    # ---- what nobody asks for ---------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Finish decisions whose clients have gone, send markers, and end what has timed out, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._settle)
+            nursery.start_soon(self._complete)
+            nursery.start_soon(self._watch_time)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._has_ended = True
+
+    def _start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task beside the others, unless `run` was cancelled: who is cancelled with it may not know yet."""
+        assert self._nursery is not None, "it has to run before it is asked or told anything"
+        if not self._has_ended:
+            self._nursery.start_soon(task)
+
+    async def _settle(self) -> None:
+        while True:
+            self._work.clear()
+            while self._written:
+                first = self._written[0]
+                try:
+                    await first.appended.wait()
+                except StorageFailed as exc:
+                    logger.error("%s-%d: a decision is lost: %s", self.topic, first.coordinator.partition, exc)
+                    if self.coordinators.is_current(first.coordinator):
+                        self.resign(first.coordinator.partition)
+                else:
+                    self._done(first.coordinator, first.outcome)
+                self._written.popleft()
+            await self._work.wait()
+
+    async def _complete(self) -> None:
+        """Write that transactions are complete, of which no record of a next one has come meanwhile."""
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            owed = [(each, held) for each in self.coordinators if (held := each.owed())]
+            await trio.sleep(OWED_SECONDS)
+            for coordinator, held in owed:
+                await self._write_all(coordinator, partial(coordinator.completions, held))
+
+    async def _watch_time(self) -> None:
+        while True:
+            due_ms = self.coordinators.next_due_ms()
+            seconds = self.check_interval_seconds
+            if due_ms is not None:
+                seconds = min(seconds, max(0.0, (due_ms - now_ms()) / 1000))
+            await trio.sleep(seconds)
+            for coordinator in list(self.coordinators):
+                coordinator.begin_by(now_ms())
+                due = coordinator.next_due_ms()
+                if due is not None and due <= now_ms():
+                    await self._write_all(coordinator, partial(_due, coordinator))
+
+    async def _write_all(
+        self, coordinator: TransactionCoordinator, decide: Callable[[], Iterator[Outcome[None]]]
+    ) -> None:
+        """Write all that `decide` decides; what there is no room for is decided anew when there is."""
+        count = 0
+        while not coordinator.is_resigned:
+            blocked: Outcome[None] | None = None
+            for outcome in decide():
+                count += 1
+                if not outcome.entries:
+                    self._done(coordinator, outcome)
+                elif not self._wrote(coordinator, outcome):
+                    blocked = outcome
+                    break
+                if count % DECISIONS_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+            if blocked is None:
+                return
+            try:
+                await self._wait_for_room(coordinator, blocked)
+            except KafkaError:
+                return
+
+    def _wrote(self, coordinator: TransactionCoordinator, outcome: Outcome[None]) -> bool:
+        try:
+            return self.write(coordinator, outcome) is not None
+        except KafkaError as exc:
+            logger.warning("%s-%d: %s", self.topic, coordinator.partition, exc)
+            return False
+
+
+def _due(coordinator: TransactionCoordinator) -> Iterator[Outcome[None]]:
+    return coordinator.due(now_ms=now_ms())
+
+
+def _enrolment(
+    coordinator: TransactionCoordinator,
+    identity: Identity,
+    partitions: frozenset[TopicPartition],
+    transaction_version: int,
+) -> Outcome[PartitionsReply]:
+    if transaction_version >= EPOCH_BUMP_VERSION:
+        request = AddPartitions(identity=identity, partitions=partitions, transaction_version=transaction_version)
+        return coordinator.add_partitions(request, now_ms=now_ms())
+    return coordinator.verify_partitions(VerifyPartitions(identity=identity, partitions=partitions))
+
+
+async def _until_durable(appended: Appended) -> None:
+    """Wait. Raises KafkaError COORDINATOR_NOT_AVAILABLE if it will never be."""
+    try:
+        await appended.wait()
+    except StorageFailed as exc:
+        raise KafkaError(COORDINATOR_NOT_AVAILABLE, str(exc)) from exc

@@ -1,0 +1,216 @@
+"""Keepers are told what an internal partition has when it is led here, and let go of it before anybody else leads."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+
+from kafscale.cluster.coordinator import InternalBatch, InternalLog, Leadership, LeftOut, RecordsEntry, load
+from kafscale.config import Durability
+from kafscale.log.hand_over import acquire_partition, release_partition
+from kafscale.log.partition.partition import Partition
+from kafscale.metrics import Metrics
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.records import ProducerStamp, Record
+from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.transactions import NOW_MS, abort
+
+TOPIC = "__consumer_offsets"
+SPEC = topic_spec(2, name=TOPIC, topic_id=b"c" * 16, cleanup_policy=("compact",))
+EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))
+NEVER_SECONDS = 1e9
+
+
+@attrs.define(eq=False)
+class _Loader:
+    keeper: Kept
+    partition: Partition
+    batches: list[InternalBatch] = attrs.field(factory=list)
+    left_out: LeftOut = attrs.field(factory=LeftOut)
+
+    def apply(self, batch: InternalBatch) -> None:
+        if batch.damage is not None:
+            self.left_out.note(batch.header.base_offset, batch.damage)
+        self.batches.append(batch)
+
+    def finish(self) -> None:
+        self.keeper.loaded[self.partition.index] = self
+
+
+@attrs.define(eq=False)
+class Kept:
+    """A keeper that remembers."""
+
+    begun: list[tuple[int, int]] = attrs.field(factory=list)  # index and leader epoch
+    resigned: list[int] = attrs.field(factory=list)
+    loaded: dict[int, _Loader] = attrs.field(factory=dict)
+
+    def begin_loading(self, partition: Partition) -> _Loader:
+        self.begun.append((partition.index, partition.leader_epoch))
+        return _Loader(self, partition)
+
+    def resign(self, index: int) -> None:
+        self.resigned.append(index)
+        self.loaded.pop(index, None)
+
+    def values(self, index: int = 0) -> list[bytes | None]:
+        return [record.value for batch in self.loaded[index].batches for record in batch.records]
+
+
+async def write(log: MemoryLog, *values: bytes, producer: ProducerStamp | None = None) -> None:
+    records = [Record(key=value[:1], value=value, timestamp_ms=NOW_MS) for value in values]
+    entry = RecordsEntry(log.partition(name=TOPIC), records, producer)
+    await (await InternalLog(log.log).append([entry], NOW_MS)).wait()
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("flushes", [False, True])
+async def test_a_start_reads_all_of_it(autojump_clock, durability, flushes):
+    disk, store, kept = MemoryDisk(), MemoryStore(), Kept()
+    settings = {"topics": [SPEC], "durability": durability, "flush_interval_seconds": NEVER_SECONDS}
+    async with memory_log(store, disk, **settings) as log:
+        await write(log, b"a1", b"b1")
+        await write(log, b"c1", producer=ProducerStamp(7, 0, -1))
+        if flushes:
+            await log.log.flusher.flush_all()
+        await abort(log.partition(name=TOPIC))
+        await write(log, b"a2")
+        disk = disk.crash()
+    async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
+        leadership = Leadership(log.log, {TOPIC: kept})
+        await nursery.start(leadership.run)
+        assert sorted(kept.begun) == [(0, 2), (1, 2)]
+        assert leadership.loading_count == 2
+        await leadership.wait_loaded()
+        assert kept.values() == [b"a1", b"b1", b"c1", b"a2"]
+        in_transaction = [batch for batch in kept.loaded[0].batches if batch.header.is_transactional]
+        assert [batch.header.producer_id for batch in in_transaction] == [7, 7]
+        assert [batch.marker is not None and batch.marker.is_commit for batch in in_transaction] == [False, False]
+        assert in_transaction[1].marker is not None
+        assert kept.values(1) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_partition_that_leaves_is_resigned_and_read_again_when_it_comes_back(autojump_clock):
+    kept = Kept()
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
+        await nursery.start(Leadership(log.log, {TOPIC: kept}).run)
+        await write(log, b"a1")
+        await release_partition(log.log, log.partition(name=TOPIC))
+        assert set(kept.resigned) == {0}
+        spec = attrs.evolve(SPEC, leader_epochs={0: 5})
+        await acquire_partition(log.log, spec, 0)
+        await trio.sleep(1.0)
+        assert kept.begun[-1] == (0, 5)
+        assert kept.values() == [b"a1"]
+        nursery.cancel_scope.cancel()
+    assert not log.log.on_opened
+    assert not log.log.on_withdrawn
+
+
+async def test_a_partition_that_leaves_while_it_is_read_is_never_finished(autojump_clock):
+    disk, kept = MemoryDisk(), Kept()
+    store = FaultyStore(MemoryStore())
+    settings = {"topics": [SPEC], "flush_interval_seconds": NEVER_SECONDS}
+    async with memory_log(store, disk, **settings) as log:
+        await write(log, b"a1")
+        await log.log.flusher.flush_all()
+        disk = disk.crash()
+    async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
+        leadership = Leadership(log.log, {TOPIC: kept})
+        await nursery.start(leadership.run)
+        log.log.close_topic(TOPIC)
+        await leadership.wait_loaded()
+        await trio.sleep(5.0)
+        assert 0 not in kept.loaded
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_store_that_fails_is_asked_again(autojump_clock):
+    disk, kept = MemoryDisk(), Kept()
+    store = FaultyStore(MemoryStore())
+    settings = {"topics": [SPEC], "flush_interval_seconds": NEVER_SECONDS}
+    async with memory_log(store, disk, **settings) as log:
+        await write(log, b"a1", b"b1")
+        await log.log.flusher.flush_all()
+        disk = disk.crash()
+    async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
+        leadership = Leadership(log.log, {TOPIC: kept})
+        store.fail(On("get*", "*.kfs", times=2))
+        await nursery.start(leadership.run)
+        await leadership.wait_loaded()
+        assert kept.begun.count((0, 2)) > 1
+        assert kept.values() == [b"a1", b"b1"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_retention_deletes_while_it_is_read_is_left_out(autojump_clock):
+    """Somebody may have a topic of coordinators deleted from, too."""
+    disk, kept = MemoryDisk(), Kept()
+    store = FaultyStore(MemoryStore())
+    settings = {"topics": [SPEC], "flush_interval_seconds": NEVER_SECONDS}
+    async with memory_log(store, disk, **settings) as log:
+        for value in (b"a1", b"b1", b"c1"):
+            await write(log, value)
+            await log.log.flusher.flush_all()
+        disk = disk.crash()
+    async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
+        leadership, partition = Leadership(log.log, {TOPIC: kept}), log.partition(name=TOPIC)
+        second = partition.manifest.segments[1]
+        gate = store.hold(On("get*", second.kfs_key))
+        await nursery.start(leadership.run)
+        await gate.wait_arrived(1)
+        partition.delete_records(2)
+        partition.drop_deleted()
+        await store.delete([second.kfs_key])
+        gate.open()
+        await leadership.wait_loaded()
+        assert kept.values() == [b"c1"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_appended_while_it_is_read_is_not_missed(autojump_clock):
+    disk = MemoryDisk()
+    async with memory_log(MemoryStore(), disk, topics=[SPEC]) as log:
+        await write(log, b"a1")
+        found = []
+        async for batch in load(log.log.reader, log.partition(name=TOPIC)):
+            found += [record.value for record in batch.records]
+            if len(found) < 4:
+                disk.sync_seconds = 1.0
+                await write(log, b"b%d" % len(found))
+        assert found == [b"a1", b"b1", b"b2", b"b3"]
+
+
+async def test_a_topic_without_a_keeper_is_not_read(autojump_clock):
+    kept = Kept()
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
+        leadership = Leadership(log.log, {"__transaction_state": kept})
+        await nursery.start(leadership.run)
+        log.log.close_topic(TOPIC)
+        assert (kept.begun, kept.resigned, leadership.loading_count) == ([], [], 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_no_batch_of_records_is_left_out_told_of_once_and_counted(autojump_clock, caplog):
+    kept, metrics = Kept(), Metrics()
+    async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
+        partition = log.partition(name=TOPIC)
+        await write(log, b"a1")
+        batch, round = log.append_nowait(partition, b"damaged")
+        view = batch.lease.view if batch.lease is not None else memoryview(b"")
+        view[batch.start + batch.size_bytes - len(b"damaged") - 2] = 0xFF  # the length of the value
+        await round.wait()
+        await write(log, b"b1")
+        leadership = Leadership(log.log, {TOPIC: kept})
+        leadership.register(metrics)
+        await nursery.start(leadership.run)
+        await leadership.wait_loaded()
+        assert kept.values() == [b"a1", b"b1"]
+        assert caplog.text.count(f"{TOPIC}-0: 1 records can't be read and are left out") == 1
+        assert "the first is at offset 1: " in caplog.text
+        assert f'kafscale_internal_records_left_out_total{{topic="{TOPIC}"}} 1\n' in metrics.expose()
+        nursery.cancel_scope.cancel()

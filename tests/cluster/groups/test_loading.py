@@ -1,0 +1,316 @@
+"""The state of groups from the batches of a partition of `__consumer_offsets`, in order; and which are led here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafscale.cluster.coordinator import InternalBatch
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.consumer.records import (
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    CoordinatorRecord,
+)
+from kafscale.cluster.groups.led_partitions import LedPartitions
+from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.log_forms import log_record
+from kafscale.cluster.groups.log_records import group_record, offset_record
+from kafscale.wire import error_codes as e
+from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
+from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, iterate_records, parse_header
+
+GROUPS, PRODUCERS = ("g", "h"), (1, 2)
+PLACES = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0))
+
+
+@attrs.frozen
+class Write:
+    """Some records of one batch; of a transaction if there is a producer."""
+
+    records: tuple[Record, ...]
+    producer_id: int | None = None
+
+
+@attrs.frozen
+class End:
+    """The marker that ends a producer's transaction."""
+
+    producer_id: int
+    is_commit: bool
+
+
+Step = Write | End
+
+
+def at(offset: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset=offset, commit_timestamp_ms=offset)
+
+
+def batches(steps: Sequence[Step]) -> Iterator[InternalBatch]:
+    """Yield the log that these steps write."""
+    base_offset = 0
+    for step in steps:
+        if isinstance(step, End):
+            marker = EndMarker(
+                producer_id=step.producer_id, producer_epoch=0, coordinator_epoch=0, is_commit=step.is_commit
+            )
+            batch = encode_marker(marker, 0)
+            batch[:8] = base_offset.to_bytes(8)
+            base_offset += 1
+        elif step.producer_id is None:
+            batch = build_batch(step.records, base_offset=base_offset)
+            base_offset += len(step.records)
+        else:
+            stamp = ProducerStamp(step.producer_id, 0, 0)
+            batch = build_batch(step.records, base_offset=base_offset, attributes=TRANSACTIONAL, producer=stamp)
+            base_offset += len(step.records)
+        view = memoryview(batch)
+        header = parse_header(view)
+        if header.is_control:
+            yield InternalBatch(header, marker=parse_marker(view, header))
+        else:
+            yield InternalBatch(header, list(iterate_records(view)))
+
+
+def load(steps: Sequence[Step]) -> GroupsLoading:
+    loading = GroupsLoading(0, 1)
+    for batch in batches(steps):
+        loading.apply(batch)
+    return loading
+
+
+def offsets_of(loading: GroupsLoading) -> dict[tuple[str, TopicPartition], int]:
+    return {
+        (group_id, place): logged.offset.offset
+        for group_id, group in loading.groups.items()
+        for place, logged in group.offsets.items()
+    }
+
+
+GROUP = GroupRecord(generation_id=1, protocol_type="consumer", state_timestamp_ms=5)
+OFFSET_RECORDS = st.builds(
+    lambda group_id, place, offset: offset_record(group_id, place, None if offset is None else at(offset)),
+    st.sampled_from(GROUPS),
+    st.sampled_from(PLACES),
+    st.none() | st.integers(0, 99),
+)
+COMMIT_RECORDS = OFFSET_RECORDS.filter(lambda record: record.value is not None)  # what transactions write
+GROUP_RECORDS = st.builds(
+    lambda group_id, generation: group_record(
+        group_id, None if generation is None else attrs.evolve(GROUP, generation_id=generation)
+    ),
+    st.sampled_from(GROUPS),
+    st.none() | st.integers(0, 9),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.builds(Write, st.lists(OFFSET_RECORDS | GROUP_RECORDS, min_size=1, max_size=4).map(tuple)),
+        st.builds(Write, st.lists(COMMIT_RECORDS, min_size=1, max_size=3).map(tuple), st.sampled_from(PRODUCERS)),
+        st.builds(End, st.sampled_from(PRODUCERS), st.booleans()),
+    ),
+    max_size=20,
+)
+
+
+def model(steps: Sequence[Step]) -> tuple[dict[bytes, bytes], set[int]]:
+    """Return the latest value of each key, in the order of the log, and whose transactions are open."""
+    ends: list[tuple[int, int, bool]] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, End):
+            ends.append((number, step.producer_id, step.is_commit))
+    latest: dict[bytes, tuple[int, bytes | None]] = {}
+    opened: set[int] = set()
+    place = 0
+    for number, step in enumerate(steps):
+        if isinstance(step, End):
+            place += 1
+            continue
+        counts = step.producer_id is None
+        if step.producer_id is not None:
+            end = next((each for each in ends if each[0] > number and each[1] == step.producer_id), None)
+            counts = end is not None and end[2]
+            if end is None:
+                opened.add(step.producer_id)
+        for record in step.records:
+            assert record.key is not None
+            if counts:
+                latest[record.key] = (place, record.value)
+            place += 1
+    return {key: value for key, (_, value) in latest.items() if value is not None}, opened
+
+
+@given(STEPS)
+def test_of_each_key_the_last_record_that_counts_counts(steps: list[Step]) -> None:
+    loading = load(steps)
+    expected, opened = model(steps)
+    found: dict[bytes, bytes] = {}
+    for group_id, group in loading.groups.items():
+        assert not group.is_gone
+        records = [] if group.record is None else [group_record(group_id, group.record)]
+        records += [offset_record(group_id, place, logged.offset) for place, logged in group.offsets.items()]
+        for record in records:
+            assert record.key is not None
+            assert record.value is not None
+            found[record.key] = record.value
+    assert found == expected
+    assert set(loading.pending) <= opened
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_a_compacted_log_says_the_same(steps: list[Step], random: Random) -> None:
+    """Of what no transaction has written, compaction may drop all but the last record of each key."""
+    plain = [step for step in steps if isinstance(step, Write) and step.producer_id is None]
+    last = {record.key: record for step in plain for record in step.records}
+    compacted: list[Step] = []
+    for step in plain:
+        kept = tuple(each for each in step.records if last[each.key] is each or random.random() < 0.5)
+        if kept:
+            compacted.append(Write(kept))
+    before, after = load(plain), load(compacted)
+    assert offsets_of(before) == offsets_of(after)
+    assert {each: group.record for each, group in before.groups.items()} == {
+        each: group.record for each, group in after.groups.items()
+    }
+
+
+def test_a_transaction_counts_from_its_commit_on() -> None:
+    write = Write((offset_record("g", PLACES[0], at(5)), offset_record("h", PLACES[1], at(6))), producer_id=1)
+    before = load([write])
+    assert before.groups == {}
+    g, h = LoggedOffset(at(5), 0), LoggedOffset(at(6), 1)
+    assert before.pending == {1: {"g": {PLACES[0]: g}, "h": {PLACES[1]: h}}}
+    assert offsets_of(load([write, End(1, is_commit=True)])) == {("g", PLACES[0]): 5, ("h", PLACES[1]): 6}
+    aborted = load([write, End(2, is_commit=True), End(1, is_commit=False)])
+    assert (aborted.groups, aborted.pending) == ({}, {})
+
+
+def test_a_transaction_that_is_committed_late_does_not_undo_a_later_commit() -> None:
+    steps = [
+        Write((offset_record("g", PLACES[0], at(5)), offset_record("g", PLACES[1], at(5))), producer_id=1),
+        Write((offset_record("g", PLACES[0], at(9)),)),
+        End(1, is_commit=True),
+    ]
+    assert offsets_of(load(steps)) == {("g", PLACES[0]): 9, ("g", PLACES[1]): 5}
+
+
+def test_who_takes_an_offset_back_takes_a_pending_one_along() -> None:
+    steps = [
+        Write((offset_record("g", PLACES[0], at(5)), offset_record("g", PLACES[1], at(6))), producer_id=1),
+        Write((offset_record("g", PLACES[0], None),)),
+    ]
+    assert load(steps).pending == {1: {"g": {PLACES[1]: LoggedOffset(at(6), 1)}}}
+    assert offsets_of(load([*steps, End(1, is_commit=True)])) == {("g", PLACES[1]): 6}
+
+
+def test_records_of_other_kinds_are_passed_over_and_counted() -> None:
+    unknown = Record(bytes.fromhex("00630001"), b"x")
+    loading = load([Write((unknown, offset_record("g", PLACES[0], at(1)), unknown))])
+    assert loading.skipped == {"unknown": 2}
+    assert offsets_of(loading) == {("g", PLACES[0]): 1}
+
+
+def test_of_a_consumer_group_the_last_record_of_each_key_is_kept_until_it_is_taken_back() -> None:
+    epoch, member = ConsumerGroupMetadataKey("g"), ConsumerGroupMemberMetadataKey("g", "m")
+    first = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=1))
+    second = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=2, metadata_hash=-5))
+    joined = CoordinatorRecord(member, ConsumerGroupMemberMetadataValue(client_id="c", client_host="h"))
+    steps = [Write(tuple(map(log_record, (first, joined, second))))]
+    assert [*load(steps).groups["g"].consumer.values()] == [joined, second]
+
+    gone = [CoordinatorRecord(key, None) for key in (member, epoch)]
+    assert [*load([*steps, Write((log_record(gone[0]),))]).groups["g"].consumer.values()] == [second]
+    assert load([*steps, Write(tuple(map(log_record, gone)))]).groups == {}
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_no_other_one_with_it() -> None:
+    """It kept all groups of its partition without a coordinator. What is under its key before it holds."""
+    newer = attrs.evolve(offset_record("g", PLACES[0], at(2)), value=bytes.fromhex("0063"))
+    no_group = Record(bytes.fromhex("0002000567726f7570"), bytes.fromhex("0003"))
+    no_key = Record(bytes.fromhex("0001ffff"), b"")
+    first, other = offset_record("g", PLACES[0], at(1)), offset_record("h", PLACES[1], at(3))
+    loading = load([Write((first, newer)), Write((no_group, no_key, Record(None, b""), other))])
+    assert offsets_of(loading) == {("g", PLACES[0]): 1, ("h", PLACES[1]): 3}
+    assert loading.left_out.count == 4
+    assert loading.left_out.first == "offset 1: group 'g': OffsetCommitValue of version 99; known are 0 to 4"
+    later = offset_record("g", PLACES[0], at(4))
+    assert offsets_of(load([Write((first, newer, later))])) == {("g", PLACES[0]): 4}
+
+
+EVERY_KIND = [
+    offset_record("g", PLACES[0], at(1)),
+    group_record("h", GROUP),
+    *map(
+        log_record,
+        (
+            CoordinatorRecord(ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(epoch=1)),
+            CoordinatorRecord(
+                ConsumerGroupMemberMetadataKey("g", "m"),
+                ConsumerGroupMemberMetadataValue(client_id="c", client_host="h", subscribed_topic_names=("t",)),
+            ),
+        ),
+    ),
+]
+
+
+@given(st.data())
+def test_whatever_bytes_a_record_has_the_others_are_read(data: st.DataObject) -> None:
+    record = data.draw(st.sampled_from(EVERY_KIND))
+    key, value = bytearray(record.key or b""), bytearray(record.value or b"")
+    for part in (key, value):
+        for _ in range(data.draw(st.integers(0, 3))):
+            part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+        del part[data.draw(st.integers(0, len(part))) :]
+    other = offset_record("other", PLACES[2], at(3))
+    loading = load([Write((Record(bytes(key), bytes(value)), other))])
+    assert offsets_of(loading)["other", PLACES[2]] == 3
+
+
+# -- Which partitions are led here -----------------------------------------------------------------------------------
+
+
+def test_a_group_is_for_who_leads_its_partition_and_has_read_it() -> None:
+    partitions = LedPartitions()
+    assert not partitions.has_topic
+    assert partitions.error_code("orders") == e.NONE, "there are no groups anywhere"
+    partition = coordinator_partition("orders", 50)
+    partitions.begin_loading((partition + 1) % 50, 3, partition_count=50)
+    assert partitions.has_topic
+    partitions.resign((partition + 1) % 50)
+    assert partitions.partition_of("orders") == partition
+    assert partitions.error_code("orders") == e.NOT_COORDINATOR
+
+    loading = partitions.begin_loading(partition, 3, partition_count=50)
+    assert partitions.error_code("orders") == e.COORDINATOR_LOAD_IN_PROGRESS
+    assert partitions.leader_epoch(partition) is None
+    assert partitions.loading_count == 1
+    assert partitions.finish_loading(loading)
+    assert partitions.error_code("orders") == e.NONE
+    assert partitions.leader_epoch(partition) == 3
+    assert partitions.loading_count == 0
+
+    partitions.resign(partition)
+    assert partitions.error_code("orders") == e.NOT_COORDINATOR
+
+
+def test_a_loading_that_was_overtaken_comes_to_nothing() -> None:
+    partitions = LedPartitions()
+    first = partitions.begin_loading(0, 1, partition_count=1)
+    second = partitions.begin_loading(0, 2, partition_count=1)
+    assert not partitions.finish_loading(first)
+    assert partitions.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS
+    assert partitions.finish_loading(second)
+    assert partitions.leader_epoch(0) == 2
+
+    given_up = partitions.begin_loading(0, 3, partition_count=1)
+    assert partitions.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS, "what was there before counts no more"
+    partitions.resign(0)
+    assert not partitions.finish_loading(given_up)
+    assert partitions.error_code("g") == e.NOT_COORDINATOR
