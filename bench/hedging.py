@@ -90,7 +90,7 @@ class Row:
 
 
 def wrapped(raw: ObjectStore, percent: int, metrics: StoreMetrics) -> ObjectStore:
-    """As `kafscale.store.opening` does it for what produces wait for."""
+    """As `kafscale.store.opening.opening` does it for what produces wait for."""
     limiter = StoreLimiter(CONCURRENCY, metrics)
     store: ObjectStore = MeteredStore(raw, metrics)
     if percent:

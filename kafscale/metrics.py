@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import attrs
 
-from kafscale.outside import escaped_lines
+from kafscale.escaping import escaped_lines
 
 LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "other" series, so a scrape stays bounded

@@ -2,7 +2,7 @@
 
 Only `kafscale.*` follows `--log-level`; libraries log warnings and above, since httpx tells of each request at `info`.
 Times are UTC. Clients choose names and ids, and must not be able to write lines of their own into the log, nor to do
-anything to the terminal that shows it: `kafscale.outside` escapes what could, and a line has a maximum.
+anything to the terminal that shows it: `kafscale.escaping` escapes what could, and a line has a maximum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 
 from kafscale.config import LogFormat, LogLevel
-from kafscale.outside import bounded, escaped, escaped_json, escaped_lines
+from kafscale.escaping import bounded, escaped, escaped_json, escaped_lines
 
 MESSAGE_MAX_COUNT = 4_000  # characters; of a traceback as many times more as its frames are likely to need
 TRACEBACK_MAX_COUNT = 40_000

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.outside import escaped, escaped_json, escaped_lines
+from kafscale.escaping import escaped, escaped_json, escaped_lines
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -17,7 +17,7 @@ from typing import Any
 from kafscale.cli.connecting import INT64_MAX
 from kafscale.cli.output import iso_time
 from kafscale.errors import ConfigError
-from kafscale.outside import escaped_bytes, escaped_json
+from kafscale.escaping import escaped_bytes, escaped_json
 from kafscale.wire.records import Record
 
 Header = tuple[str, bytes | None]

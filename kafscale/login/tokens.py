@@ -23,7 +23,7 @@ from urllib.parse import quote_plus
 import attrs
 
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
-from kafscale.outside import bounded, escaped
+from kafscale.escaping import bounded, escaped
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from kafscale.config import SaslSettings
-from kafscale.outside import bounded
+from kafscale.escaping import bounded
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet

@@ -11,7 +11,7 @@ import attrs
 import httpx
 import trio
 
-from kafscale.store.s3.http_connection import BufferStream
+from kafscale.http.connection import BufferStream
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Fault, Hang
 from kafscale.testing.s3_service import S3Answer, S3Call, S3Service
 

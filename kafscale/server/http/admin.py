@@ -15,10 +15,10 @@ import attrs
 import trio
 
 from kafscale.concurrency.nurseries import ungrouped
+from kafscale.escaping import bounded, escaped
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
-from kafscale.outside import bounded, escaped
 from kafscale.server.http.access import AdminAccess
 from kafscale.server.http.answers import (
     EXPOSITION,

@@ -31,9 +31,9 @@ from kafscale.concurrency.nurseries import beside, leaves
 from kafscale.concurrency.signals import Signal
 from kafscale.config import Limits
 from kafscale.errors import ProtocolError, StorageFailed
+from kafscale.escaping import bounded
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter, Metrics
-from kafscale.outside import bounded
 from kafscale.security.session import SaslSession
 from kafscale.server.kafka.arrivals import FREE_BYTES, Arrival, Arrivals
 from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request

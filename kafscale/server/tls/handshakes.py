@@ -20,8 +20,8 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.escaping import bounded, escaped
 from kafscale.metrics import Counter, Metrics
-from kafscale.outside import bounded, escaped
 from kafscale.server.quiet_log import QuietLog
 from kafscale.server.tls.secured_socket import SecuredSocket
 

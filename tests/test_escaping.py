@@ -8,7 +8,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.outside import bounded, escaped, escaped_bytes, escaped_json, escaped_lines
+from kafscale.escaping import bounded, escaped, escaped_bytes, escaped_json, escaped_lines
 
 HOSTILE = "a\x1b[2J\x9b31m\u202eb\u2066c\u2028d\x7f\r\n\te\ud800"
 

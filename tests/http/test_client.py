@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.store.s3.http_connection import BufferStream
-from kafscale.store.s3.transport import TrioTransport
+from kafscale.http.client import TrioTransport
+from kafscale.http.connection import BufferStream
 from kafscale.testing.certificates import make_certificate
 
 SECONDS = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
@@ -213,7 +213,7 @@ async def test_no_more_connections_than_allowed_and_waiters_are_served_in_order(
 
 async def test_connections_that_may_be_as_dead_as_one_that_gave_no_reply_are_closed(monkeypatch):
     """After an outage each of them was tried, and hung, before a new one was opened."""
-    monkeypatch.setattr("kafscale.store.s3.transport.DEAD_SECONDS", 0.0)
+    monkeypatch.setattr("kafscale.http.client.DEAD_SECONDS", 0.0)
     is_dead = False
 
     async def script(peer):

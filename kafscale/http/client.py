@@ -23,7 +23,7 @@ import httpx
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.store.s3.http_connection import Head, HttpConnection, Phase, Timeouts
+from kafscale.http.connection import Head, HttpConnection, Phase, Timeouts
 
 PIECE_BYTES = 64 * 1024
 DEAD_SECONDS = 1.0  # an exchange that ends without a reply after this long: the line may have lost its connections
