@@ -63,7 +63,7 @@ from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener
 from kafscale.config import Durability, Settings
 from kafscale.errors import KafkaError, StartupError, StoreError
-from kafscale.log.bucket.topic_deletion import BuriedTopic
+from kafscale.log.bucket.deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log
 from kafscale.log.other_logs import check_other_logs

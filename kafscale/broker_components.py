@@ -54,11 +54,11 @@ from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Settings
+from kafscale.log.bucket.deletion import BuriedTopic, TopicDeleter
 from kafscale.log.bucket.orphans import OrphanCollector
-from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
+from kafscale.log.hand_over import Recovering
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_journal, open_log
-from kafscale.log.recovering import Recovering
 from kafscale.log.rewrite.retention import Retention
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.local_wal import LocalLog

@@ -28,8 +28,7 @@ from kafscale.formats import (
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
-from kafscale.log.check.local_wal_check import WalFileCheck
-from kafscale.log.check.s3_wal_check import WalObjectCheck
+from kafscale.log.check.wal_check import WalFileCheck, WalObjectCheck
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.compression import NAMES, NONE

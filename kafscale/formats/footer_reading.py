@@ -9,7 +9,6 @@ from __future__ import annotations
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats import segment_v1
-from kafscale.formats.footers_v1 import read_exact_footer_v1, read_footer_v1
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import (
     FOOTER_MAX_BYTES,
@@ -18,6 +17,7 @@ from kafscale.formats.segment import (
     decode_footer,
     footer_bytes_needed,
 )
+from kafscale.formats.segment_v1 import read_exact_footer_v1, read_footer_v1
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
 

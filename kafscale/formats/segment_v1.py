@@ -21,11 +21,13 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.errors import DamagedObject
+from kafscale.errors import DamagedObject, KafkaError, NotFound
+from kafscale.formats.body import BatchSplitter, read_pieces
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import (
     HEADER,
@@ -37,7 +39,9 @@ from kafscale.formats.segment import (
     build_footer,
     check_index_order,
 )
+from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.records import BatchHeader, parse_header
 
 VERSION = 1
 TRAILER = struct.Struct(">Iq4s")
@@ -208,3 +212,52 @@ def _identity(ends: Ends, *, batch_count: int, max_timestamp_ms: int) -> Identit
         max_timestamp_ms=max_timestamp_ms,
         body_crc=ends.trailer.body_crc,
     )
+
+
+async def read_footer_v1(store: ObjectStore, key: SegmentKey, tail: ObjectPart) -> Footer:
+    """The footer of the `.kfs` whose last bytes are `tail`: two small GETs, unless its `.index` is of no use.
+
+    Timestamps are unknown but for an object that is in `tail` wholly. Raises NotFound, DamagedObject, StoreError.
+    """
+    if len(tail.data) == tail.object_size_bytes:
+        ends = decode_ends(key, tail.data, tail.data, tail.object_size_bytes)
+        body = memoryview(tail.data)[HEADER.size : HEADER.size + ends.body_bytes]
+        splitter = _splitter(ends)
+        try:
+            headers = [parse_header(batch.data) for batch in splitter.feed(body)]
+            splitter.finish()
+        except KafkaError as exc:
+            raise DamagedObject(f"{key.key}: the batch at byte {splitter.position}: {exc}") from exc
+        return footer_from_batches(ends, headers)
+    head = await store.get_range(key.key, 0, HEADER.size)
+    ends = decode_ends(key, head.data, tail.data, tail.object_size_bytes)
+    index_key = key.of_kind("index").key
+    try:
+        entries = decode_index((await store.get(index_key)).data, index_key)
+        return footer_from_index(ends, entries)
+    except (NotFound, DamagedObject):
+        return await _read_batches(store, ends)
+
+
+async def read_exact_footer_v1(store: ObjectStore, key: SegmentKey) -> Footer:
+    """A footer with timestamps, for which the whole object is read. Raises NotFound, DamagedObject, StoreError."""
+    tail = await store.get_tail(key.key, TRAILER.size)
+    head = await store.get_range(key.key, 0, HEADER.size)
+    return await _read_batches(store, decode_ends(key, head.data, tail.data, tail.object_size_bytes))
+
+
+async def _read_batches(store: ObjectStore, ends: Ends) -> Footer:
+    key, headers = ends.key.key, list[BatchHeader]()
+    splitter = _splitter(ends)
+    try:
+        async with aclosing(read_pieces(store, key, splitter.position, splitter.end)) as pieces:
+            async for piece in pieces:
+                headers += [parse_header(batch.data) for batch in splitter.feed(piece)]
+        splitter.finish()
+    except KafkaError as exc:
+        raise DamagedObject(f"{key}: the batch at byte {splitter.position}: {exc}") from exc
+    return footer_from_batches(ends, headers)
+
+
+def _splitter(ends: Ends) -> BatchSplitter:
+    return BatchSplitter(HEADER.size, HEADER.size + ends.body_bytes)

@@ -28,11 +28,10 @@ from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.bucket.deletion import Deleter
+from kafscale.log.bucket.deletion import BuriedTopic, Deleter
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer
 from kafscale.log.bucket.restore import RestoredPartition, Restorer, RestoreStatistics
-from kafscale.log.bucket.topic_deletion import BuriedTopic
 from kafscale.log.flush.flusher import Flusher
 from kafscale.log.flush.spilling import Spiller
 from kafscale.log.partition.chunks import ChunkPool

@@ -33,8 +33,7 @@ from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
 from kafscale.log.rewrite.rewriting import Rewriter
-from kafscale.log.wal.flush_on_append import FlushOnAppend
-from kafscale.log.wal.journal import Journal
+from kafscale.log.wal.journal import FlushOnAppend, Journal
 from kafscale.log.wal.local_wal import LocalLog, Wal
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics

@@ -35,7 +35,7 @@ from kafscale.log.partition.durable import became_durable
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices, TailBatch
-from kafscale.log.rewrite.merge_sources import merged_footer, read_source
+from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.journal import Round
 from kafscale.log.wal.local_wal import LocalLog

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from kafscale.errors import SlowDown, StoreUnavailable
-from kafscale.log.check.local_wal_check import WalFileCheck
+from kafscale.log.check.wal_check import WalFileCheck
 from kafscale.log.wal.local_replay import NAME
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On, Rule

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kafscale.formats.wal_contents import LoggedObject
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.formats.wal_index import with_index
+from kafscale.formats.wal_index import LoggedObject, with_index
 from kafscale.store.paths import NumberedKey
 from tests.devtools.segment_objects import make_batch
 from tests.devtools.wal_objects import written

@@ -20,7 +20,7 @@ from kafscale.log.hand_over import (
     release_partition,
 )
 from kafscale.log.partition.partition import FetchWaiter
-from kafscale.log.rewrite.merge_sources import merged_footer, read_source
+from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import parse_segment_key, version_1_topic_id

@@ -6,7 +6,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kafscale.config import Durability
-from kafscale.log.bucket.topic_deletion import BuriedTopic
+from kafscale.log.bucket.deletion import BuriedTopic
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk

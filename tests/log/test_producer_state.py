@@ -40,7 +40,7 @@ from kafscale.log.partition.producers import (
     FooterProducers,
     ProducerStates,
 )
-from kafscale.log.rewrite.merge_sources import merged_footer, read_source
+from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk

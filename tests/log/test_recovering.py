@@ -13,7 +13,7 @@ from kafscale.errors import DamagedObject, StoreUnavailable
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.formats.wal_objects import ObjectHeader, wal_object
-from kafscale.log.recovering import Recovering
+from kafscale.log.hand_over import Recovering
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.memory_log import TOPIC_ID, batch_of, memory_log, topic_spec

@@ -19,7 +19,7 @@ from kafscale.formats.resolution import assumed_ends, resolve
 from kafscale.formats.segment import Footer
 from kafscale.formats.wal_entries import RECORD_BATCH
 from kafscale.log.bucket.restore import FOOTER_READS_MAX_COUNT
-from kafscale.log.check.local_wal_check import WalFileCheck
+from kafscale.log.check.wal_check import WalFileCheck
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.local_replay import NAME
 from kafscale.store.base import ObjectInfo, ObjectStore

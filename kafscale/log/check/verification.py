@@ -37,8 +37,7 @@ from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import TOPIC_NAME
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import Listed
-from kafscale.log.check.local_wal_check import CheckedWalFile, check_kept_files, check_wal_files
-from kafscale.log.check.s3_wal_check import S3WalCheck
+from kafscale.log.check.wal_check import CheckedWalFile, S3WalCheck, check_kept_files, check_wal_files
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.repair.repair import Repairer

@@ -7,7 +7,7 @@ decided.
 from __future__ import annotations
 
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_contents import LoggedBatch
+from kafscale.formats.wal_index import LoggedBatch
 from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import ALONE, Memory, TailBatch

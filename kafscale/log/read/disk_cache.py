@@ -24,8 +24,7 @@ import trio
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.signals import Signal
 from kafscale.log.read.checking import are_whole
-from kafscale.log.read.range_map import RangeMap
-from kafscale.log.read.segment_cache import Range, SegmentCache
+from kafscale.log.read.segment_cache import Range, RangeMap, SegmentCache
 from kafscale.metrics import Metrics
 from kafscale.store.paths import SegmentKey
 

@@ -9,9 +9,9 @@ import attrs
 
 from kafscale.concurrency.single_flight import Flight
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, footer_in_tail, read_footer_and_tail
-from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
+from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.log.read.checking import is_whole
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.metrics import Metrics

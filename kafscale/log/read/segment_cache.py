@@ -1,4 +1,4 @@
-"""Ranges of segments in memory: those that were read lately, and those that are being read. No I/O here.
+"""Cache ranges of segments in memory: recently read ones and those that are being read. No I/O.
 
 A range begins and ends at a row of its segment's footer, and no two of a segment overlap. What a key refers to never
 changes, so a range is never stale; only a repair writes an object again, and then its ranges are forgotten.
@@ -15,20 +15,76 @@ So the cache is never larger than its limit, however slowly consumers take what 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 
 from kafscale.concurrency.byte_budget import Share
 from kafscale.concurrency.single_flight import Flight
 from kafscale.log.partition.tail import Slices
-from kafscale.log.read.range_map import RangeMap
 from kafscale.metrics import Metrics
 from kafscale.store.paths import SegmentKey
 
 RANGE_OVERHEAD_BYTES = 512  # of a range's own objects, so that many small ones are counted as what they are
 LARGEST_FRACTION = 0.25  # of the cache, that one range may take: a larger one would push out all the others
+
+
+_start = attrgetter("start")
+
+
+class Ranged(Protocol):
+    """Bytes `start` to `end` (exclusive) of a `.kfs`."""
+
+    @property
+    def key(self) -> SegmentKey: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+R = TypeVar("R", bound=Ranged)
+
+
+@attrs.define(eq=False, repr=False)
+class RangeMap(Generic[R]):
+    """Ranges, each found by any of its positions."""
+
+    _ranges: dict[SegmentKey, list[R]] = attrs.field(factory=dict, init=False)  # of each segment, in order
+
+    def of(self, key: SegmentKey) -> Sequence[R]:
+        """All ranges of a segment, in order."""
+        return tuple(self._ranges.get(key, ()))
+
+    def find(self, key: SegmentKey, position: int) -> R | None:
+        """The range that the byte at `position` is in."""
+        ranges = self._ranges.get(key, ())
+        index = bisect_right(ranges, position, key=_start) - 1
+        return ranges[index] if index >= 0 and position < ranges[index].end else None
+
+    def gap_end(self, key: SegmentKey, start: int, end: int) -> int:
+        """Up to where there is no range, from `start` on and no further than `end`; `start` itself if it is in one."""
+        ranges = self._ranges.get(key, ())
+        following = bisect_right(ranges, start, key=_start)
+        if following and start < ranges[following - 1].end:
+            return start
+        return min(end, ranges[following].start) if following < len(ranges) else end
+
+    def add(self, added: R) -> None:
+        assert self.gap_end(added.key, added.start, added.end) == added.end, (added.key, added.start, added.end)
+        insort(self._ranges.setdefault(added.key, []), added, key=_start)
+
+    def remove(self, removed: R) -> None:
+        ranges = self._ranges[removed.key]
+        index = bisect_left(ranges, removed.start, key=_start)
+        assert ranges[index] is removed
+        del ranges[index]
+        if not ranges:
+            del self._ranges[removed.key]
 
 
 @attrs.define(eq=False, repr=False)

@@ -19,9 +19,9 @@ from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.formats import segment, segment_v1
 from kafscale.formats.footer_reading import index_of, read_footer
-from kafscale.formats.footers_v1 import read_exact_footer_v1
 from kafscale.formats.segment import HEADER, EpochStart, Footer, Identity, build_footer
 from kafscale.formats.segment_check import BodyCheck
+from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.log.partition.applying import take_transactional
 from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.transactions import Transactions

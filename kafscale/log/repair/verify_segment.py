@@ -1,4 +1,4 @@
-"""Reading one segment of the bucket, both objects, and saying what is wrong with it and what could be rebuilt.
+"""Verify both objects of one segment: list the faults and what can be rebuilt.
 
 what is wrong                                  what can be rebuilt, and from what
 `.index` missing, damaged, or another's        the `.index`, from the `.kfs`
@@ -11,26 +11,27 @@ a batch damaged or missing                     nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 
 import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.errors import DamagedObject, KafkaError, NotFound
 from kafscale.formats import segment, segment_v1
 from kafscale.formats.body import LocatedBatch, read_pieces
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, check_identity
-from kafscale.formats.segment import HEADER, EpochStart, Footer
+from kafscale.formats.segment import HEADER, EpochStart, Footer, Index
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.log.repair.logged_batches import BatchMark
-from kafscale.log.repair.verify_earliest import EarliestCheck
 from kafscale.log.repair.verify_transactions import Told, TransactionCheck
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.records import BatchHeader
+from kafscale.wire import compression, error_codes
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
+from kafscale.wire.records import HEADER_BYTES, BatchHeader, check_of
 
 THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a thread hop takes
 
@@ -384,3 +385,59 @@ def _take_facts(checked: CheckedSegment, footer: Footer | None, check: BodyCheck
         checked.epochs = footer.epochs
     elif check.batch_count:
         checked.last_offset = check.last_offset
+
+
+UNPACKED_MAX_BYTES = 64 << 20  # of a batch: of a row with one that unpacks to more, nothing is said
+
+
+@attrs.define(eq=False, repr=False)
+class EarliestCheck:
+    """Takes all batches of a segment in order, and holds them against its index."""
+
+    index: Index
+    _position: int = attrs.field(default=HEADER.size, init=False)  # of the next batch
+    _row: int = attrs.field(default=-1, init=False)
+    _found_ms: dict[int, int | None] = attrs.field(factory=dict, init=False)  # by row; None where one can't be told
+    _damage: list[str] = attrs.field(factory=list, init=False)
+
+    def take(self, header: BatchHeader, batch: memoryview) -> None:
+        """The next batch."""
+        positions = self.index.positions
+        while self._row + 1 < len(positions) and positions[self._row + 1] <= self._position:
+            self._row += 1
+        self._position += len(batch)
+        row = self._row
+        if row < 0 or self.index.min_timestamps_ms[row] == MIN_TIMESTAMP_UNKNOWN or self._found_ms.get(row, 0) is None:
+            return
+        try:
+            earliest_ms = _earliest_ms(header, batch)
+        except KafkaError as exc:
+            what = f"the earliest timestamp of index row {row} is told, and what it is of can't be read: {exc}"
+            self._damage.append(what)
+            earliest_ms = None
+        before_ms = self._found_ms.get(row)
+        self._found_ms[row] = earliest_ms if earliest_ms is None or before_ms is None else min(before_ms, earliest_ms)
+
+    def finish(self) -> Iterator[str]:
+        """Yield what is wrong."""
+        yield from self._damage
+        for row, found_ms in self._found_ms.items():
+            told_ms = self.index.min_timestamps_ms[row]
+            if found_ms not in (None, told_ms):
+                yield f"the earliest timestamp of index row {row} is {found_ms}, not {told_ms}"
+
+
+def _earliest_ms(header: BatchHeader, batch: memoryview) -> int | None:
+    """Return the least timestamp of a batch; None of one that is too large to unpack. Raises KafkaError."""
+    if header.min_timestamp_ms != MIN_TIMESTAMP_UNKNOWN:
+        return header.min_timestamp_ms
+    records = batch[HEADER_BYTES:]
+    try:
+        unpacked = compression.decompress(header.codec, records, UNPACKED_MAX_BYTES) if header.codec else records
+    except KafkaError as exc:
+        if exc.code == error_codes.MESSAGE_TOO_LARGE:
+            return None
+        raise
+    check = check_of(unpacked, header)
+    check.finish()
+    return check.first_timestamp_ms

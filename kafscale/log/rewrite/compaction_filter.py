@@ -1,4 +1,4 @@
-"""What compaction keeps of each batch: Kafka's Cleaner, batch by batch. Sans-IO.
+"""Decide which records and markers of each batch compaction keeps, as Kafka's Cleaner does. Sans-IO.
 
     a record            goes if a later one of the dirty part has its key, if it has no key, or if it was aborted
     a tombstone         goes too once its batch's delete horizon has passed: `delete.retention.ms` after the first
@@ -8,11 +8,16 @@
                         if need be, and so does the last one of a segment: its end must be seen by readers
     offsets, sequences  are never changed: a batch keeps its first and last offset, whatever is left between
 
-Only records below `end_offset` are judged: what follows has not been looked at.
+Only records below `end_offset` are judged; later ones have not been read.
+
+Transactions follow Kafka's CleanedTransactionMetadata: records of an aborted transaction go at once; a marker stays
+while a batch of its transaction does, because readers need it. `Outcomes` learns which transactions were aborted from
+the markers of the stretch that is cleaned for the first time, so that stretch must not end inside a transaction.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Sequence
 
 import attrs
@@ -20,7 +25,6 @@ import attrs
 from kafscale.buffers import Buffer
 from kafscale.log.rewrite.compaction_map import OffsetMap
 from kafscale.log.rewrite.compaction_records import RecordPlaces, keep_records, locate_records, without_records
-from kafscale.log.rewrite.compaction_transactions import AbortedTransaction, TransactionFilter
 from kafscale.wire.records import BatchHeader
 
 
@@ -106,3 +110,69 @@ class CompactionFilter:
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         return header.has_producer_id and header.last_offset in self.rules.producers_last_offsets
+
+
+ABORT = 0  # the type of a marker, the second field of a control record's key (KIP-98)
+_marker_key = struct.Struct(">hh")
+
+
+@attrs.frozen
+class AbortedTransaction:
+    """A producer's batches from `first_offset` to that of the marker were aborted."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Tell whether a batch is part of the transaction."""
+        is_between = self.first_offset <= header.base_offset < self.marker_offset
+        return is_between and header.producer_id == self.producer_id
+
+
+@attrs.define(eq=False, repr=False)
+class Outcomes:
+    """How transactions ended, gathered from batches in order of offset."""
+
+    aborted: list[AbortedTransaction] = attrs.field(factory=list, init=False)
+    _open: dict[int, int] = attrs.field(factory=dict, init=False)  # producer id -> first offset
+
+    def read(self, batch: memoryview, header: BatchHeader) -> None:
+        """Read the next batch. Raises CorruptBatch."""
+        if not header.is_control:
+            if header.is_transactional:
+                self._open.setdefault(header.producer_id, header.base_offset)
+        elif (first_offset := self._open.pop(header.producer_id, None)) is not None and _is_abort(batch, header):
+            self.aborted.append(AbortedTransaction(header.producer_id, first_offset, header.base_offset))
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Return where the oldest transaction begins that has no marker yet; None if there is none."""
+        return min(self._open.values(), default=None)
+
+
+@attrs.define(eq=False, repr=False)
+class TransactionFilter:
+    """Says of each batch, in order of offset, whether its transaction needs it no more."""
+
+    aborted: Sequence[AbortedTransaction]
+    _observed: set[int] = attrs.field(factory=set, init=False)  # producers of whose transaction a batch was seen
+
+    def is_done_with(self, header: BatchHeader) -> bool:
+        """Tell whether a batch was aborted, or is a marker without a batch left to tell of."""
+        if header.is_control:
+            if header.producer_id in self._observed:
+                self._observed.remove(header.producer_id)
+                return False
+            return True
+        if not header.is_transactional:
+            return False
+        self._observed.add(header.producer_id)
+        return any(each.holds(header) for each in self.aborted)
+
+
+def _is_abort(batch: memoryview, header: BatchHeader) -> bool:
+    for key in locate_records(batch, header).keys:
+        if key is not None and len(key) >= _marker_key.size:
+            return bool(_marker_key.unpack_from(key)[1] == ABORT)
+    return False

@@ -16,10 +16,9 @@ from crc32c import crc32c
 
 from kafscale.buffers import Buffer
 from kafscale.errors import KafkaError
-from kafscale.log.rewrite.compaction_filter import CompactionFilter
+from kafscale.log.rewrite.compaction_filter import AbortedTransaction, CompactionFilter, Outcomes
 from kafscale.log.rewrite.compaction_map import OffsetMap
 from kafscale.log.rewrite.compaction_records import locate_records
-from kafscale.log.rewrite.compaction_transactions import AbortedTransaction, Outcomes
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.records import BatchHeader, compute_crc, parse_header, parse_whole
 

@@ -41,7 +41,7 @@ from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionR
 from kafscale.log.rewrite.compaction_map import OffsetMap, capacity_of
 from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass, Unreadable
 from kafscale.log.rewrite.compaction_plan import CleanablePart, Stretch, groups, stretches
-from kafscale.log.rewrite.merge_sources import producers_of
+from kafscale.log.rewrite.merger import producers_of
 from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.metrics import Counter, Metrics
 from kafscale.wire.records import parse_header

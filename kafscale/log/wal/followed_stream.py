@@ -25,8 +25,8 @@ import trio
 from kafscale.buffers import Buffer
 from kafscale.errors import NotFound, StorageFailed
 from kafscale.formats.manifest import PartitionId
-from kafscale.formats.wal_contents import LoggedBatch, LoggedObject
 from kafscale.formats.wal_entries import WalEntry, WalFile, decode_run, run_bytes, run_start
+from kafscale.formats.wal_index import LoggedBatch, LoggedObject
 from kafscale.formats.wal_objects import HEADER_BYTES, WalObject, WalPosition, decode_header, wal_object
 from kafscale.formats.wal_runs import LogEpoch, LogRun, check_place, list_epoch, wal_key
 from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, LogJournal, Round

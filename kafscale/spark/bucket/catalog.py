@@ -24,7 +24,7 @@ from kafscale.formats.placements import Beginning
 from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Resolution, assumed_ends, resolve
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
-from kafscale.formats.wal_contents import LoggedBatch
+from kafscale.formats.wal_index import LoggedBatch
 from kafscale.spark.brokers.newest import Ends, FetchedTopic, NewestReader
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket

@@ -23,7 +23,7 @@ import attrs
 from kafscale.errors import NotFound
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_changes import Transaction
-from kafscale.formats.wal_contents import LoggedBatch, LoggedObject
+from kafscale.formats.wal_index import LoggedBatch, LoggedObject
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import check_place, find_keys, find_shared_keys, is_gap, position_of
 from kafscale.spark.bucket.blocking import BlockingStore, run

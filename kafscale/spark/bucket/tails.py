@@ -14,7 +14,7 @@ import attrs
 from kafscale.formats.open_transactions import OpenTransactions
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
-from kafscale.formats.wal_contents import LoggedBatch
+from kafscale.formats.wal_index import LoggedBatch
 from kafscale.formats.wal_runs import is_superseded
 
 

@@ -12,7 +12,7 @@ from kafscale.errors import DamagedObject, KafkaError, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import encode_footer
-from kafscale.log.bucket.topic_deletion import BuriedTopic
+from kafscale.log.bucket.deletion import BuriedTopic
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, topic_prefix
 from kafscale.testing.disk import MemoryDisk

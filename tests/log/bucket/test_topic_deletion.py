@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from kafscale.cluster.topics.topics import NewTopic
-from kafscale.log.bucket.topic_deletion import BuriedTopic, TopicDeleter
+from kafscale.log.bucket.deletion import BuriedTopic, TopicDeleter
 from kafscale.store.base import ObjectStore
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings

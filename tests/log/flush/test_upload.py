@@ -8,7 +8,7 @@ from kafscale.config import Durability, Limits
 from kafscale.errors import Fenced, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.segment import body_crc, encode_footer
-from kafscale.log.bucket.topic_deletion import BuriedTopic
+from kafscale.log.bucket.deletion import BuriedTopic
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk

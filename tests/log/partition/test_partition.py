@@ -12,8 +12,7 @@ from kafscale.log.flush.upload import _make_footer, segment_key_of
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
-from kafscale.log.wal.flush_on_append import FlushOnAppend
-from kafscale.log.wal.journal import LogJournal, Round
+from kafscale.log.wal.journal import FlushOnAppend, LogJournal, Round
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.records import ProducerStamp, iterate_records, parse_header
 from tests.devtools.memory_log import NOW_MS, append_nowait, batch_of

@@ -11,7 +11,7 @@ import pytest
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.segment import HEADER, INDEX_ROWS_MAX_COUNT, encode_footer, encode_header
 from kafscale.log.check.verification import Verifier
-from kafscale.log.repair import verify_earliest
+from kafscale.log.repair import verify_segment as verify_earliest
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.wire import compression

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.formats.manifest import Segment
-from kafscale.log.rewrite.merge_plan import MERGE_FACTOR, SOURCES_MAX_COUNT, Found, find_sources
+from kafscale.log.rewrite.merger import MERGE_FACTOR, SOURCES_MAX_COUNT, Found, find_sources
 from kafscale.store.paths import SegmentKey
 
 TARGET = 1000

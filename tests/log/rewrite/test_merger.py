@@ -12,7 +12,7 @@ import trio
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import fingerprint
-from kafscale.log.bucket.topic_deletion import BuriedTopic
+from kafscale.log.bucket.deletion import BuriedTopic
 from kafscale.log.flush.flusher import PRESSED_SECONDS
 from kafscale.log.repair.verify_segment import check_segment
 from kafscale.log.rewrite.merger import FAILED_MERGE_PAUSE_SECONDS

@@ -6,8 +6,7 @@ import pytest
 
 from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import FileHeader, WalEntry, WalFile
-from kafscale.log.wal.flush_on_append import FlushOnAppend
-from kafscale.log.wal.journal import Journal, Round
+from kafscale.log.wal.journal import FlushOnAppend, Journal, Round
 
 
 class Bench:

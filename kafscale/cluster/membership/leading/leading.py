@@ -34,10 +34,16 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.manifest_checkpoint import KnownPartition
 from kafscale.formats.placements import decided_begin
 from kafscale.formats.segment import EpochStart
-from kafscale.log.hand_over import Acquisition, acquire_partition, contents_of, known_from, release_partition
+from kafscale.log.hand_over import (
+    Acquisition,
+    Recovering,
+    acquire_partition,
+    contents_of,
+    known_from,
+    release_partition,
+)
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
-from kafscale.log.recovering import Recovering
 from kafscale.log.replaying import RestoreBefore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages.own.heartbeat import ReleasedPartition

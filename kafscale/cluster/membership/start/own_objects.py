@@ -1,6 +1,6 @@
 """Whether the objects that the broker keeps for itself are whole: who leads, and checkpoints of metadata and manifests.
 
-The write-ahead log is `kafscale.log.check.s3_wal_check`'s. Read before the segments are listed, then `check_claim`
+The write-ahead log is `kafscale.log.check.wal_check`'s. Read before the segments are listed, then `check_claim`
 after them, so that a broker that starts meanwhile is not taken for damage.
 """
 

@@ -17,7 +17,7 @@ import trio
 from kafscale.cluster.membership.start.adoption import FoundPartition, FoundTopic
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import TOPIC_NAME, WalEntry
-from kafscale.log.check.local_wal_check import CheckedEntry, WalFileCheck
+from kafscale.log.check.wal_check import CheckedEntry, WalFileCheck
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.extent import ExtentStore
 from kafscale.log.wal.kept_aside import KEPT_PREFIX
