@@ -23,7 +23,7 @@ from bench.report import save, show
 from bench.runner import Runner
 from bench.spreading import shares_of
 from kafscale.config.units import KIB, MIB, format_size, parse_size
-from tests.devtools.cluster_load import QUIET
+from tests.devtools.processes.cluster_load import QUIET
 
 TAIL, BACKLOG = "tail", "backlog"
 DATA_BYTES = 128 * MIB  # of all partitions; the default chunk pool holds it without pressure

@@ -21,7 +21,7 @@ from bench.report import console, save
 from kafscale.config.units import MIB
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.link import Link
-from tests.devtools.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 DATA_BYTES = 128 * MIB
 CACHE_BYTES = 16 * MIB

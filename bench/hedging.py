@@ -34,7 +34,7 @@ from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 SECONDS = 600
 APPENDS_PER_SECOND = 20

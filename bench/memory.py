@@ -30,7 +30,7 @@ from bench.places import RESULTS
 from bench.s3_process import S3Process, s3_process
 from kafscale.config import Settings, StoreUrl
 from kafscale.config.units import MIB, parse_size
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 ALLOWED_MIB = 200.0  # beside what options bound
 POOL_SIZE = "128MiB"

@@ -18,9 +18,9 @@ from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.records import batches, parse_header
-from tests.devtools.history import History
-from tests.devtools.workload import Connect, Reader, Topic
-from tests.devtools.workload_producers import IdempotentProducer
+from tests.devtools.history.history import History
+from tests.devtools.world.producers import IdempotentProducer
+from tests.devtools.world.workload import Connect, Reader, Topic
 
 TOPIC = "memory"
 PADDING_MAX_BYTES = 16 * KIB

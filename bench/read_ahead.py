@@ -24,7 +24,7 @@ from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.link import Link
-from tests.devtools.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 DATA_BYTES = 256 * MIB
 SEGMENT_BYTES = 64 * MIB

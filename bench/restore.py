@@ -33,8 +33,8 @@ from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.s3_server import CREDENTIALS, S3Server
-from tests.devtools.resident import peak_rss_mib, rss_mib
-from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
+from tests.devtools.processes.resident import peak_rss_mib, rss_mib
 
 if TYPE_CHECKING:
     from bench.brokers import RunningBroker

@@ -34,8 +34,8 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.process import KAFSCALE, BrokerProcess
-from tests.devtools.resident import main_thread_seconds
+from tests.devtools.processes.process import KAFSCALE, BrokerProcess
+from tests.devtools.processes.resident import main_thread_seconds
 
 TRIO = "trio"
 WAYS = {"without TLS": None, "own transport": "own", "trio.SSLStream": TRIO}

@@ -14,7 +14,7 @@ import sys
 import hypothesis
 import pytest
 
-from tests.devtools.determinism import seed_scheduler
+from tests.devtools.world.determinism import seed_scheduler
 
 COLLECTED_AFTER_COUNT = 200_000  # objects; by default collections take a sixth of the time, after 50,000 a twentieth
 DEFAULT_SEED = "0"

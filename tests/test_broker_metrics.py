@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.config import Durability
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 ALWAYS = """
     arriving_bytes arriving_waiting cache_bytes cache_evictions_total cache_hit_bytes_total

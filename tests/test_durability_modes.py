@@ -57,10 +57,10 @@ from kafscale.wire.messages.offset_fetch import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
-from tests.devtools.memory_broker import MemoryBroker, memory_settings
-from tests.devtools.memory_log import append_nowait
-from tests.devtools.static_member import StaticMember
-from tests.devtools.transactional_producer import OLD, Producer, committed_values
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
+from tests.devtools.fakes.memory_log import append_nowait
+from tests.devtools.fakes.transactional_producer import OLD, Producer, committed_values
+from tests.devtools.processes.static_member import StaticMember
 
 MODES = list(Durability)
 IN_BUCKET = [Durability.S3_WAL, Durability.SEGMENT]

@@ -25,7 +25,7 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 OFFSET = b'{"offset":%d,"leader_epoch":3,"metadata":"m","commit_timestamp_ms":1700000000000,"expire_timestamp_ms":null}'
 EMPTY = b'{"generation_id":4,"protocol_type":"consumer","protocol_name":null,"leader_id":null,"state_timestamp_ms":%d}'

@@ -21,8 +21,8 @@ from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
-from tests.devtools.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"
 MOVES, STAYS = 0, 1

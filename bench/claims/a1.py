@@ -17,7 +17,7 @@ from bench.points import TOPIC, Point
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Limits
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 ROUNDS_COUNT = 9
 SYNC_SECONDS = 0.005

@@ -23,7 +23,7 @@ from kafscale.store.wrappers.limiter import StoreLimiter
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.link import Link
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 OBJECT_BYTES = 4_000_000
 LATENCY_SECONDS = 0.015

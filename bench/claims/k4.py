@@ -21,7 +21,7 @@ from kafscale.log.partition.partition import FlushPlan, Partition
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 ROUNDS_COUNT = 3
 UPLOAD_SECONDS = 2.0

@@ -20,7 +20,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.limited import LimitedStore, PrefetchStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 LIMIT = 64
 FLUSHERS_COUNT = 16

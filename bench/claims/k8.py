@@ -22,7 +22,7 @@ from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
 
 ROUNDS_COUNT = 3
 LATENCY_SECONDS = 0.015

@@ -15,7 +15,7 @@ from kafscale.log.partition.durable import became_durable
 from kafscale.log.wal.local_wal import Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import memory_log, topic_spec
+from tests.devtools.fakes.memory_log import memory_log, topic_spec
 
 PARTITION_COUNTS = (1, 100, 1_000)
 APPENDS_COUNT = 2_000

@@ -28,8 +28,8 @@ from kafscale.log.wal.disk import RealDisk
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.records import parse_header
-from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec
-from tests.devtools.resident import rss_mib
+from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.processes.resident import rss_mib
 
 ROUNDS_COUNT = 2
 WARM_UP_SECONDS = 2.0

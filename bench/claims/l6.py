@@ -20,7 +20,7 @@ from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
-from tests.devtools.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 BATCHES_COUNT = 64
 VALUE = bytes(64 << 10)

@@ -28,9 +28,9 @@ from kafscale.wire.messages.describe_quorum import (
     PartitionToDescribe,
     TopicToDescribe,
 )
-from tests.devtools.cluster_load import QUIET
-from tests.devtools.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.s3_processes import minio_server
+from tests.devtools.external.s3_processes import minio_server
+from tests.devtools.processes.cluster_load import QUIET
+from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
 
 BROKERS = 3
 LED_SECONDS = 90.0

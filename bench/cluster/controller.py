@@ -60,7 +60,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.messages.own.heartbeat import BegunPartition, OwnHeartbeatRequest
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 NAMESPACE = "default"
 EPOCH = 1

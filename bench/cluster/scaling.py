@@ -20,9 +20,9 @@ from bench.produce_load import ProduceLoad, Share, run_produce
 from bench.runner import Runner
 from bench.spreading import TOPIC_SECONDS, shares_of
 from kafscale.config.units import MIB
-from tests.devtools.cluster_load import QUIET
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.several_processes import several_broker_processes
+from tests.devtools.processes.cluster_load import QUIET
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.several_processes import several_broker_processes
 
 COUNTS = (1, 2, 4)
 CONNECTIONS = 4  # each to one process, with `in_flight` requests under way

@@ -36,9 +36,9 @@ from kafscale.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.devtools.broker_network import BrokerNetwork, RunningBroker
-from tests.devtools.memory_broker import memory_settings
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.broker_network import BrokerNetwork, RunningBroker
+from tests.devtools.fakes.memory_broker import memory_settings
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 BROKERS = 3
 POOL_BYTES = 64 * MIB

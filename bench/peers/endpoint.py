@@ -32,7 +32,7 @@ from kafscale.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.devtools.scripted_broker import ScriptedBroker
+from tests.devtools.fakes.scripted_broker import ScriptedBroker
 
 PARTITION_COUNT = 16
 SIZE_BYTES = 4

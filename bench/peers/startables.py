@@ -27,7 +27,7 @@ from bench.peers.names import (
     OWN_TWO,
 )
 from bench.secured.sasl_ssl import SaslSsl
-from tests.devtools.s3_processes import minio_server
+from tests.devtools.external.s3_processes import minio_server
 
 MEMORY_STORE = ("--store", "memory:4GiB")
 MEMORY_FILES = Path("/dev/shm")  # a file system in memory

@@ -29,7 +29,7 @@ from bench.spark.rounds import Contest
 from bench.spark.session import Spark, running_spark
 from bench.spark.sources import KAFKA, ON_US, QUERIES, BucketSource, KafkaSource, Query, ReadySource
 from bench.spark.tables import Outcome, Table, decoder, further, read_bytes, speed, times
-from tests.devtools.s3_processes import minio_server
+from tests.devtools.external.s3_processes import minio_server
 
 ROWS_100 = 2_000_000
 ROWS_SHARE_1024 = 3  # a topic of 1 KiB values has a third of the rows

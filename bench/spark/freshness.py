@@ -29,9 +29,9 @@ from bench.spark.freshness_page import Found, Read, Streamed, reads_table, strea
 from bench.spark.session import SETTINGS
 from bench.spark.tables import Table
 from kafscale.spark.source.options import Given, bucket_options
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.s3_processes import minio_server
-from tests.devtools.spark import flush, start_spark, store_of
+from tests.devtools.external.s3_processes import minio_server
+from tests.devtools.external.spark import flush, start_spark, store_of
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

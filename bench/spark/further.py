@@ -24,7 +24,7 @@ from bench.spark.freshness import TOPIC, Load
 from bench.spark.rounds import Further
 from bench.spark.session import POM, Spark
 from bench.spark.sources import BUCKET, KAFKA, ON_US, READY
-from tests.devtools.spark import resolve_jars
+from tests.devtools.external.spark import resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ import attrs
 
 from bench import processes
 from bench.processes import PROC
-from tests.devtools.spark import resolve_jars, start_spark
+from tests.devtools.external.spark import resolve_jars, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

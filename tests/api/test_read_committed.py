@@ -22,10 +22,10 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from kafscale.wire.records import batches, iterate_records, parse_header
-from tests.devtools.memory_broker import memory_parts
-from tests.devtools.memory_log import append_nowait
-from tests.devtools.one_topic import TOPIC, first_partition, one_topic, request_in
-from tests.devtools.transactions import abort, commit, send
+from tests.devtools.fakes.memory_broker import memory_parts
+from tests.devtools.fakes.memory_log import append_nowait
+from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, request_in
+from tests.devtools.fakes.transactions import abort, commit, send
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 PLENTY_BYTES = 1 << 20

@@ -9,8 +9,8 @@ from kafscale.api.not_served import NOT_SERVED
 from kafscale.api.reference import protocol_page
 from kafscale.api.table import APIS, every_api
 from kafscale.wire.messages import own
-from tests.devtools.kafka_apis import BROKER_APIS, CONTROLLER_APIS
-from tests.devtools.wire_messages import message_versions
+from tests.devtools.external.kafka_apis import BROKER_APIS, CONTROLLER_APIS
+from tests.devtools.fakes.wire_messages import message_versions
 
 DECLARED_ONLY: set[str] = set()  # messages whose APIs are not served: who serves one takes it out of here
 

@@ -11,7 +11,7 @@ from kafscale.log.log import TopicSpec
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.store.file.store import FileStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import memory_log
+from tests.devtools.fakes.memory_log import memory_log
 
 SHAPE = Shape(topics=2, partitions=5, segments=3)
 

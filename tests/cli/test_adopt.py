@@ -11,8 +11,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from kafscale.cli.main import run
 from kafscale.log.wal.data_directory import lock_data_directory
 from kafscale.store.file.store import FileStore
-from tests.devtools.process import BrokerProcess
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.processes.process import BrokerProcess
 
 RECORDS = 600
 

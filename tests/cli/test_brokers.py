@@ -16,8 +16,8 @@ from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Address, Listener, StoreUrl
 from tests.cli.conftest import CommandLine
-from tests.devtools.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
-from tests.devtools.memory_broker import memory_settings
+from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
+from tests.devtools.fakes.memory_broker import memory_settings
 
 TOPIC = "orders"
 COUNT = 6

@@ -16,7 +16,7 @@ from kafscale.client import connect
 from kafscale.client.groups import committed_offsets
 from kafscale.config import Address
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
-from tests.devtools.process import interruptible
+from tests.devtools.processes.process import interruptible
 
 Command = Callable[..., str]
 

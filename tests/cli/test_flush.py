@@ -19,7 +19,7 @@ from kafscale.server.http.admin import AdminServer
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_log import batch_of, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import batch_of, memory_log, topic_spec
 
 TOPICS = [topic_spec(2, name="orders"), topic_spec(1, name="audit", topic_id=b"a" * 16)]
 KFS = On("put*", "*.kfs")

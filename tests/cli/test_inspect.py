@@ -27,9 +27,9 @@ from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.compression import ZSTD
 from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
-from tests.devtools.memory_log import memory_log
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
-from tests.devtools.transactions import abort, commit, send
+from tests.devtools.fakes.memory_log import memory_log
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.fakes.transactions import abort, commit, send
 
 TOPIC_ID = bytes(range(16))
 KEY = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=3, base_offset=100)

@@ -8,8 +8,8 @@ import pytest
 
 from kafscale.cli.main import run
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
-from tests.devtools.memory_log import append_nowait
-from tests.devtools.transactions import abort, commit, send
+from tests.devtools.fakes.memory_log import append_nowait
+from tests.devtools.fakes.transactions import abort, commit, send
 
 TOPIC = "t"
 COMMITTED = ["committed", "plain", "again of 1"]

@@ -11,7 +11,7 @@ from kafscale.client import balancing
 from kafscale.cluster.topics.topics import NewTopic
 from tests.cli.conftest import CommandLine
 from tests.cli.test_brokers import TOPIC, Several
-from tests.devtools.loopback_cluster import SOON_SECONDS, loopback_cluster
+from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, loopback_cluster
 
 COUNT = 4
 

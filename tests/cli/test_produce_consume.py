@@ -19,7 +19,7 @@ from kafscale.cli.records import json_formatter, text_formatter
 from kafscale.wire.messages.produce import ProduceRequest
 from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import Record
-from tests.devtools.process import interruptible
+from tests.devtools.processes.process import interruptible
 
 
 async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:

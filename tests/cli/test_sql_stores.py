@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from kafscale.store.paths import SegmentKey
-from tests.devtools.process import broker_process
-from tests.devtools.s3_processes import minio_server, moto_server
-from tests.devtools.sql_processes import kafscale_sql, told, write_orders
+from tests.devtools.external.s3_processes import minio_server, moto_server
+from tests.devtools.processes.process import broker_process
+from tests.devtools.processes.sql_processes import kafscale_sql, told, write_orders
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,7 +39,7 @@ def s3(request):
         pytest.skip("minio is not on the PATH")
     from confluent_kafka import Producer
 
-    from tests.devtools.spark import flush
+    from tests.devtools.external.spark import flush
 
     with SERVERS[request.param]() as server:
         options = ("--store", "s3://bucket/kafka", "--s3-region", "us-east-1", "--s3-endpoint", server.endpoint)
@@ -74,8 +74,8 @@ def test_topics_on_s3(s3, engine):
 
 @engines
 def test_values_of_a_registry_are_columns(tmp_path, engine):
-    from tests.devtools.registry_values import running_values
-    from tests.devtools.segment_objects import make_batch, version_2_objects
+    from tests.devtools.external.registry_values import running_values
+    from tests.devtools.fakes.segment_objects import make_batch, version_2_objects
 
     with running_values() as values:
         written = [values.avro(ORDER, {"id": number, "status": f"s{number % 2}"}) for number in range(10)]
@@ -97,7 +97,7 @@ def test_values_of_a_registry_are_columns(tmp_path, engine):
 
 @pytest.mark.spark
 def test_a_topic_beside_an_iceberg_table(tmp_path):
-    from tests.devtools.spark import skip_without_iceberg
+    from tests.devtools.external.spark import skip_without_iceberg
 
     skip_without_iceberg()
     store = write_orders(tmp_path / "bucket")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 SECONDS = 30
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kafscale.cli.main import run
-from tests.devtools.clients import wait_until
-from tests.devtools.process import broker_process
+from tests.devtools.external.clients import wait_until
+from tests.devtools.processes.process import broker_process
 
 SECRET = "the admin's secret"
 

@@ -22,7 +22,7 @@ from kafscale.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.devtools.scripted_broker import ScriptedBroker
+from tests.devtools.fakes.scripted_broker import ScriptedBroker
 
 
 def topic(name: str | None, leader_id: int = 1, error_code: int = 0) -> MetadataResponseTopic:

@@ -33,7 +33,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tests.devtools.scripted_broker import ScriptedBroker
+from tests.devtools.fakes.scripted_broker import ScriptedBroker
 
 ADDRESS = Address("broker", 9092)
 

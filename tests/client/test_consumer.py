@@ -14,7 +14,7 @@ from kafscale.errors import CorruptBatch
 from kafscale.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages import fetch
 from kafscale.wire.records import CONTROL, Record, build_batch
-from tests.devtools.small_cluster import SmallCluster
+from tests.devtools.fakes.small_cluster import SmallCluster
 
 
 @pytest.fixture

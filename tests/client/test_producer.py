@@ -12,7 +12,7 @@ from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.messages import produce
 from kafscale.wire.records import Record, build_batch, iterate_records
-from tests.devtools.small_cluster import SmallCluster
+from tests.devtools.fakes.small_cluster import SmallCluster
 
 
 @given(st.lists(st.integers(0, MAX_BATCH_BYTES + 1), max_size=12))

@@ -43,7 +43,7 @@ from kafscale.wire.messages.offset_commit import OffsetCommitRequest
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest
 from kafscale.wire.messages.produce import ProduceRequest
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.small_cluster import SmallCluster
+from tests.devtools.fakes.small_cluster import SmallCluster
 
 AT = TopicPartition("t", 0)
 Call = Callable[[Client], Awaitable[object]]

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.devtools import process
-from tests.devtools.process import BrokerProcess
+from tests.devtools.processes import process
+from tests.devtools.processes.process import BrokerProcess
 
 LEFT_OUT: list[str] = []
 collect_ignore: list[str] = []
@@ -35,19 +35,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--secured", False):
-        from tests.devtools import secured
+        from tests.devtools.processes import secured
 
         secured.install()
         collect_ignore.extend(secured.LEFT_OUT)
     if (count := config.getoption("--processes", 1)) > 1:
-        from tests.devtools import several_processes
+        from tests.devtools.processes import several_processes
 
         several_processes.install(count)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--processes", 1) > 1:
-        from tests.devtools import several_processes
+        from tests.devtools.processes import several_processes
 
         for item in items:
             if (why := several_processes.left_out(item)) is not None:

@@ -13,7 +13,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.devtools.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, sample_records
+from tests.devtools.external.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, sample_records
 
 POLL_MS = 50
 SAMPLES = [each for each in sample_records() if (each.key, each.value) != (None, None)]  # it refuses to send that one

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 KEYS_COUNT = 50
 

@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
 )
 
 from kafscale.testing.background_broker import running_broker
-from tests.devtools.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
-from tests.devtools.process import broker_process
+from tests.devtools.external.clients import CODECS, DEADLINE_SECONDS, Acknowledged, Sample, poll_until, sample_records
+from tests.devtools.processes.process import broker_process
 
 POLL_SECONDS = 0.05
 UNDER_WAY_MAX_COUNT = 2_000  # of records, while a broker that is away comes back

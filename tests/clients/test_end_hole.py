@@ -14,8 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from kafscale.client.client import connect
 from kafscale.client.consumer import Consumer as OwnConsumer
 from kafscale.login.security import client_security
-from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.go import go_program
-from tests.devtools.read_committed import read_committed
-from tests.devtools.tools import RunningTool
+from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.external.go import go_program
+from tests.devtools.external.tools import RunningTool
+from tests.devtools.processes.read_committed import read_committed
 
 pytestmark = [
     pytest.mark.go,

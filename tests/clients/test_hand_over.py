@@ -11,9 +11,9 @@ import pytest
 
 from kafscale.broker import Broker
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
-from tests.devtools.assignments import TwoBrokers, hand_over, take_over
-from tests.devtools.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.cluster_load import end_of
+from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.fakes.assignments import TwoBrokers, hand_over, take_over
+from tests.devtools.processes.cluster_load import end_of
 
 TOPIC = "moves"
 COUNT = 300

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.devtools.clients import (
+from tests.devtools.external.clients import (
     CODECS,
     DEADLINE_SECONDS,
     Acknowledged,

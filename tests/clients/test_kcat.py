@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tests.devtools.clients import CODECS, DEADLINE_SECONDS, wait_until
-from tests.devtools.process import broker_process
+from tests.devtools.external.clients import CODECS, DEADLINE_SECONDS, wait_until
+from tests.devtools.processes.process import broker_process
 
 
 def kcat(broker, *arguments, send=None, code=0):

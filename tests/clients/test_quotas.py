@@ -22,8 +22,8 @@ from kafscale.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
 )
-from tests.devtools.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.sasl import PASSWORD, sasl_broker
+from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.processes.sasl import PASSWORD, sasl_broker
 
 POLL_SECONDS = 0.05
 

@@ -15,8 +15,8 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.process import broker_process
+from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.processes.process import broker_process
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -19,8 +19,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # which it has
 
 from kafscale.config import SecurityProtocol
 from kafscale.testing.certificates import make_authority
-from tests.devtools.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.logins import (
+from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.external.logins import (
     MECHANISMS,
     MTLS,
     OAUTH,
@@ -37,8 +37,8 @@ from tests.devtools.logins import (
     kcat_does_scram,
     refused,
 )
-from tests.devtools.sasl import PASSWORD, sasl_broker, sign, signing_key
-from tests.devtools.sasl_users import WITH_LISTS, add, allow, disallow, login_of_somebody, remove
+from tests.devtools.processes.sasl import PASSWORD, sasl_broker, sign, signing_key
+from tests.devtools.processes.sasl_users import WITH_LISTS, add, allow, disallow, login_of_somebody, remove
 
 # kafka-python leaves sockets of its own behind when a login fails
 pytestmark = [

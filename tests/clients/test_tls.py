@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafscale.cli.main import run
 from kafscale.testing.certificates import Certificate, make_authority
-from tests.devtools.tls import TlsBroker, tls_broker
+from tests.devtools.processes.tls import TlsBroker, tls_broker
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -19,7 +19,7 @@ from kafscale.cluster.quota_entities import (
 )
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.late_metadata import LateMetadataStore, compete
+from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
 
 
 def setting(client_id: Name, **values: float | None) -> QuotaChange:

@@ -31,8 +31,8 @@ from kafscale.cluster.topics.topics import (
 )
 from kafscale.errors import KafkaError, StorageFull, StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.late_metadata import LateMetadataStore
-from tests.devtools.memory_broker import memory_broker, memory_parts
+from tests.devtools.fakes.late_metadata import LateMetadataStore
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 NAMES = ("a", "b", "c.d", "c_d", "e")
 TOPIC_MAX_COUNT = 4

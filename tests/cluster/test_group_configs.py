@@ -29,8 +29,8 @@ from kafscale.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tests.devtools.late_metadata import LateMetadataStore, compete
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 GROUP = 32
 

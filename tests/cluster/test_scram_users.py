@@ -10,7 +10,7 @@ from kafscale.config import SaslMechanism
 from kafscale.errors import KafkaError, StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import POLICY_VIOLATION
-from tests.devtools.sasl import ALICE, PASSWORD, verifier_of
+from tests.devtools.processes.sasl import ALICE, PASSWORD, verifier_of
 
 SHA_256, SHA_512 = SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512
 KEY = CredentialKey(SHA_512, ALICE)

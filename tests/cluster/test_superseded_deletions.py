@@ -23,8 +23,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, Gate, On
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.memory_broker import memory_settings
-from tests.devtools.memory_log import append_nowait
+from tests.devtools.fakes.memory_broker import memory_settings
+from tests.devtools.fakes.memory_log import append_nowait
 
 HURRIED = memory_settings(retention_check_interval_seconds=1.0)
 AT_ONCE = {"file.delete.delay.ms": "0", "retention.ms": "-1"}

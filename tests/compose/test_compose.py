@@ -32,8 +32,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.formats.segment import decode_footer
 from kafscale.store.paths import SegmentKey, parse_segment_key
-from tests.devtools.clients import wait_until
-from tests.devtools.history import History, Read
+from tests.devtools.external.clients import wait_until
+from tests.devtools.history.history import History, Read
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

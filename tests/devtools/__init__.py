@@ -1,11 +1,10 @@
-"""The workshop: what the project's own tests and benchmarks are made with, and no wheel ships.
+"""Development tools: shared code of the tests and benchmarks. No wheel ships it.
 
-    simulation, simulate, determinism    whole brokers on a simulated disk, bucket and network, by a seed
-    history, workload*, ordeal           clients that write down what they did, and what must hold of it
-    transactional, transaction_history   the same of transactions
-    hostile, fuzz, fuzz_frames           strangers' bytes
-    memory_log, memory_broker, ...       parts of the broker in memory, on an autojump clock
-    process, s3_processes, java, spark   real processes
+    world       whole brokers on a simulated disk, bucket and network, driven by a seed
+    history     checkers of what clients saw and of what became durable
+    processes   real broker processes, loads on them, and attacks
+    fakes       parts of the broker, and its surroundings, in memory
+    external    software of others: registries, catalogs, Java and Go programs, Spark, S3 servers
 
-What is of use to the tests of users is `kafscale.testing`.
+`simulate` and `fuzz` are commands. Helpers for tests of users are in `kafscale.testing`.
 """

@@ -3,7 +3,7 @@
     --seconds N     how long, 60 by default
     --seed N        which requests; printed, any by default
 
-`tests.devtools.fuzz_frames` makes the requests; several connections send them, some of them many at once, while a
+`processes.fuzz_frames` makes the requests; several connections send them, some of them many at once, while a
 well-behaved client produces and fetches. Found, each with the frames that the connection had sent, is
 
     an end          the broker process has ended
@@ -36,9 +36,9 @@ from kafscale.wire.messages.fetch import FetchRequest
 from kafscale.wire.messages.join_group import JoinGroupRequest
 from kafscale.wire.messages.produce import ProduceRequest
 from kafscale.wire.messages.sync_group import SyncGroupRequest
-from tests.devtools.fuzz_frames import SIZE_BYTES, TOPIC, Frame, make_frame
-from tests.devtools.hostile import STANDSTILL_SECONDS, bystander, raw_connection
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.fuzz_frames import SIZE_BYTES, TOPIC, Frame, make_frame
+from tests.devtools.processes.hostile import STANDSTILL_SECONDS, bystander, raw_connection
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 CONNECTIONS_COUNT = 4
 FRAMES_MAX_COUNT = 20  # of one connection

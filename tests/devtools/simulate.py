@@ -5,7 +5,7 @@
     --events         print the event log of each seed that fails
     --short          short seeds, in which less happens; many for one
     --cluster        several brokers on one bucket
-    --mutation NAME  the brokers do what they must not (`mutations` of `tests.devtools.cluster`, `.transactional`)
+    --mutation NAME  the brokers do what they must not (`mutations` of `tests.devtools.world`, `.transactional`)
 
 Ends with 1 if a seed failed. A seed that fails does so again, by itself and in any process.
 """
@@ -29,12 +29,12 @@ from multiprocessing import get_context
 
 import attrs
 
-from tests.devtools.cluster.mutations import MUTATIONS
-from tests.devtools.cluster.world import ClusterSimulation
-from tests.devtools.determinism import run_seeded
-from tests.devtools.simulation import Simulation
-from tests.devtools.transactional import mutations as transactional
-from tests.devtools.workload import forget_batches
+from tests.devtools.world.cluster import ClusterSimulation
+from tests.devtools.world.cluster_mutations import MUTATIONS
+from tests.devtools.world.determinism import run_seeded
+from tests.devtools.world.simulation import Simulation
+from tests.devtools.world.transactional import mutations as transactional
+from tests.devtools.world.workload import forget_batches
 
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
@@ -113,7 +113,7 @@ def run_seeds(
 def _be_quiet() -> None:
     """A broker among faults logs a lot. And what has been imported need not be looked at by each seed's collection.
 
-    That is made when the next seed begins (`tests.devtools.determinism`), so it need not happen by itself before.
+    That is made when the next seed begins (`tests.devtools.world.determinism`), so it need not happen by itself before.
     """
     logging.disable(logging.CRITICAL)
     gc.collect()

@@ -24,11 +24,11 @@ from kafscale.formats.metadata_checkpoint import decode_checkpoint
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
-from tests.devtools.clients import wait_until
-from tests.devtools.minio_users import MinioUser, add_user, root_of
-from tests.devtools.process import BrokerProcess
-from tests.devtools.s3_processes import S3Process, minio_server
-from tests.devtools.spark import flush, skip_without_iceberg
+from tests.devtools.external.clients import wait_until
+from tests.devtools.external.minio_users import MinioUser, add_user, root_of
+from tests.devtools.external.s3_processes import S3Process, minio_server
+from tests.devtools.external.spark import flush, skip_without_iceberg
+from tests.devtools.processes.process import BrokerProcess
 
 pytestmark = [
     pytest.mark.timeout(600),

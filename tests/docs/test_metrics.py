@@ -13,7 +13,7 @@ from kafscale.config import Durability
 from kafscale.metrics import Metrics
 from kafscale.store.opening.opening import open_store
 from kafscale.testing import pytest_plugin
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 from tests.docs.test_pages import REPOSITORY, WRITTEN_PAGES
 
 _NAMED = re.compile(r"\b(kafscale_[a-z0-9_]+)(?:\{([a-z_,]+)\})?")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.testing.certificates import Certificate
-from tests.devtools.tls import verify_strictly
+from tests.devtools.processes.tls import verify_strictly
 from tests.docs.blocks import blocks_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-a-broker.md").read_text()

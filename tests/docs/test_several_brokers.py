@@ -22,8 +22,8 @@ import pytest
 from kafscale.login.properties import read_properties
 from kafscale.login.security import client_security
 from kafscale.testing.certificates import make_authority
-from tests.devtools.clients import wait_until
-from tests.devtools.s3_processes import free_port
+from tests.devtools.external.clients import wait_until
+from tests.devtools.external.s3_processes import free_port
 from tests.docs.blocks import blocks_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "several-brokers.md").read_text()

@@ -133,7 +133,7 @@ def first_terminal(clone: Path, environ: Mapping[str, str]) -> Iterator[tuple[st
 @pytest.mark.spark
 @pytest.mark.timeout(2400)  # two minutes where nothing else is at work
 def test_all_of_it_works_and_prints_what_is_shown(tmp_path: Path) -> None:
-    from tests.devtools.spark import skip_without_iceberg
+    from tests.devtools.external.spark import skip_without_iceberg
 
     skip_without_iceberg()
     output, clone = tmp_path / "output", tmp_path / "clone"

@@ -18,14 +18,14 @@ from random import Random
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.devtools.bank import Bank
-from tests.devtools.clients import wait_until
-from tests.devtools.cluster_load import QUIET, ClusterLoad, leaders_of
-from tests.devtools.ordeal import chosen_seed
-from tests.devtools.process import is_there
-from tests.devtools.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.s3_processes import S3Process, minio_server
-from tests.devtools.several_processes import SeveralBrokerProcesses, several_broker_processes
+from tests.devtools.external.clients import wait_until
+from tests.devtools.external.s3_processes import S3Process, minio_server
+from tests.devtools.processes.bank import Bank
+from tests.devtools.processes.cluster_load import QUIET, ClusterLoad, leaders_of
+from tests.devtools.processes.ordeal import chosen_seed
+from tests.devtools.processes.process import is_there
+from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.several_processes import SeveralBrokerProcesses, several_broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -12,8 +12,8 @@ from itertools import islice
 
 import pytest
 
-from tests.devtools.cluster.mutations import IN_SUCCESSIONS, MUTATIONS, seeds_for
 from tests.devtools.simulate import run_seed
+from tests.devtools.world.cluster_mutations import IN_SUCCESSIONS, MUTATIONS, seeds_for
 
 SEEDS_MAX_COUNT = 80
 

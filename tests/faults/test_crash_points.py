@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.crash_points import POINTS, CrashingDisk, CrashPoint
-from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
-from tests.devtools.process import KAFSCALE, BrokerProcess, ProcessFailed
+from tests.devtools.processes.crash_points import POINTS, CrashingDisk, CrashPoint
+from tests.devtools.processes.ordeal import OPTIONS, Ordeal, chosen_seed
+from tests.devtools.processes.process import KAFSCALE, BrokerProcess, ProcessFailed
 
 CRASH_TIMEOUT_SECONDS = 20.0
 ROUNDS_COUNT = 5  # of the slow suite
@@ -50,7 +50,7 @@ async def crash_at_each(ordeal: Ordeal, points: Sequence[str]) -> None:
     for point in points:
         operation = point.rpartition("-")[0]
         passes_count = ordeal.random.randint(1, PASSES_MAX_COUNT.get(operation, 3))
-        broker.program = ("-m", "tests.devtools.crash_points", f"{point}:{passes_count}", "--")
+        broker.program = ("-m", "tests.devtools.processes.crash_points", f"{point}:{passes_count}", "--")
         await start_and_perhaps_crash(broker)
         with trio.move_on_after(CRASH_TIMEOUT_SECONDS):
             while broker.returncode is None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtools.cluster_load import ClusterLoad
-from tests.devtools.process import BrokerProcess
-from tests.devtools.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.cluster_load import ClusterLoad
+from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -21,11 +21,11 @@ from kafscale.client.connection import open_connection
 from kafscale.errors import KafScaleError
 from kafscale.testing.certificates import make_authority
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from tests.devtools.clients import wait_until
-from tests.devtools.cluster_load import QUIET, ClusterLoad, leaders_of
-from tests.devtools.process import BrokerProcess
-from tests.devtools.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.s3_processes import minio_server
+from tests.devtools.external.clients import wait_until
+from tests.devtools.external.s3_processes import minio_server
+from tests.devtools.processes.cluster_load import QUIET, ClusterLoad, leaders_of
+from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -21,7 +21,7 @@ from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, build_batch
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 STEPS_MAX_COUNT = 20_000  # without the fault it takes a few thousand
 

@@ -12,10 +12,10 @@ import confluent_kafka
 import pytest
 import trio
 
-from tests.devtools.history import History
-from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
-from tests.devtools.process import BrokerProcess
-from tests.devtools.workload import Topic, encode_value
+from tests.devtools.history.history import History
+from tests.devtools.processes.ordeal import OPTIONS, Ordeal, chosen_seed
+from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.world.workload import Topic, encode_value
 
 CYCLES_COUNT = int(os.environ.get("FAULTS_CYCLES", "50"))
 DEFAULT_CYCLES_COUNT = 3

@@ -38,8 +38,8 @@ from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
-from tests.devtools.memory_broker import MemoryBroker, memory_settings
-from tests.devtools.seeds import seeds
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
+from tests.devtools.world.seeds import seeds
 
 RUNS_COUNT = 5
 PARTITION_COUNT = 2

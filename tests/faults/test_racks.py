@@ -17,9 +17,9 @@ from contextlib import contextmanager, nullcontext
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.devtools.process import BrokerProcess
-from tests.devtools.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.s3_processes import minio_server
+from tests.devtools.external.s3_processes import minio_server
+from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

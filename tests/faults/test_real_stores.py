@@ -21,9 +21,9 @@ from kafscale.config import Address
 from kafscale.store.base import ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.tcp_proxy import TcpProxy
-from tests.devtools.ordeal import OPTIONS, Ordeal, chosen_seed
-from tests.devtools.process import BrokerProcess
-from tests.devtools.s3_processes import S3Process, minio_server, moto_server
+from tests.devtools.external.s3_processes import S3Process, minio_server, moto_server
+from tests.devtools.processes.ordeal import OPTIONS, Ordeal, chosen_seed
+from tests.devtools.processes.process import BrokerProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

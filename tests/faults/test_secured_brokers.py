@@ -15,11 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.certificates import Authority, make_authority
-from tests.devtools.clients import wait_until
-from tests.devtools.cluster_load import QUIET, leaders_of
-from tests.devtools.process import BrokerProcess
-from tests.devtools.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.read_committed import read_committed
+from tests.devtools.external.clients import wait_until
+from tests.devtools.processes.cluster_load import QUIET, leaders_of
+from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.read_committed import read_committed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -73,7 +73,7 @@ def test_a_seed_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(history: object) -> list[object]:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("tests.devtools.history.History.anomalies", fail)
+    monkeypatch.setattr("tests.devtools.history.history.History.anomalies", fail)
     outcome = run_seed(1)
     assert "planted" in outcome.problems[-1]
     assert any("crashes" in line or "has ended" in line for line in outcome.events)

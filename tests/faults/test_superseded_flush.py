@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.devtools.clients import wait_until
-from tests.devtools.own_client import consume, create, produce
-from tests.devtools.process import BrokerProcess
+from tests.devtools.external.clients import wait_until
+from tests.devtools.processes.own_client import consume, create, produce
+from tests.devtools.processes.process import BrokerProcess
 
 pytestmark = pytest.mark.faults
 

@@ -13,9 +13,9 @@ import trio
 from kafscale.client.admin import delete_topic
 from kafscale.client.client import connect
 from kafscale.config import Address
-from tests.devtools.clients import wait_until
-from tests.devtools.own_client import consume, create, produce
-from tests.devtools.process import BrokerProcess
+from tests.devtools.external.clients import wait_until
+from tests.devtools.processes.own_client import consume, create, produce
+from tests.devtools.processes.process import BrokerProcess
 
 TOPIC = "orders"
 DELAY_MS = 2000  # from the answer to a deletion until the objects go

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.devtools.simulate import run_seed
-from tests.devtools.transactional.mutations import MUTATIONS
+from tests.devtools.world.transactional.mutations import MUTATIONS
 
 SEEDS_MAX_COUNT = 200  # as many as the default run has
 

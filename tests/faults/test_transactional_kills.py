@@ -16,13 +16,13 @@ import trio
 from kafscale.client.connection import Connection, connect_to
 from kafscale.config import Settings
 from kafscale.store.file.store import FileStore
-from tests.devtools.bucket import read_bucket
-from tests.devtools.history import History
-from tests.devtools.ordeal import OPTIONS, SETTLE_SECONDS, chosen_seed
-from tests.devtools.process import BrokerProcess
-from tests.devtools.transactional.clients import TopicKind, TransactionalClients
-from tests.devtools.transactional.in_bucket import transaction_faults
-from tests.devtools.workload import marker_offsets
+from tests.devtools.history.bucket import read_bucket
+from tests.devtools.history.history import History
+from tests.devtools.history.in_bucket import transaction_faults
+from tests.devtools.processes.ordeal import OPTIONS, SETTLE_SECONDS, chosen_seed
+from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
+from tests.devtools.world.workload import marker_offsets
 
 TRANSACTIONAL_KILLS_COUNT = 50
 LIFE_MAX_SECONDS = 0.6

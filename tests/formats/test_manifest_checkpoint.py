@@ -25,7 +25,7 @@ from kafscale.store.paths import SegmentKey, system_prefix
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
 
 STAMPS = {"now_ms": 1 << 50}
 READS = ("get", "get_tail", "get_range", "head")

@@ -17,7 +17,7 @@ from kafscale.log.read.footers import Footers
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.records import parse_header
-from tests.devtools.segment_objects import (
+from tests.devtools.fakes.segment_objects import (
     CREATED_MS,
     make_batches,
     version_1_key,

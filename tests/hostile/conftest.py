@@ -1,4 +1,4 @@
-"""A broker process to attack; `tests.devtools.hostile` has the client beside the attack and raw connections.
+"""A broker process to attack; `tests.devtools.processes.hostile` has the client beside the attack and raw connections.
 
 A test says its bounds as constants, generous ones: what an attack cost before it was stopped is many times more.
 """
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.devtools import timed_loop
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 
 @pytest.fixture(scope="module")

@@ -103,9 +103,9 @@ from kafscale.wire.messages.offset_fetch import (
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafscale.wire.primitives import uvarint
-from tests.devtools import timed_loop
-from tests.devtools.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from kafscale.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kafscale.wire.schema import STRING_MAX_BYTES
-from tests.devtools.hostile import next_answer, raw_connection, request_bytes
-from tests.devtools.process import BrokerProcess
+from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
+from tests.devtools.processes.process import BrokerProcess
 
 API_VERSIONS = 18
 TRIES_COUNT = 200

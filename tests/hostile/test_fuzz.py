@@ -9,8 +9,8 @@ import trio
 
 from kafscale.api.table import APIS, every_api
 from tests.devtools.fuzz import fuzz, may_be_silent
-from tests.devtools.fuzz_frames import Frame, make_frame, mutate
-from tests.devtools.process import BrokerProcess
+from tests.devtools.processes.fuzz_frames import Frame, make_frame, mutate
+from tests.devtools.processes.process import BrokerProcess
 
 SEED = 8
 SECONDS = 3.0

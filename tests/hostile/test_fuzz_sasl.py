@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafscale.security import plain
-from tests.devtools.fuzz_sasl import KINDS, fuzz
+from tests.devtools.processes.fuzz_sasl import KINDS, fuzz
 
 SECONDS = 1.0
 

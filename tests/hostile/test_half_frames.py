@@ -19,8 +19,8 @@ from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.messages.api_versions import ApiVersionsRequest
 from kafscale.wire.records import Record
-from tests.devtools import timed_loop
-from tests.devtools.hostile import (
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.hostile import (
     STANDSTILL_SECONDS,
     announced_frame,
     bystander,
@@ -28,7 +28,7 @@ from tests.devtools.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 MIB = 1 << 20
 METADATA, PRODUCE = 3, 0

@@ -13,7 +13,7 @@ from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafscale.wire.records import Record
-from tests.devtools.hostile import (
+from tests.devtools.processes.hostile import (
     WARM_UP_ROUNDS,
     bystander,
     next_answer,
@@ -21,8 +21,8 @@ from tests.devtools.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.resident import rss_mib
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.resident import rss_mib
 
 MIB = 1 << 20
 FETCH_MAX_SECONDS = 20.0  # a client gives up after 30 s

@@ -1,6 +1,6 @@
 """Every API with each of its arrays large, from a client with few rights: none stops the event loop, and all is linear.
 
-The requests are made from the schemas (`tests.devtools.large_requests`). The loop's steps are measured in CPU time.
+The requests are made from the schemas (`fakes.large_requests`). The loop's steps are measured in CPU time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,18 @@ from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
-from tests.devtools import timed_loop
-from tests.devtools.hostile import MAX_ANSWER_BYTES, STEP_MAX_SECONDS, next_answer, raw_connection, request_bytes
-from tests.devtools.large_requests import NAME, PREFIX, large_requests
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.resident import peak_rss_mib, reset_peak_rss
-from tests.devtools.sasl import plain_message
+from tests.devtools.fakes.large_requests import NAME, PREFIX, large_requests
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.hostile import (
+    MAX_ANSWER_BYTES,
+    STEP_MAX_SECONDS,
+    next_answer,
+    raw_connection,
+    request_bytes,
+)
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss
+from tests.devtools.processes.sasl import plain_message
 
 USER, PASSWORD = "low", "few rights"
 PARTITIONS_COUNT = 50

@@ -44,9 +44,9 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kafscale.wire.records import Record, build_batch
-from tests.devtools import timed_loop
-from tests.devtools.hostile import bystander, next_answer, raw_connection, raw_connections, request_bytes
-from tests.devtools.sasl import (
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.hostile import bystander, next_answer, raw_connection, raw_connections, request_bytes
+from tests.devtools.processes.sasl import (
     ALICE,
     PASSWORD,
     SaslBroker,

@@ -8,8 +8,8 @@ from kafscale.wire.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from tests.devtools.hostile import bystander, next_answer, raw_connection, request_bytes
-from tests.devtools.process import BrokerProcess
+from tests.devtools.processes.hostile import bystander, next_answer, raw_connection, request_bytes
+from tests.devtools.processes.process import BrokerProcess
 
 TOPIC = 2
 RESOURCES_COUNT = 60_000

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.devtools.hostile import bystander
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.hostile import bystander
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -23,9 +23,9 @@ from kafscale.wire.records import (
     encode_batch,
     parse_header,
 )
-from tests.devtools import timed_loop
-from tests.devtools.hostile import bystander
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.hostile import bystander
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 TOPIC = "attacked"
 IDS_COUNT = 3_000

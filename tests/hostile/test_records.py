@@ -22,9 +22,16 @@ from kafscale.wire.messages.list_offsets import (
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.primitives import varint
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.foreign_headers import of_records, raw_record
-from tests.devtools.hostile import bystander, greet, next_answer, raw_connection, raw_connections, request_bytes
-from tests.devtools.process import BrokerProcess
+from tests.devtools.external.foreign_headers import of_records, raw_record
+from tests.devtools.processes.hostile import (
+    bystander,
+    greet,
+    next_answer,
+    raw_connection,
+    raw_connections,
+    request_bytes,
+)
+from tests.devtools.processes.process import BrokerProcess
 
 VERSION = 9
 UNPACKED_BYTES = 64 << 20

@@ -20,8 +20,8 @@ from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
 from kafscale.wire.records import Record, build_batch
-from tests.devtools import timed_loop
-from tests.devtools.hostile import (
+from tests.devtools.processes import timed_loop
+from tests.devtools.processes.hostile import (
     announced_frame,
     bystander,
     next_answer,
@@ -29,8 +29,8 @@ from tests.devtools.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.sasl import ALICE, PASSWORD, plain_message, scram_client
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.sasl import ALICE, PASSWORD, plain_message, scram_client
 
 MIB = 1 << 20
 PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36

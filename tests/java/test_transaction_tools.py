@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.java import table
+from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.external.java import table
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

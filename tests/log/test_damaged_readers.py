@@ -18,7 +18,7 @@ from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 SEGMENTS_COUNT = 20  # so that those behind the damaged one are merged; record n is alone in its own, of NOW_MS + n
 DAMAGED, FOREIGN = 2, 6  # base offsets

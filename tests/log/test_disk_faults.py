@@ -19,7 +19,7 @@ from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 FILE_BYTES = 256 << 10
 FETCH_VERSION = 12  # the last one that names topics

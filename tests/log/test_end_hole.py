@@ -13,7 +13,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import BatchHeader, compute_crc, iterate_records, parse_header
-from tests.devtools.memory_log import ALL_BYTES, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import ALL_BYTES, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 DURABILITIES = [Durability.WAL, Durability.SEGMENT]
 

@@ -27,7 +27,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
 
 SCHEDULES_COUNT = int(os.environ.get("FLUSH_SCHEDULES", "40"))
 PARTITIONS_COUNT = 2

@@ -28,8 +28,8 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
 
 TWO = topic_spec(2)
 LATER = attrs.evolve(TWO, leader_epochs={0: 5, 1: 5})

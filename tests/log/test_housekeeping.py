@@ -11,7 +11,7 @@ from kafscale.formats.producers import Producer
 from kafscale.log.housekeeping import PRODUCER_EXPIRATION_CHECK_SECONDS
 from kafscale.log.log import TopicSpec
 from kafscale.log.partition.log_config import LogConfig
-from tests.devtools.memory_broker import memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 
 async def test_silent_producers_expire_by_the_topics_setting(autojump_clock: trio.testing.MockClock) -> None:

@@ -15,8 +15,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.bucket import read_bucket
-from tests.devtools.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log, merge
+from tests.devtools.fakes.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log, merge
+from tests.devtools.history.bucket import read_bucket
 
 SHARED = [b"a0", b"a1", b"a2"]
 OLDER = [b"a3", b"a4"]

@@ -8,7 +8,7 @@ from kafscale.log.hand_over import release_partition
 from kafscale.log.load import MATURE_SECONDS, SAMPLE_SECONDS, TOLD_MOST_COUNT, LoadMeter
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import TOPIC_ID, MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 ENOUGH_SECONDS = 600.0
 BATCH = b"x" * 100_000

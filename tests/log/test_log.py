@@ -11,7 +11,7 @@ from kafscale.log.partition.partition import FetchWaiter
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, memory_log, topic_spec
 
 OTHER_ID = bytes(range(16, 32))
 

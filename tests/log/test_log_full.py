@@ -12,8 +12,8 @@ from kafscale.wire import error_codes
 from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.memory_log import memory_log
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_log import memory_log
 
 FILE_BYTES = 256 << 10
 

@@ -24,9 +24,9 @@ from kafscale.store.paths import parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp, parse_header
-from tests.devtools.determinism import run_seeded
-from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec
-from tests.devtools.seeds import seeds
+from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.world.determinism import run_seeded
+from tests.devtools.world.seeds import seeds
 
 PARTITION_COUNT = 3
 NOW_MS = 1 << 50  # producers do not expire

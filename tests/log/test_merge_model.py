@@ -27,8 +27,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore
-from tests.devtools.determinism import run_seeded
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.world.determinism import run_seeded
 
 SEEDS = [*range(9), 36]  # 36: goes wrong if a superseded broker lets go of what it has merged
 LIVES_COUNT = 6

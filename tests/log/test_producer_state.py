@@ -46,7 +46,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.error_codes import INVALID_PRODUCER_ID_MAPPING
 from kafscale.wire.records import BatchHeader, ProducerStamp, Record, build_batch, parse_header
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 EVERYTHING_IS_DURABLE = 1 << 62
 FOREVER = {"producer_id_expiration_ms": 1 << 50}

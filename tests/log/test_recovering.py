@@ -16,7 +16,7 @@ from kafscale.formats.wal_objects import ObjectHeader, wal_object
 from kafscale.log.hand_over import Recovering
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import TOPIC_ID, batch_of, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC_ID, batch_of, memory_log, topic_spec
 
 
 @attrs.define(eq=False)

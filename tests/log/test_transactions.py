@@ -23,8 +23,8 @@ from kafscale.wire.error_codes import (
     TRANSACTION_COORDINATOR_FENCED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log, topic_spec
-from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, send, transactional
+from tests.devtools.fakes.memory_log import MemoryLog, append_nowait, memory_log, topic_spec
+from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, send, transactional
 
 EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))
 NEVER_SECONDS = 1e9

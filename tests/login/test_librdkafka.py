@@ -4,7 +4,7 @@ import pytest
 
 from kafscale.errors import ConfigError
 from kafscale.login.librdkafka import librdkafka_settings
-from tests.devtools.sasl import sign
+from tests.devtools.processes.sasl import sign
 
 COMMON = "org.apache.kafka.common.security"
 SCRAM_LINE = f'{COMMON}.scram.ScramLoginModule required username="alice" password="a \\"secret\\"";'

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

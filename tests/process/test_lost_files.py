@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafscale.cli.main import run
-from tests.devtools.process import BrokerProcess
+from tests.devtools.processes.process import BrokerProcess
 
 RECORDS_COUNT = 100
 UNFLUSHED = ("--durability", "wal", "--flush-interval", "1h", "--auto-create-topics", "false")

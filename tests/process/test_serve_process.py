@@ -21,7 +21,7 @@ from kafscale.config import Address
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record
-from tests.devtools.process import BrokerProcess, ProcessFailed
+from tests.devtools.processes.process import BrokerProcess, ProcessFailed
 
 DEADLINE_SECONDS = 15.0
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}

@@ -9,7 +9,7 @@ import pytest
 from kafscale.config import SaslMechanism
 from kafscale.security.decoys import KINDS_MAX_COUNT, Decoys
 from kafscale.security.verifiers import ScramVerifier, make_verifier
-from tests.devtools.sasl import SCRAMS, SECRET
+from tests.devtools.processes.sasl import SCRAMS, SECRET
 
 SHA_256, SHA_512 = SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512
 NAMES = [f"user-{number}" for number in range(400)]

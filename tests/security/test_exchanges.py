@@ -16,7 +16,7 @@ from kafscale.security.plain import PlainExchange
 from kafscale.security.scram import MESSAGE_MAX_BYTES, ScramExchange
 from kafscale.security.tokens import NO_KEYS, TokenPolicy, parse_key_set
 from kafscale.security.verifiers import ITERATIONS_LEAST, make_verifier, salt_password
-from tests.devtools.sasl import (
+from tests.devtools.processes.sasl import (
     ALICE,
     PASSWORD,
     SCRAMS,

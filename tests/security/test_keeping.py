@@ -12,7 +12,7 @@ from kafscale.config import SaslMechanism
 from kafscale.errors import DamagedObject, StartupError
 from kafscale.security.secret_keys import SecretKeys, make_key_file, read_key_file
 from kafscale.security.verifiers import check_password, check_user_name, make_verifier
-from tests.devtools.sasl import SALT, SCRAMS
+from tests.devtools.processes.sasl import SALT, SCRAMS
 
 KEYS = SecretKeys([bytes(range(32))])
 

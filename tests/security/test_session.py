@@ -24,7 +24,7 @@ from kafscale.wire.error_codes import (
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
 )
-from tests.devtools.sasl import (
+from tests.devtools.processes.sasl import (
     ALICE,
     PASSWORD,
     Users,

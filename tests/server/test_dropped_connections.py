@@ -26,11 +26,11 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.history import History, Kind
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_settings
-from tests.devtools.workload import Reader, Topic
-from tests.devtools.workload_producers import IdempotentProducer
-from tests.devtools.workload_topics import create_topic
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_settings
+from tests.devtools.history.history import History, Kind
+from tests.devtools.world.producers import IdempotentProducer
+from tests.devtools.world.topic_clients import create_topic
+from tests.devtools.world.workload import Reader, Topic
 
 SEEDS_COUNT = int(os.environ.get("DROP_SCHEDULES", "2"))
 PRODUCERS_COUNT = 3

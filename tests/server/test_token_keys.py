@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from kafscale.server.token_keys import PublishedKeys
-from tests.devtools.sasl import key_set, signing_key, write_key_set
+from tests.devtools.processes.sasl import key_set, signing_key, write_key_set
 
 
 async def until(condition):

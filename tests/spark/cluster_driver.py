@@ -10,7 +10,7 @@ import sys
 
 from pyspark.sql.functions import udf
 
-from tests.devtools.spark import REPOSITORY, start_spark
+from tests.devtools.external.spark import REPOSITORY, start_spark
 
 SUMS = ("count(*)", "sum(crc32(value))", "sum(offset)")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.registry_values import Values, running_values
-from tests.devtools.spark import kafka_source_versions, resolve_jars, start_spark
+from tests.devtools.external.registry_values import Values, running_values
+from tests.devtools.external.spark import kafka_source_versions, resolve_jars, start_spark
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 
 @pytest.fixture(scope="session")

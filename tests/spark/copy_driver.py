@@ -13,7 +13,7 @@ import sys
 
 from pyspark.errors import StreamingQueryException
 
-from tests.devtools.spark import start_spark
+from tests.devtools.external.spark import start_spark
 
 given = json.loads(sys.argv[1])
 spark = start_spark(**given["settings"])

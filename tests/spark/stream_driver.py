@@ -5,7 +5,7 @@ It prints the number of each batch that it has seen the end of.
 
 import sys
 
-from tests.devtools.spark import start_spark
+from tests.devtools.external.spark import start_spark
 
 store, topic, checkpoint, output = sys.argv[1:]
 spark = start_spark()

@@ -7,8 +7,8 @@ import pytest
 
 from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import make_batches, version_2_objects
-from tests.devtools.spark import asks_again, run_stream
+from tests.devtools.external.spark import asks_again, run_stream
+from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 
 pytestmark = pytest.mark.spark
 

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.process import broker_process
-from tests.devtools.s3_processes import minio_server, moto_server
-from tests.devtools.spark import REPOSITORY, environ_of, flush, run_driver, skip_without_iceberg, spark_cluster
+from tests.devtools.external.s3_processes import minio_server, moto_server
+from tests.devtools.external.spark import REPOSITORY, environ_of, flush, run_driver, skip_without_iceberg, spark_cluster
+from tests.devtools.processes.process import broker_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

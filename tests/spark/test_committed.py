@@ -11,8 +11,8 @@ import trio.testing
 
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec, write_files
-from tests.devtools.transactions import abort, commit, fetch_all, send
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec, write_files
+from tests.devtools.fakes.transactions import abort, commit, fetch_all, send
 
 pytestmark = [
     pytest.mark.spark,

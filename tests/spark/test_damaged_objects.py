@@ -20,7 +20,7 @@ from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, Stre
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import (
+from tests.devtools.fakes.segment_objects import (
     CREATED_MS,
     SegmentObjects,
     make_batches,

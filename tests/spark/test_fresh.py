@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.spark import store_of, wait_for_topic
+from tests.devtools.external.spark import store_of, wait_for_topic
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 pytestmark = [
     pytest.mark.spark,

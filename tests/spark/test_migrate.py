@@ -16,7 +16,7 @@ from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import TOPIC_IDS
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
-from tests.devtools.spark import flush, run_stream, skip_without_kafka_stream, store_of
+from tests.devtools.external.spark import flush, run_stream, skip_without_kafka_stream, store_of
 
 pytestmark = [
     pytest.mark.spark,

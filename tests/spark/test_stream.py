@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafscale.spark.bucket.position import TOPIC_IDS
-from tests.devtools.spark import flush, kill_driver, run_driver, store_of
+from tests.devtools.external.spark import flush, kill_driver, run_driver, store_of
 
 pytestmark = [
     pytest.mark.spark,

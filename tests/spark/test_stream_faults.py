@@ -16,8 +16,8 @@ from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import parse_segment_key
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.spark import flush, kill_driver, run_driver, store_of
+from tests.devtools.external.spark import flush, kill_driver, run_driver, store_of
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.spark import flush, run_stream, skip_without_kafka_stream, store_of, wait_for_topic
+from tests.devtools.external.spark import flush, run_stream, skip_without_kafka_stream, store_of, wait_for_topic
 
 pytestmark = [
     pytest.mark.spark,

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.spark import REPOSITORY, flush, run_driver, store_of
+from tests.devtools.external.spark import REPOSITORY, flush, run_driver, store_of
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 pytestmark = [
     pytest.mark.spark,

@@ -6,8 +6,8 @@ import pytest
 
 import kafscale.spark
 from kafscale.store.paths import SegmentKey
-from tests.devtools.registry_values import message_class
-from tests.devtools.segment_objects import make_batch, version_2_objects
+from tests.devtools.external.registry_values import message_class
+from tests.devtools.fakes.segment_objects import make_batch, version_2_objects
 
 pytestmark = [
     pytest.mark.spark,

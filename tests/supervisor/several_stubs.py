@@ -17,7 +17,7 @@ from typing import Self
 import attrs
 
 from kafscale.config import Address
-from tests.devtools.process import _first_line, interruptible
+from tests.devtools.processes.process import _first_line, interruptible
 
 START_TIMEOUT_SECONDS = 60.0
 TIMEOUT_SECONDS = 20.0

@@ -9,8 +9,8 @@ import time
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.clients import wait_until
-from tests.devtools.several_processes import several_broker_processes
+from tests.devtools.external.clients import wait_until
+from tests.devtools.processes.several_processes import several_broker_processes
 
 
 def test_nothing_acknowledged_is_lost_with_a_process() -> None:

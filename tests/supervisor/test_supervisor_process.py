@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.devtools.clients import wait_until
-from tests.devtools.process import is_there
+from tests.devtools.external.clients import wait_until
+from tests.devtools.processes.process import is_there
 from tests.supervisor.several_stubs import SeveralStubs
 
 Start = Callable[..., SeveralStubs]

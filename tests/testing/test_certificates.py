@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from kafscale.testing.certificates import Certificate, make_authority, make_certificate
-from tests.devtools.tls import verify_strictly
+from tests.devtools.processes.tls import verify_strictly
 
 
 def mutual_tls(server: Certificate, client: Certificate, ca_file: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

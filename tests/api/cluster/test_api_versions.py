@@ -7,7 +7,7 @@ from kafscale.api.cluster.features import LEVELS
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from tests.devtools.handlers import ask, some_peer, some_services
+from tests.devtools.fakes.handlers import ask, some_peer, some_services
 
 LISTED = [ApiVersion(api_key=0, min_version=3, max_version=11), ApiVersion(api_key=18, min_version=0, max_version=4)]
 SERVICES = some_services(api_versions=LISTED)

@@ -10,7 +10,7 @@ from kafscale.server.kafka.dispatch import UNCOUNTED
 from kafscale.wire import error_codes
 from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
-from tests.devtools.memory_broker import memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 REQUEST = OwnHeartbeatRequest(
     broker_id=2, broker_epoch=20, current_metadata_offset=200, want_fence=False, want_shut_down=False

@@ -15,7 +15,7 @@ from kafscale.wire.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.handlers import ask, some_services
 
 
 class SizedLog:

@@ -39,8 +39,8 @@ from kafscale.wire.messages.incremental_alter_configs import (
 )
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tests.devtools.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
-from tests.devtools.memory_broker import memory_broker, memory_parts
+from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 TOPIC = "orders"
 BROKER = 4

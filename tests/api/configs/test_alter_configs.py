@@ -17,7 +17,7 @@ from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages import alter_configs as legacy
 from kafscale.wire.messages import incremental_alter_configs as incremental
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

@@ -25,9 +25,9 @@ from kafscale.wire.messages.alter_client_quotas import (
 from kafscale.wire.messages.describe_client_quotas import DescribeClientQuotasComponent, DescribeClientQuotasRequest
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.handlers import ask, some_call, some_services
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.one_topic import TOPIC
+from tests.devtools.fakes.handlers import ask, some_call, some_services
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.one_topic import TOPIC
 
 RATE = 10_000
 MIXED = (

@@ -11,8 +11,8 @@ from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.list_config_resources import ListConfigResourcesRequest
-from tests.devtools.assignments import OTHER_ID, TwoBrokers
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
+from tests.devtools.fakes.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})

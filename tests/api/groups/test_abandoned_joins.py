@@ -12,7 +12,7 @@ from kafscale.config import CoordinatorSettings
 from kafscale.errors import KafScaleError
 from kafscale.server.kafka.connection import EOF_GRACE_SECONDS
 from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 SETTINGS = memory_settings(
     coordinator=CoordinatorSettings(group_initial_rebalance_delay_ms=3_000)

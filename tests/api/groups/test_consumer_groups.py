@@ -33,8 +33,8 @@ from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.devtools.group_services import ConsumerMember, GroupWorld, settle
-from tests.devtools.handlers import some_peer
+from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
+from tests.devtools.fakes.handlers import some_peer
 
 
 @pytest.fixture

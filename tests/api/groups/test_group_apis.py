@@ -52,9 +52,9 @@ from kafscale.wire.messages.offset_delete import (
 )
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.devtools.group_log import MemoryOffsetsLog
-from tests.devtools.groups import subscription
-from tests.devtools.handlers import LOCAL_LOG, ask, some_services
+from tests.devtools.fakes.group_log import MemoryOffsetsLog
+from tests.devtools.fakes.groups import subscription
+from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 

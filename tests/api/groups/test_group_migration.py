@@ -21,9 +21,9 @@ from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequest
 from kafscale.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from kafscale.wire.messages.list_groups import ListGroupsRequest
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.devtools.consumer_groups import subscription
-from tests.devtools.group_log import MemoryOffsetsLog
-from tests.devtools.group_services import ConsumerMember, GroupWorld, settle
+from tests.devtools.fakes.consumer_groups import subscription
+from tests.devtools.fakes.group_log import MemoryOffsetsLog
+from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from kafscale.wire.messages.offset_commit import (
 )
 from kafscale.wire.schema import STRING_MAX_BYTES
 from tests.api.groups.test_abandoned_joins import REQUEST
-from tests.devtools.memory_broker import memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 TOPIC = "orders"
 

@@ -41,9 +41,9 @@ from kafscale.wire.messages.list_offsets import (
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.handlers import some_peer
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
-from tests.devtools.principals import acl_settings, binding, connect_as, grant
+from tests.devtools.fakes.handlers import some_peer
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.principals import acl_settings, binding, connect_as, grant
 
 VERSION = 9  # of Produce, by names
 

@@ -14,7 +14,7 @@ from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.metrics import Metrics
 from kafscale.security.verifiers import salt_password
 from kafscale.wire.error_codes import NONE, SASL_AUTHENTICATION_FAILED
-from tests.devtools.sasl import Users, plain_message
+from tests.devtools.processes.sasl import Users, plain_message
 
 FLOOD_COUNT = 60
 FLOOD_HOST, HONEST_HOST = "192.0.2.66", "192.0.2.1"

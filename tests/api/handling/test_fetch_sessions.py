@@ -28,7 +28,7 @@ from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 TOPIC = "orders"
 FETCH_VERSION = 12  # the last one that names topics

@@ -28,7 +28,7 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 TOPICS = ("open", "closed")
 VERSION = 9

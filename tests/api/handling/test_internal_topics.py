@@ -25,8 +25,8 @@ from kafscale.wire.messages.delete_records import (
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.handlers import ask, some_services
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.handlers import ask, some_services
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 BOTH = pytest.mark.parametrize("name", [OFFSETS, STATE])

@@ -49,9 +49,9 @@ from kafscale.wire.messages.offset_for_leader_epoch import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
-from tests.devtools.handlers import some_peer
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
+from tests.devtools.fakes.handlers import some_peer
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC, MOVED, STAYS, MISSING = "orders", 0, 1, 7
 LATEST = -1

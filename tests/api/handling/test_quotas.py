@@ -28,9 +28,9 @@ from kafscale.wire.messages.list_offsets import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.handlers import some_call
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from tests.devtools.one_topic import TOPIC, request_in
+from tests.devtools.fakes.handlers import some_call
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.one_topic import TOPIC, request_in
 
 RATE = 10_000
 

@@ -28,7 +28,7 @@ from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from tests.devtools.wire_messages import messages
+from tests.devtools.fakes.wire_messages import messages
 
 TOPIC_ID = bytes(range(16))
 

@@ -16,8 +16,8 @@ from kafscale.wire.batch_records import Record, build_batch
 from kafscale.wire.messages.produce import ProduceResponse
 from kafscale.wire.records import iterate_records, parse_header, validate
 from tests.api.produce.test_produce import broker, produce
-from tests.devtools.foreign_frames import Foreign
-from tests.devtools.foreign_headers import COUNT, NOW_MS, foreign_headers, header_of, raw_record, sealed
+from tests.devtools.external.foreign_frames import Foreign
+from tests.devtools.external.foreign_headers import COUNT, NOW_MS, foreign_headers, header_of, raw_record, sealed
 
 HEADERS = foreign_headers()
 

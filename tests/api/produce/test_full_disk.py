@@ -46,7 +46,7 @@ from kafscale.wire.messages.offset_commit import (
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 KAFKA_STORAGE_ERROR = error_codes.KAFKA_STORAGE_ERROR
 

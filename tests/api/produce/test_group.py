@@ -31,8 +31,8 @@ from kafscale.wire.messages.produce import (
     TopicProduceData,
 )
 from kafscale.wire.records import ProducerStamp, Record, build_batch, set_max_timestamp
-from tests.devtools.handlers import some_peer
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.handlers import some_peer
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPICS = {"orders": {}, "keyed": {"cleanup.policy": "compact"}, "stamped": {"message.timestamp.type": "LogAppendTime"}}
 NOW_MS = time.time_ns() // 1_000_000

@@ -46,7 +46,7 @@ from kafscale.wire.records import (
     set_max_timestamp,
     validate,
 )
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"
 NO_TOPIC_ID = bytes(range(16))

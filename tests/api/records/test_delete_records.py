@@ -16,8 +16,8 @@ from kafscale.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.devtools.memory_broker import memory_parts
-from tests.devtools.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
+from tests.devtools.fakes.memory_broker import memory_parts
+from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 HIGH_WATERMARK = -1
 FETCH_VERSION = 12  # the last one that names topics

@@ -24,7 +24,7 @@ from kafscale.wire.messages.fetch import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 TOPIC = "orders"
 LAST_VERSION_BY_NAME = 12

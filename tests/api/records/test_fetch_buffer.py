@@ -27,10 +27,10 @@ from kafscale.wire.codec import encode
 from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from tests.devtools.memory_log import append_nowait
-from tests.devtools.one_topic import request_in
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_log import append_nowait
+from tests.devtools.fakes.one_topic import request_in
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 TOPIC = "orders"
 BUFFER_BYTES = 1 << 20

@@ -20,8 +20,8 @@ from kafscale.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.devtools.memory_broker import memory_parts
-from tests.devtools.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
+from tests.devtools.fakes.memory_broker import memory_parts
+from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 ALL_VERSIONS = range(1, 11)

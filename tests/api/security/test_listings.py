@@ -21,9 +21,9 @@ from kafscale.wire.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
-from tests.devtools.principals import acl_settings, binding, connect_as, grant
-from tests.devtools.transactional_producer import Producer
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.principals import acl_settings, binding, connect_as, grant
+from tests.devtools.fakes.transactional_producer import Producer
 
 TOPICS = ("mine", "theirs")
 IDS = ("my-work", "their-work")  # of groups, and of transactions

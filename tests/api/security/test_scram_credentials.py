@@ -24,8 +24,8 @@ from kafscale.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from kafscale.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from tests.devtools.handlers import ask, some_services
-from tests.devtools.sasl import PASSWORD, SALT, verifier_of
+from tests.devtools.fakes.handlers import ask, some_services
+from tests.devtools.processes.sasl import PASSWORD, SALT, verifier_of
 
 SHA_256, SHA_512 = 1, 2
 

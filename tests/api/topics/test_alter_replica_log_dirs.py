@@ -17,7 +17,7 @@ from kafscale.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 MISSING, UNKNOWN = error_codes.LOG_DIR_NOT_FOUND, error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -14,8 +14,8 @@ from kafscale.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
+from tests.devtools.fakes.handlers import ask, some_services
 
 
 @pytest.fixture

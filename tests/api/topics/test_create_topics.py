@@ -17,8 +17,8 @@ from kafscale.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
-from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
+from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={})
 

@@ -12,7 +12,7 @@ from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.handlers import ask, some_services
 
 UNKNOWN_ID = b"x" * 16
 

@@ -25,9 +25,9 @@ from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.devtools.handlers import some_call, some_quotas
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts
-from tests.devtools.one_topic import request_in
+from tests.devtools.fakes.handlers import some_call, some_quotas
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
+from tests.devtools.fakes.one_topic import request_in
 
 RATE = 2.0  # so that 22 partitions may be made at once
 BURST = 22

@@ -19,8 +19,8 @@ from kafscale.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from tests.devtools.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
+from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 INVALID, FACTOR = error_codes.INVALID_REPLICA_ASSIGNMENT, error_codes.INVALID_REPLICATION_FACTOR

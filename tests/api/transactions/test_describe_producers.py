@@ -14,11 +14,11 @@ from kafscale.wire.messages.describe_producers import (
     TopicRequest,
 )
 from kafscale.wire.records import ProducerStamp, parse_header
-from tests.devtools.assignments import TwoBrokers, hand_over
-from tests.devtools.memory_broker import memory_parts
-from tests.devtools.memory_log import append_nowait
-from tests.devtools.one_topic import TOPIC, first_partition, one_topic, request_in
-from tests.devtools.transactions import NOW_MS, abort, commit, send, transactional
+from tests.devtools.fakes.assignments import TwoBrokers, hand_over
+from tests.devtools.fakes.memory_broker import memory_parts
+from tests.devtools.fakes.memory_log import append_nowait
+from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, request_in
+from tests.devtools.fakes.transactions import NOW_MS, abort, commit, send, transactional
 
 
 async def describe(client: Connection, *asked: tuple[str, list[int]]) -> dict[tuple[str, int], PartitionResponse]:

@@ -11,7 +11,7 @@ from kafscale.cluster.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_KEY, Produce
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.handlers import ask, some_services
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kafscale.cluster.expressions.patterns import PIECE_MAX_COUNT, compile_patte
 from kafscale.cluster.transactions.questions import ListedTransaction, TransactionListing
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.list_transactions import ListTransactionsRequest
-from tests.devtools.handlers import ask, some_services
+from tests.devtools.fakes.handlers import ask, some_services
 
 IDS_COUNT = 1_000
 

@@ -45,8 +45,8 @@ from kafscale.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.devtools.memory_broker import memory_parts
-from tests.devtools.transactional_producer import NEW, OLD, TOPIC, Producer, broker, committed_values
+from tests.devtools.fakes.memory_broker import memory_parts
+from tests.devtools.fakes.transactional_producer import NEW, OLD, TOPIC, Producer, broker, committed_values
 
 EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))
 PROTOCOLS = pytest.mark.parametrize("produce_version", [OLD, NEW])

@@ -14,8 +14,8 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, TRANSACTION_COORDINATOR_FENCED
 from kafscale.wire.records import ProducerStamp, Record
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
-from tests.devtools.transactions import NOW_MS, marker_of, read_committed, send
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.transactions import NOW_MS, marker_of, read_committed, send
 
 STATE, DATA = "__transaction_state", "t"
 TOPICS = (

@@ -15,8 +15,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp, Record
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
-from tests.devtools.transactions import NOW_MS, abort
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.transactions import NOW_MS, abort
 
 TOPIC = "__consumer_offsets"
 SPEC = topic_spec(2, name=TOPIC, topic_id=b"c" * 16, cleanup_policy=("compact",))

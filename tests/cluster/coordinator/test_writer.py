@@ -16,7 +16,7 @@ from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.records import Record
-from tests.devtools.group_log import MemoryAppended, MemoryOffsetsLog
+from tests.devtools.fakes.group_log import MemoryAppended, MemoryOffsetsLog
 
 
 def record(number: int, metadata: str = "") -> Record:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.devtools.groups import GroupHarness
+from tests.devtools.fakes.groups import GroupHarness
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from kafscale.cluster.metadata.base import Entry, Transaction
 from kafscale.errors import DamagedObject
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.records import Record
-from tests.devtools.group_log import MemoryOffsetsLog
+from tests.devtools.fakes.group_log import MemoryOffsetsLog
 
 # As version 0.1 of KafScale wrote them.
 OFFSET = b'{"offset":%d,"leader_epoch":3,"metadata":"m","commit_timestamp_ms":1700000000000,"expire_timestamp_ms":null}'

@@ -26,7 +26,7 @@ from kafscale.log.load import BrokerLoad, LoadMeter
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from tests.cluster.membership.test_several import Machine, create, led_by, machines, move, produce, until, values
-from tests.devtools.broker_network import RunningBroker
+from tests.devtools.fakes.broker_network import RunningBroker
 
 BATCH = b"x" * 10_000
 EVERY_SECONDS = 2.5

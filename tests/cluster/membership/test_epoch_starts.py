@@ -43,7 +43,7 @@ from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.messages.own.heartbeat import BegunPartition, OwnHeartbeatRequest
 from tests.cluster.membership.test_fail_over import cluster, topic_of
 from tests.cluster.membership.test_several import until
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 CONTROLLER_ID = 1
 TOPIC_ID = bytes([7] * 16)

@@ -30,8 +30,8 @@ from tests.cluster.membership.test_several import (
     until,
     values,
 )
-from tests.devtools.broker_network import BrokerNetwork, RunningBroker, network_of
-from tests.devtools.memory_broker import memory_settings
+from tests.devtools.fakes.broker_network import BrokerNetwork, RunningBroker, network_of
+from tests.devtools.fakes.memory_broker import memory_settings
 
 SEGMENT = Durability.SEGMENT
 MODES = [SEGMENT, Durability.S3_WAL]  # in which the bucket has what was acknowledged

@@ -22,7 +22,7 @@ from kafscale.wire.records import batches, iterate_records
 from tests.cluster.membership.test_following import THERE
 from tests.cluster.membership.test_several import TOPIC, Machine, create, led_by, produce, topic_at, until, values
 from tests.cluster.membership.test_streams import crashing, fail_over
-from tests.devtools.memory_broker import MemoryBroker
+from tests.devtools.fakes.memory_broker import MemoryBroker
 
 PUT_MAX_SECONDS = 0.3
 SEEDS = (2,)  # one of those by which a reader is found that does not stop at a number that is missing

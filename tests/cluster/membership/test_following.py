@@ -20,8 +20,8 @@ from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, Find
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, batches, iterate_records
 from tests.cluster.membership.test_several import TOPIC, Machine, create, led_by, produce, until
-from tests.devtools.memory_broker import MemoryBroker, memory_parts
-from tests.devtools.transactional_producer import Producer
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts
+from tests.devtools.fakes.transactional_producer import Producer
 
 HERE, THERE = "zone-a", "zone-b"
 COUNT = 3

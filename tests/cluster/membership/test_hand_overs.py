@@ -37,7 +37,7 @@ from tests.cluster.membership.test_several import (
     values,
 )
 from tests.cluster.membership.test_streams import crashing, fail_over, placements, produce_all
-from tests.devtools.memory_broker import MemoryBroker
+from tests.devtools.fakes.memory_broker import MemoryBroker
 
 OUTAGE_SECONDS = 45.0  # longer than a commit is tried
 

@@ -17,8 +17,8 @@ from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, Find
 from tests.cluster.membership.test_fail_over import cluster
 from tests.cluster.membership.test_several import MODES, TOPIC, create, led_by, topic_at, until
 from tests.cluster.membership.test_transactions import PROTOCOLS, SETTINGS, led_by_all, two_brokers
-from tests.devtools.several_brokers import key_in
-from tests.devtools.transactional_producer import NEW, Producer, committed_values
+from tests.devtools.fakes.several_brokers import key_in
+from tests.devtools.fakes.transactional_producer import NEW, Producer, committed_values
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)

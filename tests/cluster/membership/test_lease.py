@@ -28,8 +28,8 @@ from kafscale.wire.records import Record, build_batch
 from tests.cluster.membership.test_fail_over import Cluster, cluster, topic_of
 from tests.cluster.membership.test_group_fail_over import commit_offset, committed_offset, coordinator_of
 from tests.cluster.membership.test_several import TOPIC, Machine, led_by, produce, until, values
-from tests.devtools.processes import PROCESS, Process, suspend_machine
-from tests.devtools.transactional_producer import NEW, Producer
+from tests.devtools.fakes.transactional_producer import NEW, Producer
+from tests.devtools.world.simulated_process import PROCESS, Process, suspend_machine
 
 WAL = Durability.WAL
 

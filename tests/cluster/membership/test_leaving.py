@@ -31,7 +31,7 @@ from tests.cluster.membership.test_several import (
     until,
     values,
 )
-from tests.devtools.broker_network import RunningBroker
+from tests.devtools.fakes.broker_network import RunningBroker
 
 
 @pytest.mark.parametrize("durability", MODES)

@@ -14,8 +14,8 @@ from kafscale.config import Address, Listener, SslSettings
 from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
 from kafscale.server.kafka.binding import bind
 from kafscale.testing.certificates import make_authority
-from tests.devtools.memory_broker import memory_settings
-from tests.devtools.process import BrokerProcess
+from tests.devtools.fakes.memory_broker import memory_settings
+from tests.devtools.processes.process import BrokerProcess
 
 SSL_ONLY = (Listener("SSL", "127.0.0.1", 9093),)
 BOTH = (Listener("SSL", "127.0.0.1", 9093), Listener("PLAINTEXT", "127.0.0.1", 9092))

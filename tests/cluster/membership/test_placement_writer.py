@@ -24,7 +24,7 @@ from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 BROKERS = 3 * PLAN_ATTEMPTS_MAX_COUNT
 NUMBER = 90

@@ -29,8 +29,8 @@ from kafscale.wire.messages.own.heartbeat import (
 )
 from tests.cluster.membership.test_fail_over import Cluster, check_goes_on, cluster, topic_of
 from tests.cluster.membership.test_several import Machine, led_by, until
-from tests.devtools.broker_network import RunningBroker
-from tests.devtools.memory_broker import MemoryBroker
+from tests.devtools.fakes.broker_network import RunningBroker
+from tests.devtools.fakes.memory_broker import MemoryBroker
 
 FAR_AHEAD = 2**40
 UNKNOWN_ID = 77

@@ -42,9 +42,9 @@ from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
-from tests.devtools.broker_network import BrokerNetwork, RunningBroker, network_of
-from tests.devtools.memory_broker import MemoryBroker, memory_settings
-from tests.devtools.transactional_producer import Producer, committed_values
+from tests.devtools.fakes.broker_network import BrokerNetwork, RunningBroker, network_of
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
+from tests.devtools.fakes.transactional_producer import Producer, committed_values
 
 TOPIC = "orders"
 SOON_SECONDS = 60.0  # some are waited for half a minute to tell their load

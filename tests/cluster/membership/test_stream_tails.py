@@ -21,8 +21,8 @@ from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from tests.cluster.membership.test_following import HERE, THERE, Pair, a_pair, coordinator_id, values
 from tests.cluster.membership.test_several import TOPIC, Machine, create, led_by, produce, topic_at, until
 from tests.cluster.membership.test_streams import crashing
-from tests.devtools.memory_broker import MemoryBroker, memory_parts
-from tests.devtools.transactional_producer import Producer
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts
+from tests.devtools.fakes.transactional_producer import Producer
 
 
 @pytest.fixture

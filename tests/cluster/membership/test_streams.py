@@ -40,7 +40,7 @@ from tests.cluster.membership.test_several import (
     until,
     values,
 )
-from tests.devtools.memory_broker import MemoryBroker, memory_settings
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 
 NEVER_SECONDS = 3600.0  # no flush before that
 STREAM_PUT = On("put_if_absent", "*.wal")

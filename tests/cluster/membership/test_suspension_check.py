@@ -9,8 +9,8 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.peers.suspension_check import LOOK_MAX_SECONDS, PAUSE_SECONDS, Wakefulness
 from kafscale.errors import Fenced, StoreUnavailable
-from tests.devtools.determinism import run_seeded
-from tests.devtools.processes import PROCESS, Process, suspend_machine
+from tests.devtools.world.determinism import run_seeded
+from tests.devtools.world.simulated_process import PROCESS, Process, suspend_machine
 
 
 @attrs.define(eq=False)

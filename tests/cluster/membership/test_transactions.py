@@ -17,9 +17,9 @@ from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.cluster.membership.test_several import MODES, TOPIC, Machine, create, led_by, machines, until
-from tests.devtools.broker_network import RunningBroker
-from tests.devtools.several_brokers import key_in
-from tests.devtools.transactional_producer import NEW, OLD, Producer, committed_values
+from tests.devtools.fakes.broker_network import RunningBroker
+from tests.devtools.fakes.several_brokers import key_in
+from tests.devtools.fakes.transactional_producer import NEW, OLD, Producer, committed_values
 
 PROTOCOLS = [OLD, NEW]
 INTERNAL_COUNT = 4

@@ -18,8 +18,8 @@ from kafscale.wire import error_codes as e
 from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.cluster.membership.test_several import TOPIC, create, led_by, machines, topic_at, until
-from tests.devtools.broker_network import RunningBroker
-from tests.devtools.transactional_producer import NEW, OLD, Producer, committed_values
+from tests.devtools.fakes.broker_network import RunningBroker
+from tests.devtools.fakes.transactional_producer import NEW, OLD, Producer, committed_values
 
 MODES = list(Durability)
 AGAIN = (e.NOT_ENOUGH_REPLICAS, e.NOT_LEADER_OR_FOLLOWER, e.CONCURRENT_TRANSACTIONS, e.COORDINATOR_NOT_AVAILABLE)

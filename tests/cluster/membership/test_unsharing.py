@@ -38,7 +38,7 @@ from tests.cluster.membership.test_several import (
     values,
 )
 from tests.cluster.membership.test_streams import damage_of
-from tests.devtools.broker_network import RunningBroker
+from tests.devtools.fakes.broker_network import RunningBroker
 
 
 def ending(machine: Machine, bucket: ObjectStore | None = None) -> Ending:

@@ -27,7 +27,7 @@ from kafscale.config import ReplicationFactorPolicy, Settings
 from kafscale.errors import KafkaError, StartupError, StorageFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from tests.devtools.late_metadata import LateMetadataStore, compete
+from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
 
 DELETED = b'{"name": "gone", "deleted_ms": 1}'
 

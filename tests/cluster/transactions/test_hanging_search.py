@@ -15,9 +15,9 @@ from kafscale.cluster.transactions.service import Transactions
 from kafscale.errors import BrokerUnavailable, Fenced, StoreUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.coordination import DATA, STATE, STATE_COUNT, TOPICS, coordinating, end, init, write
-from tests.devtools.memory_log import MemoryLog, memory_log
-from tests.devtools.transactions import read_committed, send
+from tests.devtools.fakes.coordination import DATA, STATE, STATE_COUNT, TOPICS, coordinating, end, init, write
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.transactions import read_committed, send
 
 UNKNOWN_ID = 5
 

@@ -21,9 +21,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
-from tests.devtools.coordination import DATA, NEWEST, STATE, TOPICS, add, coordinating, end, init, states, write
-from tests.devtools.memory_log import memory_log
-from tests.devtools.transactions import read_committed, send
+from tests.devtools.fakes.coordination import DATA, NEWEST, STATE, TOPICS, add, coordinating, end, init, states, write
+from tests.devtools.fakes.memory_log import memory_log
+from tests.devtools.fakes.transactions import read_committed, send
 
 S = TransactionState
 EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))

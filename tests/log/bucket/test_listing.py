@@ -9,7 +9,7 @@ from kafscale.store.base import LIST_PAGE_MAX_COUNT
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, partition_prefix
-from tests.devtools.segment_objects import version_1_key
+from tests.devtools.fakes.segment_objects import version_1_key
 
 WRITERS_COUNT = 50
 

@@ -16,8 +16,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.memory_log import TOPIC_ID, MemoryLog, append_nowait, memory_log, merge_segments, topic_spec
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_log import TOPIC_ID, MemoryLog, append_nowait, memory_log, merge_segments, topic_spec
 
 NOW_MS = 1_700_000_000_000
 GRACE_SECONDS = 100.0

@@ -19,7 +19,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, parse_header
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, topic_spec
 
 OTHER_ID = bytes(range(16, 32))
 VALUES = [b"%d" % number for number in range(9)]

@@ -10,8 +10,8 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.log.bucket.deletion import BuriedTopic, TopicDeleter
 from kafscale.store.base import ObjectStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from tests.devtools.memory_log import append_nowait
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_log import append_nowait
 
 DELAY_SECONDS = 300.0  # --segment-delete-delay by default
 NO_ORPHANS = memory_settings(orphan_check_interval_seconds=1e9)

@@ -20,7 +20,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import parse_header
-from tests.devtools.segment_objects import make_batch
+from tests.devtools.fakes.segment_objects import make_batch
 
 TOPIC_ID = bytes(range(16))
 

@@ -7,7 +7,7 @@ from kafscale.log.check.usage import find_deletable, measure_usage, pending_byte
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 
 TOPIC_ID = bytes(range(16))
 

@@ -20,7 +20,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.segment_objects import (
+from tests.devtools.fakes.segment_objects import (
     CREATED_MS,
     make_batch,
     make_batches,

@@ -15,8 +15,8 @@ from kafscale.log.wal.s3_wal import SMALL_OBJECT_BYTES
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_log import MemoryLog, memory_log, topic_spec
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 PUT_SECONDS = 0.005
 EARLY_COUNT = 32

@@ -15,7 +15,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, topic_spec
 
 INTERVAL = 10.0
 KFS = On("put*", "*.kfs")

@@ -12,8 +12,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import parse_header
-from tests.devtools.memory_log import TOPIC, MemoryLog, batch_of, memory_log, topic_spec
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.memory_log import TOPIC, MemoryLog, batch_of, memory_log, topic_spec
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 PER_MINUTE = 240
 PACED = {"flush_objects_per_minute": PER_MINUTE}

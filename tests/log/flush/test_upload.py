@@ -14,7 +14,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log
+from tests.devtools.fakes.memory_log import NOW_MS, TOPIC, TOPIC_ID, MemoryLog, memory_log
 
 SEGMENT = Durability.SEGMENT
 KFS, INDEX = On("put*", "*.kfs"), On("put*", "*.index")

@@ -15,7 +15,7 @@ from kafscale.log.partition.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, F
 from kafscale.log.wal.journal import FlushOnAppend, LogJournal, Round
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.records import ProducerStamp, iterate_records, parse_header
-from tests.devtools.memory_log import NOW_MS, append_nowait, batch_of
+from tests.devtools.fakes.memory_log import NOW_MS, append_nowait, batch_of
 
 CHUNK_BYTES = 4096
 

@@ -13,7 +13,7 @@ from kafscale.log.partition.tail import ALONE, Tail, TailBatch, coalesce
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import parse_header
-from tests.devtools.memory_log import NOW_MS, batch_of, memory_log
+from tests.devtools.fakes.memory_log import NOW_MS, batch_of, memory_log
 
 
 def make_tail(pool: ChunkPool, layout: list[tuple[str, int]], *, records: int = 2) -> tuple[Tail, dict]:

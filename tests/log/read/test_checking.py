@@ -8,7 +8,7 @@ from kafscale.errors import DamagedBatch
 from kafscale.log.partition.tail import Slices
 from kafscale.log.read import checking
 from kafscale.log.read.checking import are_whole, is_whole, keep_whole, whole_until
-from tests.devtools.segment_objects import batches_of_size, make_batch
+from tests.devtools.fakes.segment_objects import batches_of_size, make_batch
 
 
 def batch_of(offset: int, *, damaged: bool = False) -> bytes:

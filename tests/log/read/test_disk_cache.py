@@ -17,7 +17,7 @@ from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import batches_of_size
+from tests.devtools.fakes.segment_objects import batches_of_size
 
 KEY = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
 CONTENT = batches_of_size(500, 800)

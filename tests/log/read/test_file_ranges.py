@@ -26,7 +26,7 @@ from kafscale.store.file.store import FileStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.wrappers.limited import PrefetchStore
 from kafscale.store.wrappers.metered import StoreMetrics
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 
 ALL = 1 << 30
 KEY = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=10)

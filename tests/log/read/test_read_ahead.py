@@ -25,8 +25,8 @@ from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from tests.devtools.memory_log import MemoryLog, batch_of, memory_log
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 VALUE_BYTES = 1000
 SIZE = len(batch_of(bytes(VALUE_BYTES)))

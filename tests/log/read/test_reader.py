@@ -23,8 +23,8 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import HEADER_BYTES, ProducerStamp, set_base_offset
-from tests.devtools.keyed_log import append_pairs
-from tests.devtools.memory_log import (
+from tests.devtools.fakes.keyed_log import append_pairs
+from tests.devtools.fakes.memory_log import (
     NOW_MS,
     TOPIC,
     TOPIC_ID,

@@ -17,7 +17,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.wire import compression
 from kafscale.wire.batch_header import LOG_APPEND_TIME, MIN_TIMESTAMP_UNKNOWN, set_crc
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.segment_objects import CREATED_MS, version_2_objects
+from tests.devtools.fakes.segment_objects import CREATED_MS, version_2_objects
 
 KEY = SegmentKey(topic="orders", topic_id=bytes(range(16)), partition=0, base_offset=0)
 CODECS = [compression.NONE, compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD]

@@ -27,8 +27,8 @@ from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
 
 VALUES = [b"%d" % number for number in range(12)]  # four segments of three batches
 STAMPS = {"now_ms": 1 << 50}

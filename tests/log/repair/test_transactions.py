@@ -16,8 +16,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import CONTROL, TRANSACTIONAL, Record, build_batch, parse_header
-from tests.devtools.memory_log import memory_log
-from tests.devtools.transactions import abort, commit, send
+from tests.devtools.fakes.memory_log import memory_log
+from tests.devtools.fakes.transactions import abort, commit, send
 
 SETTINGS = {"flush_interval_seconds": 1e9}
 ABORTED = AbortedTransaction(1, 0, 1, 2)  # in the first of `two_segments`, as the following one

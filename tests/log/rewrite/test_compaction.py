@@ -34,9 +34,9 @@ from kafscale.wire.records import (
     iterate_records,
     parse_header,
 )
-from tests.devtools.keyed_log import append_batch, append_pairs, append_segments, fetched, pair, table_of
-from tests.devtools.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.keyed_log import append_batch, append_pairs, append_segments, fetched, pair, table_of
+from tests.devtools.fakes.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 HOUR_MS = 3_600_000
 COMPACT = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0}

@@ -21,9 +21,9 @@ from kafscale.store.paths import SegmentKey, parse_segment_key, version_1_topic_
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.determinism import run_here
-from tests.devtools.memory_log import NOW_MS, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.fakes.memory_log import NOW_MS, TOPIC_ID, MemoryLog, memory_log, merge_segments, topic_spec
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
+from tests.devtools.world.determinism import run_here
 
 DELAY_MS = 100_000
 TARGET_BYTES = 4000

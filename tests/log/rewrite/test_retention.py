@@ -20,8 +20,8 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_ID
 from kafscale.wire.records import ProducerStamp, parse_header
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.memory_log import MemoryLog, append_nowait, batch_of, memory_log, merge_segments, topic_spec
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_log import MemoryLog, append_nowait, batch_of, memory_log, merge_segments, topic_spec
 
 NOW_MS = 1_700_000_000_000
 DELAY_MS = 60_000

@@ -12,8 +12,8 @@ from kafscale.log.rewrite.retention import retained_from
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
-from tests.devtools.memory_log import MemoryLog, append_nowait, memory_log, topic_spec
-from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, read_committed, send
+from tests.devtools.fakes.memory_log import MemoryLog, append_nowait, memory_log, topic_spec
+from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, read_committed, send
 
 SETTINGS = {"flush_interval_seconds": 1e9}
 COMPACTED = topic_spec(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, delete_retention_ms=0)

@@ -14,8 +14,16 @@ from kafscale.log.wal.disk import Disk
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import parse_header
-from tests.devtools.memory_log import append_nowait, memory_log
-from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, read_committed, send, transactional
+from tests.devtools.fakes.memory_log import append_nowait, memory_log
+from tests.devtools.fakes.transactions import (
+    NOW_MS,
+    abort,
+    commit,
+    enrolled_nowait,
+    read_committed,
+    send,
+    transactional,
+)
 
 SETTINGS = {"flush_interval_seconds": 1e9}
 

@@ -50,8 +50,8 @@ from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
-from tests.devtools.hostile import request_bytes
-from tests.devtools.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
+from tests.devtools.processes.hostile import request_bytes
 
 TOPIC = "orders"
 FETCH_VERSION = 12  # the last one that names topics

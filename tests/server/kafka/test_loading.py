@@ -11,7 +11,7 @@ from kafscale.api.handling.calls import Api, ListedApi
 from kafscale.errors import BrokerUnavailable
 from kafscale.server.kafka.dispatch import LOAD_PAUSE_SECONDS
 from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tests.devtools.memory_broker import memory_broker, memory_parts
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 
 async def test_without_descriptors_a_connection_ends_and_not_the_broker(

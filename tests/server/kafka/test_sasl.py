@@ -31,9 +31,9 @@ from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.one_topic import TOPIC, produce_batch
-from tests.devtools.sasl import ALICE, PASSWORD, SCRAMS, plain_message, scram_client, verifier_of
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.one_topic import TOPIC, produce_batch
+from tests.devtools.processes.sasl import ALICE, PASSWORD, SCRAMS, plain_message, scram_client, verifier_of
 
 SASL = SecurityProtocol.SASL_PLAINTEXT
 FAST = {"connection_failed_authentication_delay_ms": 100}

@@ -43,7 +43,7 @@ from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure
 from kafscale.testing.certificates import Authority, Certificate, make_authority
-from tests.devtools.handlers import services_of_listeners
+from tests.devtools.fakes.handlers import services_of_listeners
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -31,7 +31,7 @@ from kafscale.server.tls.handshakes import Handshakes
 from kafscale.server.tls.secured_socket import FEED_MAX_BYTES
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
 from kafscale.testing.certificates import Authority, make_authority
-from tests.devtools.key_updates import ClientRecords
+from tests.devtools.fakes.key_updates import ClientRecords
 
 
 @pytest.fixture(scope="module")

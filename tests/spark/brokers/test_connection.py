@@ -20,10 +20,10 @@ from kafscale.spark.transactions.lead import Lead
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
 from kafscale.wire.batch_records import Record
-from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.logins import MECHANISMS, OAUTH, PLAIN, java_properties
-from tests.devtools.sasl import sasl_broker, sign
-from tests.devtools.sasl_users import WITH_LISTS, allow, login_of_somebody
+from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.external.logins import MECHANISMS, OAUTH, PLAIN, java_properties
+from tests.devtools.processes.sasl import sasl_broker, sign
+from tests.devtools.processes.sasl_users import WITH_LISTS, allow, login_of_somebody
 
 SESSION_MS = 60_000
 TRANSACTIONAL_IDS = (ResourceType.TRANSACTIONAL_ID,)

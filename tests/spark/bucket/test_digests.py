@@ -13,7 +13,7 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.digests import Digest, combined, of_batches, of_footers
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 
 
 def put(directory: Path, *cuts: int) -> None:

@@ -12,9 +12,9 @@ from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
 from kafscale.spark.bucket.position import Position
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.records import parse_header
-from tests.devtools.clients import wait_until
-from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
-from tests.devtools.topic_checkpoints import TopicCheckpoints
+from tests.devtools.external.clients import wait_until
+from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
+from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints
 
 
 def put(directory: Path, base_offset: int, batch_count: int, *, partition: int = 0) -> None:

@@ -21,8 +21,8 @@ from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import SegmentKey, topic_id_text
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
-from tests.devtools.topic_checkpoints import TopicCheckpoints
+from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
+from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints
 
 OLD, NEW = bytes(16), bytes(15) + b"\1"
 

@@ -20,7 +20,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.wire import compression
 from kafscale.wire.batch_header import set_crc
 from kafscale.wire.records import build_batch, iterate_records, parse_header
-from tests.devtools.segment_objects import (
+from tests.devtools.fakes.segment_objects import (
     SegmentObjects,
     make_batches,
     version_1_key,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.devtools.spark import REPOSITORY, environ_of
+from tests.devtools.external.spark import REPOSITORY, environ_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

@@ -15,7 +15,7 @@ from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.document import parse_pipeline
-from tests.devtools.pipelines import Expected
+from tests.devtools.processes.pipelines import Expected
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that lives for seconds
@@ -38,7 +38,7 @@ def produce(broker) -> Callable[[str, Sequence[tuple[int, bytes | None, bytes | 
     """Records of partition, key and value, into the bucket, compressed."""
     from confluent_kafka import Producer
 
-    from tests.devtools.spark import flush
+    from tests.devtools.external.spark import flush
 
     def produce(topic: str, records: Sequence[tuple[int, bytes | None, bytes | None]]) -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "zstd"})
@@ -58,7 +58,7 @@ def warehouse(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def iceberg() -> None:
     """Skips what asks for it where it does not run."""
-    from tests.devtools.spark import skip_without_iceberg
+    from tests.devtools.external.spark import skip_without_iceberg
 
     skip_without_iceberg()
 
@@ -66,7 +66,7 @@ def iceberg() -> None:
 @pytest.fixture(scope="module")
 def spark(iceberg, warehouse) -> Iterator[Any]:
     from kafscale.spark.session import SessionOptions, start_session
-    from tests.devtools.spark import end_jvm
+    from tests.devtools.external.spark import end_jvm
 
     end_jvm()
     catalog = CatalogOptions(type="hadoop", warehouse=str(warehouse), properties={"cache-enabled": "false"})
@@ -152,7 +152,7 @@ mappings:
         return [dict(commit.summary()) for commit in format_of(self.spark, pipeline).commits(table)][::-1]
 
     def check(self, topic: str, expected: Expected) -> None:
-        """The tables of `tests.devtools.pipelines.MAPPINGS` against what was produced."""
+        """The tables of `tests.devtools.processes.pipelines.MAPPINGS` against what was produced."""
         assert self.rows(f"db.{topic}", "partition, offset") == sorted(expected.good, key=repr)
         dead = self.rows(f"db.{topic}_dead", "mapping, partition, offset")
         assert dead == sorted(((name, *place) for name in ("appended", "upserted") for place in expected.bad), key=repr)
@@ -175,6 +175,6 @@ mappings:
 
 @pytest.fixture
 def lake(spark, warehouse, broker, tmp_path) -> Lake:
-    from tests.devtools.spark import store_of
+    from tests.devtools.external.spark import store_of
 
     return Lake(spark=spark, warehouse=warehouse, checkpoints=tmp_path / "checkpoints", store=store_of(broker))

@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from kafscale.testing.certificates import make_authority
-from tests.devtools.registry import Registry, running_registry
-from tests.devtools.registry_values import prefixed, running_values
+from tests.devtools.external.registry import Registry, running_registry
+from tests.devtools.external.registry_values import prefixed, running_values
 
 pytestmark = [
     pytest.mark.spark,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtools.pipelines import group_of, pipeline_command
-from tests.devtools.process import interruptible
-from tests.devtools.spark import environ_of, store_of, wait_for_topic
+from tests.devtools.external.spark import environ_of, store_of, wait_for_topic
+from tests.devtools.processes.pipelines import group_of, pipeline_command
+from tests.devtools.processes.process import interruptible
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("iceberg")]
 

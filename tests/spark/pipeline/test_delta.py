@@ -17,8 +17,15 @@ import pytest
 from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.delta import Entry, in_effect
-from tests.devtools.pipelines import LOCAL_OPTIONS, MAPPINGS, Expected, PipelineDriver, batches_in, pipeline_command
-from tests.devtools.spark import environ_of
+from tests.devtools.external.spark import environ_of
+from tests.devtools.processes.pipelines import (
+    LOCAL_OPTIONS,
+    MAPPINGS,
+    Expected,
+    PipelineDriver,
+    batches_in,
+    pipeline_command,
+)
 from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
 from tests.spark.pipeline.test_fan_out import event, proofs
 from tests.spark.pipeline.test_fan_out import mapping as fanned_out
@@ -79,7 +86,7 @@ def test_only_what_writes_rows_of_a_batch_is_its_commit(operation, told, is_batc
 @pytest.fixture(scope="module")
 def spark(iceberg) -> Iterator[Any]:
     from kafscale.spark.session import SessionOptions, start_session
-    from tests.devtools.spark import end_jvm
+    from tests.devtools.external.spark import end_jvm
 
     end_jvm()
     catalog = CatalogOptions(type="delta", warehouse="/wherever a mapping says")

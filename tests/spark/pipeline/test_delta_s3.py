@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from kafscale.spark.catalogs import CatalogOptions
-from tests.devtools.s3_processes import S3Process
+from tests.devtools.external.s3_processes import S3Process
 from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
 from tests.spark.pipeline.test_delta import SETTINGS, UPSERT
 from tests.spark.pipeline.test_fan_out import proofs
@@ -34,7 +34,7 @@ WITHOUT = "software.amazon.awssdk:bundle"
 def server() -> Iterator[S3Process]:
     import botocore.session
 
-    from tests.devtools.s3_processes import s3_server
+    from tests.devtools.external.s3_processes import s3_server
 
     with s3_server() as running:
         client = botocore.session.get_session().create_client(
@@ -52,7 +52,7 @@ def server() -> Iterator[S3Process]:
 @pytest.fixture(scope="module")
 def spark(iceberg: None, server: S3Process) -> Iterator[Any]:
     from kafscale.spark.session import SessionOptions, start_session
-    from tests.devtools.spark import end_jvm
+    from tests.devtools.external.spark import end_jvm
 
     end_jvm()
     hadoop = {

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from kafscale.spark.pipeline.config import quoted
-from tests.devtools.clients import wait_until
+from tests.devtools.external.clients import wait_until
 
 pytestmark = [
     pytest.mark.spark,

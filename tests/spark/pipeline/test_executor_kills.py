@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kafscale.spark.bucket.position import TOPIC_IDS
-from tests.devtools.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
-from tests.devtools.spark import REPOSITORY, SETTINGS, spark_cluster, store_of
+from tests.devtools.external.spark import REPOSITORY, SETTINGS, spark_cluster, store_of
+from tests.devtools.processes.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
 
 pytestmark = [
     pytest.mark.spark,

@@ -18,8 +18,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.devtools.pipelines import MAPPINGS, POLL_SECONDS, Expected, PipelineDriver, batches_in
-from tests.devtools.spark import store_of
+from tests.devtools.external.spark import store_of
+from tests.devtools.processes.pipelines import MAPPINGS, POLL_SECONDS, Expected, PipelineDriver, batches_in
 
 pytestmark = [
     pytest.mark.spark,

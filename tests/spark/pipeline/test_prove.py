@@ -52,7 +52,7 @@ def test_an_upserted_table_is_what_its_batches_left_of_each_key(lake, broker, to
     """A later batch wins, though its records are of another partition and are older than others of the key."""
     from confluent_kafka import Producer
 
-    from tests.devtools.spark import flush
+    from tests.devtools.external.spark import flush
 
     upsert = "mode: upsert, key: {format: string, column: id}"
     mapping = f"- {{topic: {topic}, table: db.{topic}, dead_letters: db.{topic}_dead, {upsert}, {VALUE}}}"

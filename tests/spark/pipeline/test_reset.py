@@ -16,7 +16,7 @@ from kafscale.spark.pipeline.snapshots import Committed
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
 

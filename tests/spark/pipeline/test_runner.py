@@ -12,7 +12,7 @@ from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, report_loss
 from kafscale.spark.source.offsets import PartitionNotNamed
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import make_batches, version_2_objects
+from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 
 pytestmark = pytest.mark.spark  # it needs pyspark, and starts none
 

@@ -8,7 +8,7 @@ from kafscale.errors import QueryError, StartupError
 from kafscale.spark.quick import choice
 from kafscale.spark.quick.choice import EngineName, Engines
 from kafscale.spark.sql.bucket_topics import BucketTopics
-from tests.devtools.sql_topics import write_topics
+from tests.devtools.fakes.sql_topics import write_topics
 
 
 class SparkStarts(Exception):

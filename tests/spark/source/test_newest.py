@@ -24,8 +24,8 @@ from kafscale.spark.source.progress import Progress
 from kafscale.spark.sql.tails import tail_offsets
 from kafscale.wire.messages.fetch import AbortedTransaction, FetchRequest
 from kafscale.wire.messages.list_offsets import ListOffsetsRequest
-from tests.devtools.process import BrokerProcess, broker_process
-from tests.devtools.spark import flush, store_of
+from tests.devtools.external.spark import flush, store_of
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 pytestmark = pytest.mark.timeout(300)
 

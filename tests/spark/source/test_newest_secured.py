@@ -16,11 +16,11 @@ from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
-from tests.devtools.clients import DEADLINE_SECONDS
-from tests.devtools.logins import MECHANISMS, PLAIN, SCRAM, Login, java_properties
-from tests.devtools.sasl import PASSWORD, SaslBroker, sasl_broker
-from tests.devtools.sasl_users import WITH_LISTS, login_of_somebody
-from tests.devtools.spark import flush, store_of
+from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.external.logins import MECHANISMS, PLAIN, SCRAM, Login, java_properties
+from tests.devtools.external.spark import flush, store_of
+from tests.devtools.processes.sasl import PASSWORD, SaslBroker, sasl_broker
+from tests.devtools.processes.sasl_users import WITH_LISTS, login_of_somebody
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,7 +12,7 @@ from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import CREATED_MS, make_batches, version_2_objects
+from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
 
 
 def put(directory: Path, base_offset: int, batch_count: int, *, partition: int = 0) -> None:

@@ -9,8 +9,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.store.paths import SegmentKey
-from tests.devtools.segment_objects import make_batches, version_2_objects
-from tests.devtools.spark import flush, store_of
+from tests.devtools.external.spark import flush, store_of
+from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 
 pytestmark = [
     pytest.mark.spark,

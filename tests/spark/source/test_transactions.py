@@ -20,8 +20,8 @@ from kafscale.spark.sql.tails import _has_transactions, tail_offsets
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp
-from tests.devtools.memory_log import MemoryLog, batch_of, memory_log, topic_spec, write_files
-from tests.devtools.transactions import NOW_MS, abort, commit, enrolled_nowait, send
+from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec, write_files
+from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, send
 
 SETTINGS = {"flush_interval_seconds": 1e9, "segment_merge_bytes": 0}
 

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.spark import flush, store_of
+from tests.devtools.external.spark import flush, store_of
 
 pytestmark = [
     pytest.mark.spark,

@@ -13,7 +13,7 @@ PARTITIONS = 2
 @pytest.fixture(scope="module")
 def spark() -> Iterator[object]:
     from kafscale.spark.sql.failures import keep_pyspark_quiet
-    from tests.devtools.spark import end_jvm, start_spark
+    from tests.devtools.external.spark import end_jvm, start_spark
 
     session = start_spark(**{"spark.sql.python.filterPushdown.enabled": "true"})
     keep_pyspark_quiet()
@@ -25,8 +25,8 @@ def spark() -> Iterator[object]:
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
     """The option `store`. Its broker has ended, so nothing but the bucket is read."""
-    from tests.devtools.process import broker_process
-    from tests.devtools.spark import store_of
+    from tests.devtools.external.spark import store_of
+    from tests.devtools.processes.process import broker_process
 
     with broker_process() as broker:
         for topic in ("orders", "order-lines.v1", "payments"):
@@ -40,7 +40,7 @@ def fill(broker, topic: str) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    from tests.devtools.spark import flush
+    from tests.devtools.external.spark import flush
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})  # the records are old

@@ -13,7 +13,7 @@ import pytest
 from kafscale.config import Address
 from kafscale.errors import QueryError
 from kafscale.spark.sql.server import ServedTopics, close_warehouse, settings, table_names, warehouse
-from tests.devtools.spark import environ_of
+from tests.devtools.external.spark import environ_of
 
 
 def test_topics_by_the_names_of_their_tables(caplog):
@@ -117,7 +117,7 @@ def bucket(tmp_path) -> Path:
 def write_segment(bucket: Path, base_offset: int) -> None:
     """Of 30 records."""
     from kafscale.store.paths import SegmentKey
-    from tests.devtools.segment_objects import make_batches, version_2_objects
+    from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 
     key = SegmentKey(topic="orders.v1", topic_id=bytes(16), partition=0, base_offset=0)
     version_2_objects(attrs.evolve(key, base_offset=base_offset), make_batches(base_offset, 10)).write_to(bucket)

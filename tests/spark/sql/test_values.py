@@ -6,8 +6,8 @@ from decimal import Decimal
 import pytest
 
 from kafscale.store.paths import SegmentKey
-from tests.devtools.registry_values import message_class, running_values
-from tests.devtools.segment_objects import make_batch, version_2_objects
+from tests.devtools.external.registry_values import message_class, running_values
+from tests.devtools.fakes.segment_objects import make_batch, version_2_objects
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"

@@ -29,7 +29,7 @@ from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes
 from kafscale.wire.messages.end_txn import EndTxnRequest
 from kafscale.wire.messages.produce import ProduceRequest
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 PARTITIONS = 2
 TASKS = 2

@@ -13,7 +13,7 @@ from kafscale.spark.transactions.journal import FIRST_LOOK_OFFSETS, TOPIC, Journ
 from kafscale.spark.transactions.lead import Lead
 from kafscale.wire import compression
 from kafscale.wire.batch_records import Record
-from tests.devtools.process import BrokerProcess, broker_process
+from tests.devtools.processes.process import BrokerProcess, broker_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # slow beside others, as it needs a broker; no Spark
 

@@ -18,7 +18,7 @@ from kafscale.spark.values.avro import AvroReader
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
-from tests.devtools import decoded
+from tests.devtools.fakes import decoded
 
 Node = Any
 

@@ -12,7 +12,7 @@ from kafscale.errors import ConfigError
 from kafscale.spark.values import avro_bounds, cells, protobuf_bounds, protobuf_schema
 from kafscale.spark.values.protobuf_bounds import Bounds
 from kafscale.spark.values.registry import Schema
-from tests.devtools.registry_values import prefixed
+from tests.devtools.external.registry_values import prefixed
 
 NODE = {
     "type": "record",

@@ -19,7 +19,7 @@ from kafscale.spark.values.protobuf import ProtobufReader
 from kafscale.spark.values.protobuf_plan import Plan
 from kafscale.spark.values.registry import Schema
 from kafscale.wire.primitives import uvarint
-from tests.devtools import decoded
+from tests.devtools.fakes import decoded
 
 Field = descriptor_pb2.FieldDescriptorProto
 GOOGLES = ("Timestamp", "Duration", "StringValue", "Int64Value", "BoolValue", "Struct")

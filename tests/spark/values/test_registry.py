@@ -24,9 +24,9 @@ from kafscale.spark.values.registry import (
 )
 from kafscale.spark.values.registry_credentials import Credentials
 from kafscale.testing.certificates import make_authority
-from tests.devtools.http_server import sending_server
-from tests.devtools.registry import Registry, running_registry
-from tests.devtools.token_endpoint import CLIENT_ID, CLIENT_SECRET, Endpoint, token_endpoint
+from tests.devtools.external.http_server import sending_server
+from tests.devtools.external.registry import Registry, running_registry
+from tests.devtools.external.token_endpoint import CLIENT_ID, CLIENT_SECRET, Endpoint, token_endpoint
 
 
 @pytest.fixture

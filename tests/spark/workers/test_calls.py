@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtools.spark import environ_of
+from tests.devtools.external.spark import environ_of
 
 PROGRAM = """
 import gc, importlib, sys, zipimport

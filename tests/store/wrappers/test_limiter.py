@@ -15,7 +15,7 @@ from kafscale.store.wrappers.limited import LimitedStore
 from kafscale.store.wrappers.limiter import POLICIES, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
-from tests.devtools.simulated_store import SimulatedStore
+from tests.devtools.fakes.simulated_store import SimulatedStore
 
 QUEUEING = (WorkClass.ACKNOWLEDGE, WorkClass.FETCH, WorkClass.BACKGROUND)  # most important first
 ACKNOWLEDGE, FETCH, BACKGROUND = QUEUEING

@@ -16,7 +16,7 @@ from kafscale.wire.messages.own.balance import BalanceRequest, BalanceResponse
 from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
 from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
 from kafscale.wire.schema import fields_of
-from tests.devtools.wire_messages import some_messages, versions_of
+from tests.devtools.fakes.wire_messages import some_messages, versions_of
 
 MESSAGES = [
     (EnrolledRequest, ListTransactionsRequest),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafscale.cluster.groups.assignors.partitions import Partitions, count, intersection, union
 from kafscale.cluster.groups.assignors.spec import GroupSpec, MemberSpec
 from kafscale.cluster.groups.assignors.table import ASSIGNORS
-from tests.devtools.consumer_groups import named, partitions, topic_id
+from tests.devtools.fakes.consumer_groups import named, partitions, topic_id
 
 
 def numbers(text: str) -> dict[str, set[int]]:

@@ -8,7 +8,7 @@ import pytest
 from kafscale.cluster.groups.classic.join_time import JoinTime
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import TimerQueue
-from tests.devtools.groups import GroupHarness, result
+from tests.devtools.fakes.groups import GroupHarness, result
 
 
 @attrs.define(eq=False)

@@ -25,7 +25,7 @@ from kafscale.cluster.groups.consumer.records import (
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
 from kafscale.wire import error_codes as e
-from tests.devtools.consumer_groups import (
+from tests.devtools.fakes.consumer_groups import (
     GROUP_ID,
     ConsumerClient,
     ConsumerGroupHarness,

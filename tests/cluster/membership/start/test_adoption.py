@@ -31,8 +31,8 @@ from kafscale.wire.messages.list_offsets import (
 )
 from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
-from tests.devtools.memory_broker import memory_broker, memory_settings
-from tests.devtools.segment_objects import (
+from tests.devtools.fakes.memory_broker import memory_broker, memory_settings
+from tests.devtools.fakes.segment_objects import (
     CREATED_MS,
     make_batches,
     version_1_key,

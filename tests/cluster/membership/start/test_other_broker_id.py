@@ -15,7 +15,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
 from tests.cluster.membership.test_several import create, produce
-from tests.devtools.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 DURABILITIES = tuple(Durability)
 

@@ -22,7 +22,7 @@ from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import NumberedKey
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.memory_broker import memory_settings
+from tests.devtools.fakes.memory_broker import memory_settings
 
 MODES = list(Durability)
 

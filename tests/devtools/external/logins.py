@@ -1,0 +1,288 @@
+"""Unmodified clients that log in, as their users write it: each sends a record and reads it back.
+
+A client is a function of a `Login` and a topic. It returns None, or what the client says of why it was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import ssl
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
+from aiokafka.errors import KafkaError as AiokafkaError
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from kafscale.config import SaslMechanism, SecurityProtocol
+from kafscale.testing.certificates import Certificate
+from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
+from tests.devtools.external.go import go_program
+from tests.devtools.processes.sasl import PASSWORD, SaslBroker, sign
+
+with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer
+    from kafka.errors import KafkaError as KafkaPythonError
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+SCRAM, PLAIN, OAUTH = "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"
+MTLS = "mTLS"  # no mechanism of SASL: who shows a certificate needs none
+MECHANISMS = (*(each.value for each in SaslMechanism), MTLS)
+WRONG = "not the password"
+BOOTSTRAP_MS = 1500
+VALUE = b"of a client"
+
+
+@attrs.frozen(kw_only=True)
+class Login:
+    """Who logs in, and how; `token` makes a token each time that it is called. `trusted` is not the broker's authority
+    where the client trusts another one.
+    """
+
+    broker: SaslBroker
+    mechanism: str
+    user: str = ""
+    password: str = PASSWORD
+    token: Callable[[], str] = sign
+    protocol: SecurityProtocol = SecurityProtocol.SASL_PLAINTEXT
+    certificate: Certificate | None = None
+    trusted: Path | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap(self.protocol)
+
+    @property
+    def ca_file(self) -> str:
+        return str(self.trusted or self.broker.ca_file)
+
+    @property
+    def fails(self) -> bool:
+        """Tell whether it is meant to: clients that try again and again need not do so for long."""
+        return self.password == WRONG or self.trusted is not None
+
+    def context(self) -> ssl.SSLContext:
+        """Python's form of what is trusted and shown."""
+        return self.broker.tls.certificate.client_context(Path(self.ca_file), shown=self.certificate)
+
+
+Client = Callable[[Login, str], str | None]
+
+# ---- Java's settings -------------------------------------------------------------------------------------------------
+
+_MODULES = "org.apache.kafka.common.security"
+
+
+def java_properties(login: Login, directory: Path) -> dict[str, str]:
+    """Return the settings as Java's clients have them, for whom else takes those; files are in the directory."""
+    found = {
+        "security.protocol": login.protocol.value,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": login.ca_file,
+    }
+    if login.certificate is not None:
+        both = directory / "both.pem"
+        both.write_text(login.certificate.key_file.read_text() + login.certificate.certificate_file.read_text())
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(both)}
+    if login.mechanism == MTLS:
+        return found
+    module, options = "scram.ScramLoginModule", f' username="{login.user}" password="{login.password}"'
+    if login.mechanism == PLAIN:
+        module = "plain.PlainLoginModule"
+    if login.mechanism == OAUTH:
+        module, options = "oauthbearer.OAuthBearerLoginModule", ""
+        (directory / "token").write_text(login.token())
+        found["sasl.oauthbearer.token.endpoint.url"] = (directory / "token").as_uri()
+        found["sasl.login.callback.handler.class"] = f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    return found | {
+        "sasl.mechanism": login.mechanism,
+        "sasl.jaas.config": f"{_MODULES}.{module} required{options};",
+    }
+
+
+# ---- librdkafka ------------------------------------------------------------------------------------------------------
+
+
+def librdkafka_config(login: Login) -> dict[str, str]:
+    """Return the settings, all but those of a token."""
+    config = {
+        "bootstrap.servers": login.bootstrap,
+        "security.protocol": login.protocol.value,
+        "ssl.ca.location": login.ca_file,
+    }
+    if login.certificate is not None:
+        config["ssl.certificate.location"] = str(login.certificate.certificate_file)
+        config["ssl.key.location"] = str(login.certificate.key_file)
+    if login.mechanism != MTLS:
+        config["sasl.mechanism"] = login.mechanism
+    if login.mechanism not in (MTLS, OAUTH):
+        config |= {"sasl.username": login.user, "sasl.password": login.password}
+    return config
+
+
+def confluent_config(login: Login) -> dict[str, Any]:
+    config = librdkafka_config(login)
+    if login.mechanism == OAUTH:
+        return {**config, "oauth_cb": lambda _: (login.token(), time.time() + 300)}
+    return dict(config)
+
+
+def confluent(login: Login, topic: str) -> str | None:
+    errors: list[KafkaError] = []
+    config = {**confluent_config(login), "error_cb": errors.append}
+    producer = Producer({**config, "message.timeout.ms": 60_000, "linger.ms": 0})
+    producer.produce(topic, VALUE, on_delivery=lambda error, _: errors.append(error) if error else None)
+    poll_until(lambda: len(producer) == 0 or refused(errors), lambda: producer.poll(0.05), what="delivered or refused")
+    if why := refused(errors):
+        producer.purge()
+        return why
+    consumer = Consumer({**config, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    message = consumer.poll(DEADLINE_SECONDS)
+    consumer.close()
+    assert message is not None
+    assert message.value() == VALUE
+    return None
+
+
+def refused(errors: Sequence[KafkaError]) -> str | None:
+    """Return what the first error says that no other try would change."""
+    final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    return next((each.str() for each in errors if each.code() in final), None)
+
+
+def kcat(login: Login, topic: str) -> str | None:
+    """kcat has no tokens but its own, which nobody has signed."""
+    settings = {**librdkafka_config(login), "message.timeout.ms": "60000"}
+    if login.mechanism == OAUTH:
+        settings |= {
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": f"principal={login.user}",
+        }
+    flags = [flag for name, value in settings.items() for flag in ("-X", f"{name}={value}")]
+    produced = _run(["kcat", *flags, "-P", "-t", topic], send=VALUE)
+    if produced.returncode != 0:
+        return produced.stderr.decode()
+    consumed = _run(["kcat", *flags, "-C", "-t", topic, "-o", "beginning", "-c", "1", "-q"])
+    assert consumed.stdout.strip() == VALUE, consumed.stderr
+    return None
+
+
+@cache
+def kcat_does_scram() -> bool:
+    """Until 2.6.1 librdkafka repeats its nonce in SCRAM's last message, which RFC 5802 and Kafka 4 refuse."""
+    version = re.search(rb"librdkafka (\d+)\.(\d+)\.(\d+)", _run(["kcat", "-V"]).stdout)
+    return version is not None and tuple(map(int, version.groups())) >= (2, 6, 1)
+
+
+def _run(
+    command: Sequence[str], *, send: bytes = b"", environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command, input=send, env={**os.environ, **(environ or {})}, capture_output=True, timeout=90, check=False
+    )
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: Callable[[], str] = sign) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str:
+        return self._token()
+
+
+class AioTokens(AioTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token()
+
+
+def python_config(login: Login, tokens: object) -> dict[str, Any]:
+    config = {
+        "bootstrap_servers": login.bootstrap,
+        "security_protocol": login.protocol.value,
+        "ssl_context": login.context(),
+    }
+    if login.mechanism == MTLS:
+        return config
+    config["sasl_mechanism"] = login.mechanism
+    if login.mechanism == OAUTH:
+        return {**config, "sasl_oauth_token_provider": tokens}
+    return {**config, "sasl_plain_username": login.user, "sasl_plain_password": login.password}
+
+
+def kafka_python(login: Login, topic: str) -> str | None:
+    config = python_config(login, Tokens(login.token))
+    try:
+        producer = KafkaProducer(**config, bootstrap_timeout_ms=BOOTSTRAP_MS if login.fails else 60_000)
+    except KafkaPythonError as exc:
+        gc.collect()  # it leaves sockets behind, which are warned of where they are found: not in another test
+        return str(exc)
+    try:
+        producer.send(topic, VALUE).get(DEADLINE_SECONDS)
+    except KafkaPythonError as exc:
+        return str(exc)
+    finally:
+        producer.close()
+    consumer = KafkaConsumer(topic, auto_offset_reset="earliest", consumer_timeout_ms=60_000, **config)
+    assert next(consumer).value == VALUE
+    consumer.close()
+    return None
+
+
+def aiokafka(login: Login, topic: str) -> str | None:
+    async def produce_and_consume() -> None:
+        config = python_config(login, AioTokens(login.token))
+        producer = AIOKafkaProducer(**config)
+        try:
+            await producer.start()
+            await producer.send_and_wait(topic, VALUE)
+        finally:
+            await producer.stop()
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **config) as consumer:
+            assert (await consumer.getone()).value == VALUE
+
+    try:
+        asyncio.run(asyncio.wait_for(produce_and_consume(), 2 * DEADLINE_SECONDS))
+    except AiokafkaError as exc:
+        return str(exc)
+    return None
+
+
+# ---- Go --------------------------------------------------------------------------------------------------------------
+
+
+def franz_go(login: Login, topic: str) -> str | None:
+    flags = {"bootstrap-server": login.bootstrap, "ca-file": login.ca_file, "topic": topic, "value": VALUE.decode()}
+    environ = {}
+    if login.certificate is not None:
+        flags["certificate-file"] = str(login.certificate.certificate_file)
+        flags["key-file"] = str(login.certificate.key_file)
+    if login.mechanism != MTLS:
+        flags |= {"mechanism": login.mechanism, "user": login.user}
+        environ["SECRET"] = login.token() if login.mechanism == OAUTH else login.password
+    if not login.protocol.uses_tls:
+        del flags["ca-file"]
+    command = [str(go_program("login")), *(f"--{name}={value}" for name, value in flags.items())]
+    done = _run(command, environ=environ)
+    if done.returncode != 0:
+        return done.stderr.decode()
+    assert done.stdout.strip() == VALUE
+    return None

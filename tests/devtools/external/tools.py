@@ -1,0 +1,64 @@
+"""Programs of others that run beside a test, and what they have printed until now."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from tests.devtools.external.clients import DEADLINE_SECONDS, wait_until
+
+RUN_TIMEOUT_SECONDS = 90.0
+
+
+@attrs.define(eq=False, kw_only=True)
+class RunningTool:
+    """A tool that runs, the lines that it has printed until now, and the objects among them."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = attrs.field(factory=list)
+    events: list[dict[str, Any]] = attrs.field(factory=list)
+    _reader: threading.Thread = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line)
+                if line.startswith("{"):
+                    self.events.append(json.loads(line))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        """The events of this name, oldest first."""
+        return [event for event in self.events if event["name"] == name]
+
+    def wait_until(self, condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
+        """Wait for what the events show. Raises AssertionError past the deadline."""
+        wait_until(condition, what, seconds=seconds)
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code."""
+        code = self.process.wait(RUN_TIMEOUT_SECONDS)
+        self._reader.join(DEADLINE_SECONDS)
+        return code
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does, and return its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def __enter__(self) -> RunningTool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.wait()

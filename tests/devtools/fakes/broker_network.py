@@ -1,0 +1,169 @@
+"""A network between brokers in memory: each reaches the others by id, and links between them can be cut.
+
+    network = BrokerNetwork()
+    async with network.broker(1, parts, settings) as one, network.broker(2, ...) as two:
+        network.cut(1, 2)          nothing that 1 sends arrives at 2 any more, whoever has connected
+
+A broker that is not there any more refuses connections; one that starts takes them, and answers none yet. Of one that
+was never run by it the network knows nothing: it always answers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import attrs
+import trio
+
+from kafscale.broker import Broker, StorageParts
+from kafscale.client.connection import Connection
+from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.records import BrokerRecord
+from kafscale.config import Address, Settings
+from kafscale.errors import BrokerUnavailable, Fenced
+from kafscale.store.base import ObjectStore
+from kafscale.testing.faulty_store import FaultyStore
+from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from tests.devtools.fakes.cut_stream import CutStream
+from tests.devtools.fakes.memory_broker import MemoryBroker
+
+R = TypeVar("R")
+
+
+@attrs.define(eq=False)
+class RunningBroker(MemoryBroker):
+    """A broker that can be killed. `failure` is why it has ended by itself, if it has."""
+
+    everything: trio.CancelScope
+    failure: ExceptionGroup[Fenced] | None = None
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+    def kill(self) -> None:
+        """End it as SIGKILL does: what it holds in memory is gone, and whoever is connected sees the end."""
+        self.everything.cancel()
+
+
+@attrs.define(eq=False)
+class _Life:
+    """One start of a broker; without one that can be reached before it serves."""
+
+    broker: RunningBroker | None = None
+
+
+@attrs.frozen(eq=False)
+class _Stranger:
+    """A connection to a broker that is not run by the network."""
+
+    async def request(self, message: object, response_class: type[R]) -> R:
+        await trio.lowlevel.checkpoint()
+        answer = response_class()
+        if isinstance(answer, BrokerHeartbeatResponse):
+            answer.is_fenced = False
+        return answer
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False)
+class BrokerNetwork:
+    """Who is there, by id. `cuts` are links, from whom to whom, that carry nothing; `refusals` let nobody connect."""
+
+    cuts: set[tuple[int, int]] = attrs.field(factory=set)
+    refusals: set[tuple[int, int]] = attrs.field(factory=set)
+    _brokers: defaultdict[int, list[_Life]] = attrs.field(factory=lambda: defaultdict(list))
+    _streams: list[CutStream] = attrs.field(factory=list)
+
+    def cut(self, *broker_ids: int, one_way: bool = False) -> None:
+        """Cut the first broker off from the others of these, from it to them only if `one_way`."""
+        first, *others = broker_ids
+        for other in others:
+            self.cuts.add((first, other))
+            if not one_way:
+                self.cuts.add((other, first))
+
+    def refuse(self, ours: int, theirs: int) -> None:
+        """Have one broker connect to another in vain from now on; that one may connect to it."""
+        self.refusals.add((ours, theirs))
+        for stream in self._streams:
+            if (stream.ours, stream.theirs) == (ours, theirs):
+                stream.stream.close()
+
+    def heal(self) -> None:
+        """Have all links carry again."""
+        self.cuts.clear()
+        self.refusals.clear()
+
+    def connect_from(self, ours: int) -> Connect:
+        """Return what a broker connects to others with."""
+
+        async def connect(theirs: int, _record: BrokerRecord) -> Line:
+            while True:
+                if {(ours, theirs), (theirs, ours)} & self.cuts:
+                    await trio.sleep_forever()
+                if theirs not in self._brokers:
+                    return _Stranger()
+                if not self._brokers[theirs] or (ours, theirs) in self.refusals:
+                    raise BrokerUnavailable(f"can't connect to broker {theirs}") from ConnectionRefusedError()
+                found = self._brokers[theirs][-1].broker
+                if found is not None:
+                    break
+                await trio.sleep(0.05)  # it is starting
+            stream = CutStream(found.open_stream(), self.cuts, ours, theirs)
+            self._streams.append(stream)
+            return await Connection.over(stream, Address("192.0.2.2", 9092))
+
+        return connect
+
+    @asynccontextmanager
+    async def broker(self, parts: StorageParts, settings: Settings) -> AsyncIterator[RunningBroker]:
+        """Run a broker for the block; at its end it is stopped in order, unless it has ended."""
+        broker = Broker(settings, connect=self.connect_from(settings.broker_id))
+        async with trio.open_nursery() as nursery:
+            running: RunningBroker = await nursery.start(self._run, broker, parts)
+            yield running
+            broker.stop()
+
+    async def _run(self, broker: Broker, parts: StorageParts, *, task_status: trio.TaskStatus[RunningBroker]) -> None:
+        lives = self._brokers[broker.settings.broker_id]
+        life = _Life()
+        lives.append(life)
+        try:
+            with trio.CancelScope() as everything:
+                async with trio.open_nursery() as clients:
+                    running = RunningBroker(broker, clients, everything)
+                    clients.start_soon(self._serve, running, parts, life, task_status)
+        finally:
+            lives.remove(life)
+            if life.broker is not None:
+                life.broker.ended.set()
+
+    async def _serve(
+        self, running: RunningBroker, parts: StorageParts, life: _Life, task_status: trio.TaskStatus[RunningBroker]
+    ) -> None:
+        """Run the broker beside its connections, which end with it."""
+
+        class Started(trio.TaskStatus[Broker]):
+            def started(self, value: Broker | None = None) -> None:
+                life.broker = running
+                task_status.started(running)
+
+        try:
+            await running.broker.run_on(parts, task_status=Started())
+        except* Fenced as group:
+            running.failure = group
+        running.nursery.cancel_scope.cancel()
+
+
+_networks: WeakKeyDictionary[ObjectStore, BrokerNetwork] = WeakKeyDictionary()
+
+
+def network_of(bucket: ObjectStore) -> BrokerNetwork:
+    """Return the network of those who share a bucket, whatever faults the store has that each of them is given."""
+    while isinstance(bucket, FaultyStore):
+        bucket = bucket.store
+    return _networks.setdefault(bucket, BrokerNetwork())

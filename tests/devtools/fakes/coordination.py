@@ -1,0 +1,113 @@
+"""Transaction coordinators over a whole log in memory, without handlers: for tests on an autojump clock.
+
+async with coordinating(log) as transactions: …      log has the topics of TOPICS
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import trio
+import trio.testing
+
+from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, Identity, InitProducerId
+from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.state_records import decode_state
+from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.transactions.values import TopicPartition
+from tests.devtools.fakes.memory_log import MemoryLog, topic_spec
+from tests.devtools.fakes.transactions import send
+
+STATE, DATA = "__transaction_state", "t"
+STATE_COUNT = 3
+TOPICS = (
+    topic_spec(STATE_COUNT, name=STATE, topic_id=b"s" * 16, cleanup_policy=("compact",)),
+    topic_spec(3, name=DATA, topic_id=b"d" * 16),
+)
+NEWEST = 2
+
+
+@asynccontextmanager
+async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: Any) -> AsyncIterator[Transactions]:
+    """Coordinate what the log has for the block; what was decided, and not completed, is completed before."""
+    ids = count(1000 * log.partition(name=STATE).leader_epoch)
+
+    async def allocate() -> int:
+        await trio.lowlevel.checkpoint()
+        return next(ids)
+
+    def exists(partition: TopicPartition) -> bool:
+        row = log.log.by_name.get(partition.topic)
+        return row is not None and partition.partition < len(row)
+
+    transactions = Transactions(
+        internal=InternalLog(log.log),
+        settings=TransactionSettings(**settings),
+        topic=STATE,
+        partition_count=lambda: STATE_COUNT,
+        exists=exists,
+        allocate_producer_id=allocate,
+    )
+    leadership = Leadership(log.log, {STATE: transactions})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transactions.run)
+        await nursery.start(leadership.run)
+        if is_loaded:
+            await leadership.wait_loaded()
+            await trio.testing.wait_all_tasks_blocked()
+        yield transactions
+        nursery.cancel_scope.cancel()
+
+
+async def init(transactions: Transactions, transactional_id: str = "x", *, timeout_ms: int = 60_000) -> Identity:
+    """A producer's first word."""
+    request = InitProducerId(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    reply = await transactions.init_producer_id(request)
+    assert not reply.error_code, reply
+    return Identity(transactional_id, reply.producer_id, reply.producer_epoch)
+
+
+async def add(transactions: Transactions, who: Identity, *indexes: int, topic: str = DATA, version: int = 0) -> int:
+    """Enrol partitions; returns the error."""
+    partitions = frozenset(TopicPartition(topic, index) for index in indexes)
+    request = AddPartitions(identity=who, partitions=partitions, transaction_version=version)
+    reply = await transactions.decide(
+        who.transactional_id, lambda coordinator, now_ms, _: coordinator.add_partitions(request, now_ms=now_ms)
+    )
+    return reply.error_code
+
+
+async def end(transactions: Transactions, who: Identity, *, committed: bool = True, version: int = NEWEST) -> Identity:
+    """End a transaction; returns who the producer is then."""
+    request = EndTransaction(identity=who, committed=committed, transaction_version=version)
+    reply = await transactions.end(request)
+    assert not reply.error_code, reply
+    return who if version < NEWEST else Identity(who.transactional_id, reply.producer_id, reply.producer_epoch)
+
+
+async def write(transactions: Transactions, log: MemoryLog, who: Identity, index: int, *values: bytes) -> None:
+    """Enrol a partition and write to it."""
+    assert not await add(transactions, who, index, version=NEWEST)
+    partition = log.partition(index, name=DATA)
+    producer = partition.producers.producers.get(who.producer_id)
+    goes_on = producer is not None and producer.epoch == who.producer_epoch
+    sequence = producer.batches[-1].last_sequence + 1 if producer is not None and goes_on else 0
+    await send(partition, *values, producer_id=who.producer_id, epoch=who.producer_epoch, sequence=sequence)
+
+
+async def states(log: MemoryLog, transactional_id: str = "x") -> list[TransactionState]:
+    """What the log has of an id, in order."""
+    found = []
+    for index in range(STATE_COUNT):
+        for record in await log.records(log.partition(index, name=STATE)):
+            state = decode_state(record)
+            assert state is not None
+            if state.transactional_id == transactional_id:
+                status = TransactionState.DEAD if state.value is None else state.value.transaction_status
+                found.append(TransactionState(status))
+    return found

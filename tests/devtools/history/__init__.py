@@ -1,0 +1,1 @@
+"""Checkers of what clients saw and of what became durable."""

@@ -1,0 +1,114 @@
+"""What a bucket holds by itself: every segment decoded and checked, as a reader without a broker would see it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
+
+from kafscale.cluster.topics.names import is_internal
+from kafscale.formats.footer_reading import read_footer, read_index
+from kafscale.formats.manifest import Manifest, PartitionId, segment_of
+from kafscale.formats.manifest_checkpoint import decode_manifests
+from kafscale.formats.resolution import NOTHING_DECIDED, resolve
+from kafscale.formats.segment import HEADER, EpochStart, Footer, body_crc
+from kafscale.log.bucket.listing import list_segments
+from kafscale.store.base import ObjectStore
+from kafscale.store.paths import SegmentKey
+from kafscale.store.versions import find_versions
+from kafscale.wire.records import batches, parse_header
+from tests.devtools.history.history import Read
+from tests.devtools.world.workload import marker_offsets, read_batches
+
+
+@attrs.frozen(eq=False)
+class BucketSegment:
+    """A segment that readers take, with the batches that they take from it."""
+
+    footer: Footer
+    batches: Sequence[memoryview]
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it has all batches that it was written with."""
+        ends = [self.footer.identity.base_offset, *(parse_header(each).last_offset + 1 for each in self.batches)]
+        begins = [*(parse_header(each).base_offset for each in self.batches), self.footer.last_offset + 1]
+        return begins == ends
+
+
+@attrs.define
+class BucketPartition:
+    """One partition's records in order of offset, and what is wrong with the objects that hold them."""
+
+    reads: list[Read] = attrs.field(factory=list)
+    segments: list[BucketSegment] = attrs.field(factory=list)
+    faults: list[str] = attrs.field(factory=list)
+
+    @property
+    def batches(self) -> Iterator[memoryview]:
+        return (batch for segment in self.segments for batch in segment.batches)
+
+    def settled(self, *, high_watermark: int, leader_epoch: int) -> Sequence[Read]:
+        """The records that stay where they are, whatever an upload that is still under way brings.
+
+        The newest broker led with this epoch, and knew the log up to there. What an earlier one's late segment has
+        behind that is the log only as long as nothing comes that the newest has flushed at these offsets.
+        """
+        return [read for read in self.reads if read.offset < high_watermark or read.leader_epoch >= leader_epoch]
+
+
+async def read_bucket(
+    store: ObjectStore,
+    namespace: str,
+    *,
+    labels: Mapping[bytes, str] | None = None,
+    begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: (),
+) -> Mapping[str, BucketPartition]:
+    """All partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError.
+
+    `labels` say by topic id which topics to read, and what to call them instead of their names; without them all but
+    internal ones are read. `begun` tells of each partition where epochs have begun, as `resolve` wants it.
+    """
+    decisions = (await find_versions(store, namespace, "manifests", decode_manifests)).newest or {}
+    found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)
+    for listed in (await list_segments(store, namespace, lambda _: None)).values():
+        first = listed[0].key
+        label = first.topic if labels is None else labels.get(first.topic_id)
+        if label is None or is_internal(label):
+            continue
+        partition = found[f"{label}-{first.partition}"]
+        footers = {each.key: await read_footer(store, each.key) for each in listed}
+        segments = [segment_of(key, footer) for key, footer in footers.items()]
+        known = decisions.get((first.topic_id, first.partition))
+        resolution = resolve(
+            segments,
+            {key: footer.epochs for key, footer in footers.items()},
+            begun=begun((first.topic_id, first.partition)),
+            decided=NOTHING_DECIDED if known is None else known.decided(footers),
+        )
+        manifest = Manifest(list(resolution.segments))
+        for segment in manifest.segments:
+            data = await _read_segment(store, segment.key, footers[segment.key], partition)
+            kept = [each for each in data if manifest.find(parse_header(each).base_offset) is segment]
+            partition.segments.append(BucketSegment(footers[segment.key], kept))
+            partition.reads += [read for read in read_batches(kept) if manifest.find(read.offset) is segment]
+        partition.reads.sort(key=lambda read: read.offset)
+    return found
+
+
+async def _read_segment(
+    store: ObjectStore, key: SegmentKey, footer: Footer, partition: BucketPartition
+) -> Sequence[memoryview]:
+    body = memoryview((await store.get(key.key)).data)[HEADER.size : footer.end_position]
+    data = list(batches(body))
+    if body_crc([body]) != footer.identity.body_crc:
+        partition.faults.append(f"{key.key}: wrong CRC of the body")
+    held = range(key.base_offset, footer.last_offset + 1)
+    offsets = sorted([*(read.offset for read in read_batches(data)), *marker_offsets(data)])
+    if offsets != list(held) and not (key.generation and held and set(offsets) < set(held)):
+        partition.faults.append(f"{key.key}: offsets are not those of the footer")
+    index = await read_index(store, key)
+    if index is not None and index != footer:
+        partition.faults.append(f"{key.key}: the .index is that of other content")
+    return data

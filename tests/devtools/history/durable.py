@@ -1,0 +1,209 @@
+"""What becomes durable in a simulation, in order: taken on its way to the disk and into the bucket.
+
+    durable = DurableLog(durability=…, history=history)
+    disk = durable.watched(disk)                     `wal`
+    bucket.on_put = durable.put                      the other modes, and what compaction writes in all
+    durable.crashed()                                the disk's power fails
+    durable.faults(log)                              when all is over, and the last broker knows the log
+
+Little is done before that: a seed costs hardly more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from kafscale.buffers import Buffer
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.config import Durability
+from kafscale.formats.segment import HEADER, Footer, decode_footer
+from kafscale.formats.wal_entries import RECORD_BATCH
+from kafscale.formats.wal_objects import decode_object
+from kafscale.log.log import Log
+from kafscale.log.wal.disk import Disk
+from kafscale.store.paths import parse_segment_key
+from kafscale.wire.records import batches, parse_header
+from tests.devtools.history.history import History
+from tests.devtools.history.in_log import DurableBatch, Extent, LogRules
+
+NO_PRODUCER_ID = -1
+_PLACE = slice(28, 48)  # of the header of an entry: topic id and partition
+_KIND = 60  # likewise, its kind
+
+
+@attrs.define(eq=False)
+class _Entry:
+    """A batch in a log on a disk."""
+
+    place: bytes
+    batch: bytes
+    at: float = math.inf
+
+
+@attrs.frozen
+class _Put:
+    at: int
+    key: str
+    data: bytes
+
+
+@attrs.define(eq=False)
+class _WatchedDisk:
+    """A disk whose writes are seen."""
+
+    disk: Disk
+    durable: DurableLog
+
+    @property
+    def location(self) -> str:
+        return self.disk.location
+
+    async def list(self) -> Mapping[str, int]:
+        return await self.disk.list()
+
+    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
+        await self.disk.create(name, size_bytes, header, reuse=reuse)
+
+    async def rename(self, name: str, new_name: str) -> None:
+        await self.disk.rename(name, new_name)
+
+    async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        with self.durable.writing(buffers[1:] if position == 0 else buffers):  # a file begins with its header
+            await self.disk.write_and_sync(name, buffers, position)
+
+    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
+        return await self.disk.read(name, position, length_bytes)
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        await self.disk.truncate(name, size_bytes)
+
+    async def delete(self, name: str) -> None:
+        await self.disk.delete(name)
+
+    def close(self) -> None:
+        self.disk.close()
+
+
+@attrs.define(eq=False, kw_only=True)
+class DurableLog:
+    """All that may be of transactions, as it came; moments are those of the history."""
+
+    durability: Durability
+    history: History
+    _entries: list[_Entry] = attrs.field(factory=list, init=False)
+    _puts: list[_Put] = attrs.field(factory=list, init=False)
+
+    # ---- while it happens -----------------------------------------------------------------------------------------
+
+    def watched(self, disk: Disk) -> Disk:
+        """Return the same disk, seen by this."""
+        return _WatchedDisk(disk, self)
+
+    @contextmanager
+    def writing(self, buffers: Sequence[Buffer]) -> Iterator[None]:
+        """Take entries that are being written: two buffers each, the second its batch, and one that fills a page.
+
+        They are durable when that is over; if it failed, any of them may be.
+        """
+        count = len(self._entries)
+        for entry, batch in zip(buffers[:-1:2], buffers[1:-1:2], strict=True):
+            if memoryview(entry)[_KIND] != RECORD_BATCH:
+                continue
+            header = parse_header(memoryview(batch))
+            if header.is_transactional or header.producer_id == NO_PRODUCER_ID:
+                self._entries.append(_Entry(bytes(memoryview(entry)[_PLACE]), bytes(batch)))
+        try:
+            yield
+        finally:
+            self._settle(self._entries[count:])
+
+    def crashed(self) -> None:
+        """Know that what is being written is on the disk now, or never will be."""
+        self._settle(self._entries)
+
+    def _settle(self, entries: Sequence[_Entry]) -> None:
+        for each in reversed(entries):
+            if each.at < math.inf:
+                break  # as are all before it
+            each.at = self.history.now()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Take an object that is in the bucket now."""
+        is_first = key.endswith("-00000.kfs")  # not merged, or compacted; where there is a log, that was before
+        if key.endswith((".wal", ".kfs")) and not (is_first and self.durability is not Durability.SEGMENT):
+            self._puts.append(_Put(self.history.now(), key, data))
+
+    # ---- when all is over -----------------------------------------------------------------------------------------
+
+    def faults(self, log: Log) -> Iterator[str]:
+        """Say what the log has that it must not have, or had at any time; `log` is that of the last broker."""
+        yield from self.rules(log).faults
+
+    def rules(self, log: Log) -> LogRules:
+        """Return all rules, having held the log against them."""
+        names = {each.topic_id: each.topic for each in log.partitions.values()}
+        rules = LogRules(
+            extents={
+                TopicPartition(each.topic, each.index): Extent(tuple(each.epochs), each.next_offset)
+                for each in log.partitions.values()
+            }
+        )
+        rules.take(self._batches(names))
+        for place, ends in self._compacted().items():
+            rules.check_stable(place, ends, "compacted up to there")
+        for each in log.partitions.values():
+            name, place = f"{each.topic}-{each.index}", TopicPartition(each.topic, each.index)
+            rules.check_stable(place, self.history.retained_starts(name), "the log started there")
+            rules.check_stable(
+                place,
+                self.history.stable_offsets(name),
+                "the last stable offset was there",
+                from_offset=self.history.log_start_offset(name),
+            )
+        return rules
+
+    def _batches(self, names: Mapping[bytes, str]) -> Iterator[DurableBatch]:
+        if self.durability is Durability.WAL:
+            for written in self._entries:
+                place = _place(names, written.place[:16], int.from_bytes(written.place[16:], "big"))
+                yield DurableBatch(place, memoryview(written.batch), written.at)
+        elif self.durability is Durability.S3_WAL:
+            objects = (each for each in self._puts if each.key.endswith(".wal"))
+            for each in sorted(objects, key=lambda put: put.key):  # some are under way at once
+                for entry in decode_object(each.key, each.data)[1]:
+                    if entry.partition >= 0:
+                        place = _place(names, entry.topic_id, entry.partition)
+                        yield DurableBatch(place, memoryview(entry.data), each.at)
+        else:
+            for each in self._puts:
+                yield from _batches_of_segment(each)
+
+    def _compacted(self) -> Mapping[TopicPartition, Mapping[int, int]]:
+        found: dict[TopicPartition, dict[int, int]] = {}
+        for each in self._puts:
+            key = parse_segment_key(each.key)
+            if key is not None and key.generation:
+                end_offset = _footer(each).first_dirty_offset
+                found.setdefault(TopicPartition(key.topic, key.partition), {}).setdefault(end_offset, each.at)
+        return found
+
+
+def _place(names: Mapping[bytes, str], topic_id: bytes, partition: int) -> TopicPartition:
+    return TopicPartition(names.get(bytes(topic_id), ""), partition)
+
+
+def _batches_of_segment(put: _Put) -> Iterator[DurableBatch]:
+    key = parse_segment_key(put.key)
+    if key is None or key.generation:
+        return
+    place = TopicPartition(key.topic, key.partition)
+    for batch in batches(memoryview(put.data)[HEADER.size : _footer(put).end_position]):
+        yield DurableBatch(place, batch, put.at)
+
+
+def _footer(put: _Put) -> Footer:
+    return decode_footer(put.data, put.key)

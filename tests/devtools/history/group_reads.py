@@ -1,0 +1,122 @@
+"""What the members of a consumer group read together: each goes on where the group has committed, and commits then.
+
+    reads = GroupReads(topic=topic, history=history)
+    ours = reads.by("member0.3")            one process
+    ours.begin(partition, committed)        it was given this, and the group is there
+    await ours.poll(connection)
+    ours.positions                          what it may commit
+    ours.keep({1})                          the others are not its own any more
+
+What is acknowledged must be delivered to the group at least once. Somebody may be given a partition that another one is
+still at, so what each has read is a run of its own in the history, which finds what is left out in the middle of it;
+`missing` finds what is in nobody's run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.wire.messages.offset_fetch import OffsetFetchResponseGroup
+from tests.devtools.history.history import History
+from tests.devtools.world.workload import Knows, Reader, Topic, knows_all
+
+POLLS_MAX_COUNT = 8  # one after the other: a fetch may bring no more than a segment
+POLL_MAX_SECONDS = 1.0  # then its heartbeats come first, as in a client whose fetches don't delay them
+
+
+@attrs.define(eq=False, kw_only=True)
+class GroupReads:
+    """All that members of a group have read of a topic that nothing is deleted from. `knows` is what a Reader asks."""
+
+    topic: Topic
+    history: History
+    knows: Knows = knows_all
+    _runs: defaultdict[int, list[tuple[int, int]]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+
+    def by(self, name: str) -> MemberReads:
+        """Let another process read."""
+        return MemberReads(self, name)
+
+    def passed(self, partition: int, start: int, end: int) -> None:
+        """A member has read from here to there."""
+        self._runs[partition].append((start, end))
+
+    def missing(self) -> Mapping[int, int]:
+        """Return of each partition the first offset that nobody has read, if there is anything behind it."""
+        found = {}
+        for partition in range(self.topic.partition_count):
+            end, now = 0, self.history.now()
+            for start, run_end in sorted(self._runs[partition]):
+                if start <= end:
+                    end = max(end, run_end)
+            where = self.topic.partition_name(partition)
+            if end < self.history.known_offset(where, "high watermark", before=now):
+                found[partition] = end
+        return found
+
+
+@attrs.define(eq=False)
+class MemberReads:
+    """What one process reads. `positions` are of what it has begun with and not given up."""
+
+    _reads: GroupReads
+    _name: str
+    _positions: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Return the next offset to be read of each partition that it is at."""
+        return self._positions
+
+    def begin(self, partition: int, committed_offset: int) -> None:
+        """Go on where the group is; at the beginning if that is -1."""
+        self._reads.history.sought(self._name, self._reads.topic.partition_name(partition))
+        self._positions[partition] = max(0, committed_offset)
+
+    def begin_all(self, found: OffsetFetchResponseGroup) -> None:
+        """Go on where the broker says that the group is."""
+        for answer in (each for of_topic in found.topics for each in of_topic.partitions):
+            if not answer.error_code:
+                self.begin(answer.partition_index, answer.committed_offset)
+
+    def keep(self, partitions: Collection[int]) -> None:
+        """Give up all but these."""
+        for partition in self._positions.keys() - partitions:
+            del self._positions[partition]
+
+    async def poll(self, connection: Connection) -> None:
+        """Fetch from each, some times while there is more, and pass over what comes. Raises as a Reader does."""
+        if not self._positions:
+            return
+        reader = Reader(
+            name=self._name,
+            topic=self._reads.topic,
+            connect=_never,
+            history=self._reads.history,
+            positions=self._positions,
+            partitions=sorted(self._positions),
+            knows=self._reads.knows,
+        )
+        with trio.move_on_after(POLL_MAX_SECONDS):
+            for _ in range(POLLS_MAX_COUNT):
+                if not await self._poll_once(reader, connection):
+                    return
+
+    async def _poll_once(self, reader: Reader, connection: Connection) -> bool:
+        before = dict(self._positions)
+        try:
+            await reader.poll(connection)
+        finally:  # it may have read some when it fails
+            for partition, start in before.items():
+                if (end := self._positions[partition]) > start:
+                    self._reads.passed(partition, start, end)
+        return before != self._positions
+
+
+async def _never() -> Connection:
+    raise AssertionError("it reads by the connection that it is given")

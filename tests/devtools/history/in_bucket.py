@@ -1,0 +1,68 @@
+"""Whether the footers of a partition's segments tell of its transactions what its batches say.
+
+    each marker that aborts a transaction with batches here     is told of by the footer of its segment, from where the
+                                                                first of these batches is, or before
+    each aborted transaction that a footer tells of             has such a marker there
+    what is open at a segment's end                             is told of by its footer, and nothing else
+
+Written beside `kafscale.log.repair.verify_transactions`, from the batches of the whole partition. Compaction takes out
+batches, so of segments with holes only the first is held against their footers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kafscale.formats.transactions import AbortedTransaction
+from kafscale.wire.control_records import parse_marker
+from kafscale.wire.records import parse_header
+from tests.devtools.history.bucket import BucketSegment
+
+
+def transaction_faults(
+    segments: Sequence[BucketSegment], *, log_start_offset: int = 0, may_be_open: bool = False
+) -> Iterator[str]:
+    """Say what is wrong with a partition's segments, in order.
+
+    log_start_offset: what lies below it as a whole is nobody's. A superseded segment may stay there, as an orphan that
+    awaits its deletion, when the markers have gone with the segment that was read in its place.
+    may_be_open: transactions that are open at the very end are not wrong.
+    """
+    segments = [each for each in segments if each.footer.last_offset >= log_start_offset]
+    begun: dict[int, int] = {}  # producer: where its open transaction has its first batch here
+    has_holes = False
+    for segment in segments:
+        footer = segment.footer
+        told = {(each.producer_id, each.marker_offset): each for each in footer.aborted}
+        has_holes = has_holes or not segment.is_whole
+        yield from _one(segment, begun, told)
+        if not has_holes:
+            yield from (f"no marker aborts {each}" for each in told.values())
+            is_open = {each.producer_id: each.first_offset for each in footer.open_transactions}
+            later = {producer: first for producer, first in begun.items() if is_open.get(producer, first + 1) > first}
+            closed = is_open.keys() - begun.keys() if segments[0].footer.identity.base_offset == 0 else set()
+            if later or closed:
+                yield f"open at {footer.last_offset} are {begun}, the footer says {is_open}"
+    if begun and not may_be_open:
+        yield f"transactions that never end: {begun}"
+
+
+def _one(
+    segment: BucketSegment, begun: dict[int, int], told: dict[tuple[int, int], AbortedTransaction]
+) -> Iterator[str]:
+    """Go through the batches; take out of `told` what is found."""
+    for batch in segment.batches:
+        header = parse_header(batch)
+        if not header.is_control:
+            if header.is_transactional:
+                begun.setdefault(header.producer_id, header.base_offset)
+            continue
+        first = begun.pop(header.producer_id, None)
+        marker = parse_marker(batch, header)
+        entry = told.pop((header.producer_id, header.base_offset), None)
+        if marker is None:
+            continue  # compaction has emptied it
+        if marker.is_commit and entry is not None:
+            yield f"{entry} was committed"
+        if not marker.is_commit and first is not None and (entry is None or entry.first_offset > first):
+            yield f"the marker at {header.base_offset} aborts from {first} on, the footer says {entry}"

@@ -1,0 +1,1 @@
+"""Real broker processes, loads on them, and attacks."""

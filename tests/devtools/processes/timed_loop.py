@@ -1,0 +1,77 @@
+"""A broker that records the longest step of its event loop.
+
+    python -m tests.devtools.processes.timed_loop serve ...
+
+A step is what the loop does between two looks at what is ready: for that long nobody else is served. Its CPU time is
+taken, in which other processes have no part, however busy the machine is. The longest one is in a file beside the data
+directory, from which `longest_step_seconds` reads it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from kafscale.cli.main import run
+
+PROGRAM = ("-m", "tests.devtools.processes.timed_loop")
+
+_SECONDS = struct.Struct("d")
+_NONE = _SECONDS.pack(0.0)
+
+
+def are_timed(directory: Path) -> bool:
+    """Tell whether a broker whose data are in this directory has noted its steps."""
+    return _file(directory).exists()
+
+
+def longest_step_seconds(directory: Path) -> float:
+    """Return that of the longest step since the start, or the last `forget_steps`."""
+    seconds: float
+    (seconds,) = _SECONDS.unpack(_file(directory).read_bytes())
+    return seconds
+
+
+def forget_steps(directory: Path) -> None:
+    """Have `longest_step_seconds` tell only of what comes from now on."""
+    with _file(directory).open("r+b") as file:  # in place: the broker has it mapped
+        file.write(_NONE)
+
+
+def _file(directory: Path) -> Path:
+    return directory / "longest-step"
+
+
+class _Timer(trio.abc.Instrument):
+    def __init__(self, longest: mmap.mmap) -> None:
+        self.longest = longest
+        self.began = time.thread_time()
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.began = time.thread_time()
+
+    def before_io_wait(self, timeout: float) -> None:
+        seconds = time.thread_time() - self.began
+        if seconds > _SECONDS.unpack_from(self.longest)[0]:
+            _SECONDS.pack_into(self.longest, 0, seconds)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command of `kafscale` that has a --data-dir."""
+    path = _file(Path(arguments[arguments.index("--data-dir") + 1]).parent)
+    path.write_bytes(_NONE)
+    with path.open("r+b") as file:
+        longest = mmap.mmap(file.fileno(), _SECONDS.size)
+    trio.run = partial(trio.run, instruments=[_Timer(longest)])  # type: ignore[assignment] # `serve` calls it
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Simulated brokers, disks, buckets, networks and clients, driven by a seed on an autojump clock."""

@@ -1,0 +1,288 @@
+"""Members of consumer groups of the classic protocol, as processes that join, read, commit, pause, leave and die.
+
+They send JoinGroup, SyncGroup and Heartbeat themselves, over crashes and moves of the coordinator. Whoever leads shares
+the partitions out, under a name that nobody else's assignment has. When the group rebalances a member gives up all that
+it has, as one with an eager assignor does. Now and then one commits as of a generation that is over, which must be
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.wire import error_codes
+from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tests.devtools.fakes.groups import subscription
+from tests.devtools.history.generation_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
+from tests.devtools.history.group_reads import GroupReads, MemberReads
+from tests.devtools.history.history import History
+from tests.devtools.world.consumer_members import Coordinates, MembersOfGroup, fetch_offsets, note_offsets
+from tests.devtools.world.workload import Connect, Topic, reconnecting, was_done
+
+REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
+LIFE_MAX_SECONDS = 8.0
+BEAT_SECONDS = (0.25, 0.75)
+WRONG_OFFSET = 1_000_000  # one that nobody else has tried to commit
+
+_GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION})
+_BEGINS_ANEW = _GONE | {error_codes.REBALANCE_IN_PROGRESS}
+
+
+@attrs.define(eq=False, kw_only=True)
+class ClassicMember:
+    """One process after another in one place. It runs until cancelled.
+
+    Once `stopping` is set the one that is there, or the next one, stays.
+    """
+
+    name: str
+    group: str
+    topic: Topic
+    connect: Connect
+    history: History
+    seen: GenerationsSeen
+    random: Random
+    stopping: trio.Event
+    reads: GroupReads
+    coordinates: Coordinates
+    member: Participant | None = attrs.field(default=None, init=False)
+    _reads: MemberReads = attrs.field(init=False)  # of this process
+    _count: int = attrs.field(default=0, init=False)
+    _shared_count: int = attrs.field(default=0, init=False)  # assignments that it has made
+    _former: Participant | None = attrs.field(default=None, init=False)  # as it was in a generation before
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that must not be."""
+        while True:
+            name = f"{self.name}.{self._count}"
+            self._count += 1
+            self._reads = self.reads.by(name)
+            await self._live(Participant(name=name), trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS))
+            await trio.sleep(self.random.uniform(0, 0.5))
+
+    async def _live(self, member: Participant, until: float) -> None:
+        """One process, until it leaves or dies."""
+        is_alive = True
+        self.member = member
+
+        async def use(connection: Connection) -> None:
+            nonlocal is_alive, until
+            while self.stopping.is_set() or trio.current_time() < until:
+                if member.generation == NO_GENERATION:
+                    await self._join(connection, member)
+                else:
+                    await self._beat(connection, member)
+                await self._read(connection, member)
+                await trio.sleep(self.random.uniform(*BEAT_SECONDS))
+            ending = self.random.randrange(4)
+            if ending == 0:  # it hangs, and goes on as if nothing had happened
+                await trio.sleep(self.random.uniform(0, 2 * self.seen.session_seconds))
+                until = trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS)
+                await self._commit(connection, member)
+                return
+            is_alive = False
+            if ending < 3:
+                await self._leave(connection, member)
+
+        await reconnecting(self.connect, use, while_true=lambda: is_alive)
+        self.member = self._former = None
+
+    # ---- generations ----------------------------------------------------------------------------------------------
+
+    async def _join(self, connection: Connection, member: Participant) -> None:
+        """Take part in the next generation; whoever is not let in asks again."""
+        answer = await self._send_join(connection, member)
+        if answer.error_code == error_codes.MEMBER_ID_REQUIRED:
+            member.member_id = answer.member_id
+            answer = await self._send_join(connection, member)
+        if answer.error_code == error_codes.UNKNOWN_MEMBER_ID:
+            member.member_id = ""
+        elif was_done(answer.error_code, f"join of {member.name}"):
+            member.member_id = answer.member_id
+            await self._sync(connection, member, answer)
+
+    async def _send_join(self, connection: Connection, member: Participant) -> JoinGroupResponse:
+        request = JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=round(1000 * self.seen.session_seconds),
+            rebalance_timeout_ms=round(1000 * self.seen.rebalance_seconds),
+            member_id=member.member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription(self.topic.name))],
+        )
+        return await connection.request(request, JoinGroupResponse)
+
+    async def _sync(self, connection: Connection, member: Participant, joined: JoinGroupResponse) -> None:
+        """Share the partitions out, if it leads, and take its own ones."""
+        is_leader = joined.leader == joined.member_id
+        request = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=joined.generation_id,
+            member_id=member.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=self._share_out(member, [each.member_id for each in joined.members]) if is_leader else [],
+        )
+        began, latest_then = trio.current_time(), self.seen.latest
+        answer = await connection.request(request, SyncGroupResponse)
+        if answer.error_code == error_codes.UNKNOWN_MEMBER_ID:
+            member.member_id = ""
+        elif answer.error_code not in _BEGINS_ANEW and was_done(answer.error_code, f"sync of {member.name}"):
+            is_known = self.coordinates(connection, self.group)
+            got = _decoded(joined.generation_id, bytes(answer.assignment))
+            self.seen.assigned(member, got, began=began, latest_then=latest_then, is_known=is_known)
+
+    def _share_out(self, member: Participant, member_ids: Sequence[str]) -> list[SyncGroupRequestAssignment]:
+        self._shared_count += 1
+        author = f"{member.name}/{self._shared_count}"
+        order = self.random.sample(member_ids, len(member_ids))
+        return [
+            SyncGroupRequestAssignment(
+                member_id=each,
+                assignment=_encoded(author, range(place, self.topic.partition_count, len(order))),
+            )
+            for place, each in enumerate(order)
+        ]
+
+    async def _beat(self, connection: Connection, member: Participant) -> None:
+        request = HeartbeatRequest(group_id=self.group, generation_id=member.generation, member_id=member.member_id)
+        began = trio.current_time()
+        code = (await connection.request(request, HeartbeatResponse)).error_code
+        is_known = self.coordinates(connection, self.group)
+        if code == error_codes.REBALANCE_IN_PROGRESS:
+            await self._commit(connection, member)  # as one that has to give up what it has
+            self._give_up(member)
+        elif code in _GONE:
+            self._refused(member, code, is_known=is_known)
+        elif was_done(code, f"heartbeat of {member.name}"):
+            if is_known:
+                self.seen.heard(member, began=began)
+            if self.random.random() < 0.5:
+                await self._commit(connection, member)
+
+    def _give_up(self, member: Participant) -> None:
+        if member.generation != NO_GENERATION:
+            self._former = attrs.evolve(member)
+        self.seen.gave_up(member)
+        member.generation = NO_GENERATION
+
+    def _refused(self, member: Participant, code: int, *, is_known: bool) -> None:
+        self.seen.refused(member, error_codes.name(code), is_known=is_known)
+        self._give_up(member)
+        if code == error_codes.UNKNOWN_MEMBER_ID:
+            member.member_id = ""
+
+    async def _leave(self, connection: Connection, member: Participant) -> None:
+        if not member.member_id:
+            return
+        member_id = member.member_id
+        self._give_up(member)
+        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=member_id)])
+        answer = await connection.request(request, LeaveGroupResponse)
+        code = answer.error_code or answer.members[0].error_code
+        if code not in _GONE:
+            was_done(code, f"leave of {member.name}")
+
+    # ---- offsets --------------------------------------------------------------------------------------------------
+
+    async def _read(self, connection: Connection, member: Participant) -> None:
+        """Read on in what it has, once it knows how far the group is."""
+        self._reads.keep(member.has)
+        if new := sorted(member.has - self._reads.positions.keys()):
+            found = await fetch_offsets(connection, self.group, self.topic, new)
+            if was_done(found.error_code, f"offsets for {member.name}"):
+                if self.coordinates(connection, self.group):
+                    note_offsets(self.history, self.group, self.topic, found)
+                self._reads.begin_all(found)
+        await self._reads.poll(connection)
+
+    async def _commit(self, connection: Connection, member: Participant) -> None:
+        """Commit how far it is in one of its partitions; or, seldom, as it was before."""
+        former = self._former
+        if former is not None and former.generation < self.seen.latest and self.random.random() < 0.2:
+            self._former = None
+            partition = self.random.randrange(self.topic.partition_count)
+            await self._send_commit(connection, former, partition, WRONG_OFFSET)
+        if not member.has:
+            return
+        partition = self.random.choice(sorted(member.has))
+        offset = self._reads.positions.get(partition)
+        if offset is None:
+            return
+        where = self.topic.partition_name(partition)
+        self.history.committing(self.group, where, offset)
+        code = await self._send_commit(connection, member, partition, offset)
+        if code in _GONE:
+            self._refused(member, code, is_known=self.coordinates(connection, self.group))
+        elif code == error_codes.REBALANCE_IN_PROGRESS:
+            self._give_up(member)
+        elif was_done(code, f"commit of {member.name}"):
+            self.history.committed(self.group, where, offset)
+
+    async def _send_commit(self, connection: Connection, member: Participant, partition: int, offset: int) -> int:
+        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        generation = member.generation
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=generation,
+            member_id=member.member_id,
+            topics=[OffsetCommitRequestTopic(name=self.topic.name, partitions=[wanted])],
+        )
+        latest_then = self.seen.latest
+        response = await connection.request(request, OffsetCommitResponse)
+        code = response.topics[0].partitions[0].error_code
+        if not code:
+            self.seen.committed(member, generation, latest_then=latest_then)
+        return code
+
+
+def _encoded(author: str, partitions: Sequence[int]) -> bytes:
+    return f"{author}:{','.join(map(str, partitions))}".encode()
+
+
+def _decoded(generation: int, data: bytes) -> Assignment:
+    author, _, partitions = data.decode().partition(":")
+    return Assignment(generation, frozenset(int(each) for each in partitions.split(",") if each), author)
+
+
+@attrs.define(eq=False, kw_only=True)
+class ClassicMembers(MembersOfGroup):
+    """Some members of one group, which may be none in a seed; all of what they are to read must be read in the end."""
+
+    seen: GenerationsSeen
+    group: str = "classics"
+    members: list[ClassicMember] = attrs.field(factory=list, init=False)
+
+    @classmethod
+    def _seen(cls, **group: Any) -> GenerationsSeen:
+        return GenerationsSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
+
+    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> ClassicMember:
+        assert reads is not None
+        return ClassicMember(
+            name=f"classic{number}",
+            group=self.group,
+            topic=topic,
+            connect=self.connect,
+            history=self.history,
+            seen=self.seen,
+            random=Random(self.random.random()),
+            stopping=stopping,
+            reads=reads,
+            coordinates=self.coordinates,
+        )

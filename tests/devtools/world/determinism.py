@@ -1,0 +1,99 @@
+"""Runs of trio in which everything follows from a seed: the order of tasks, random values, identifiers, both clocks.
+
+    result = run_seeded(7, scenario, *arguments)      # twice the same, in any process
+
+trio runs the tasks that are ready in a random order. Its private flag for Hypothesis makes it sort them first and
+shuffle them by a generator that can be seeded; the development dependencies pin trio for that. `random`, `os.urandom`
+(so `uuid4`) and `time.time_ns` are replaced for as long as the run lasts, what `trio.to_thread.run_sync` is given is
+called without a thread, the machine seems never to be suspended, and the collector of cycles is off, since what it
+frees may have finalizers. The rest is up to the code: no iteration over a set of strings or objects, no order by `id`.
+A test holds the simulation to that, by event logs of processes with different hash seeds.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableSequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, TypeVar, cast
+
+import trio
+import trio.testing
+from trio._core import _run as _trio_run
+
+from kafscale.concurrency import clocks
+from tests.devtools.fakes.replaced import replaced
+from tests.devtools.world.simulated_process import clock_skew_ns
+
+T = TypeVar("T")
+
+WALL_CLOCK_START_NS = 1_700_000_000_000_000_000  # where the wall clock stands when a run begins
+
+
+class _Shuffler(Random):
+    """The order of one task is no matter of chance, and most often only one is ready; of more it is `Random`'s."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        draw = self.getrandbits
+        for last in range(len(x) - 1, 0, -1):
+            bits_count = (last + 1).bit_length()
+            while (chosen := draw(bits_count)) > last:
+                pass
+            x[last], x[chosen] = x[chosen], x[last]
+
+
+def seed_scheduler(seed: object) -> None:
+    """Let trio order tasks by this seed from now on; seeds that print alike are alike."""
+    _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc] # as trio's own plugin for Hypothesis does
+    _trio_run._r.seed(str(seed))
+
+
+def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: object) -> T:
+    """`trio.run` on an autojump clock, with nothing left to chance. Raises what `async_fn` raises."""
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    clock.current_time = lambda: clock._virtual_base  # type: ignore[method-assign] # it need not ask the real clock
+
+    async def run() -> T:
+        _run_without_instruments()
+        return await async_fn(*args)
+
+    with _determined(seed, clock), replaced(clocks, "_asleep_seconds", lambda: 0.0):
+        return trio.run(run, clock=clock)
+
+
+def _run_without_instruments() -> None:
+    """Have trio look in a dict for who wants to be told of steps: its own mapping is slow, and asked at every step."""
+    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+    runner.instruments = cast(Any, runner.instruments.data)
+
+
+@contextmanager
+def _determined(seed: object, clock: trio.testing.MockClock) -> Iterator[None]:
+    """Seed what trio and the standard library take from chance; put back at the end what others use."""
+    system_random = Random(f"system {seed}")
+    before = random.getstate(), os.urandom, time.time_ns, trio.to_thread.run_sync, gc.isenabled(), _trio_run._r
+    gc.collect()
+    gc.disable()
+    _trio_run._r = _Shuffler()
+    seed_scheduler(seed)
+    random.seed(str(seed))
+    os.urandom = system_random.randbytes
+    trio.to_thread.run_sync = run_here
+    time.time_ns = lambda: WALL_CLOCK_START_NS + int(clock._virtual_base * 1e9) + clock_skew_ns()
+    try:
+        yield
+    finally:
+        state, os.urandom, time.time_ns, trio.to_thread.run_sync, collects, _trio_run._r = before
+        random.setstate(state)
+        if collects:
+            gc.enable()
+
+
+async def run_here(sync_fn: Callable[..., T], *args: object, **options: object) -> T:
+    """Run a function here, in place of `trio.to_thread.run_sync`: an autojump clock would not wait for a thread."""
+    await trio.lowlevel.checkpoint()
+    return sync_fn(*args)

@@ -1,0 +1,328 @@
+"""A machine of a simulated cluster: its disk, the broker lives on it, and how each of them ends.
+
+    crashes             at a random moment, or at a named point; PUTs that were on their way arrive later, or too late
+    stops               in order
+    breaks              its disk refuses a write or a sync, and it ends by itself
+    is suspended        and goes on later as if nothing had happened, or never
+    loses its disk      `segment`: the next life of the same broker starts from the bucket alone
+    is taken over from  `segment`: the next life starts, with an empty disk, while this one is suspended, or cut off
+                        from the bucket, or well; it must end when it notices
+
+In a succession (`weather`) it is suspended at a point, again and again, and ends when it has been declared dead.
+
+Meanwhile its store, network, disk and clock fail as `tests.devtools.world.troubles` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.peers.heartbeats import Connect
+from kafscale.config import Durability, Settings
+from kafscale.errors import Fenced, SlowDown, StoreUnavailable
+from kafscale.store.memory import MemoryStore
+from kafscale.testing.disk import MemoryDisk
+from kafscale.testing.faulty_store import On
+from kafscale.testing.metadata import MemoryMetadataStore
+from tests.devtools.processes.crash_points import POINTS
+from tests.devtools.world.event_log import EventLog
+from tests.devtools.world.simulated_broker import SimulatedBroker
+from tests.devtools.world.simulated_process import Process
+from tests.devtools.world.store_link import BucketLine, Spawn
+from tests.devtools.world.troubles import trouble_disk, trouble_metadata, trouble_network, trouble_store
+from tests.devtools.world.weather import FAIR, Weather
+
+SETTLE_SECONDS = 300.0
+CLIENT_TIMEOUT_SECONDS = 3.0
+CLOCK_SKEW_MAX_NS = 3_000 * 10**9  # less than an hour, by which a record may be ahead of the broker's clock
+
+
+@attrs.define(eq=False, kw_only=True)
+class Machine:
+    """`run` starts its broker, and ends it several times; at the end one is there, and nothing fails any more."""
+
+    settings: Settings
+    bucket: MemoryStore
+    log: EventLog
+    random: Random
+    spawn: Spawn
+    on_put: Callable[[str, bytes], None]
+    on_delete: Callable[[str, Sequence[str]], None]  # with the name of the life
+    connect: Connect
+    verdict: Callable[[SimulatedBroker], type[Fenced] | None]
+    weather: Weather = FAIR
+    lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
+    _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
+    _disk: MemoryDisk = attrs.field(init=False)
+    _metadata: MemoryMetadataStore = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lose_disk()
+
+    @property
+    def name(self) -> str:
+        return f"broker{self.settings.broker_id}"
+
+    @property
+    def newest(self) -> SimulatedBroker:
+        return self.lives[-1]
+
+    def connectable(self) -> list[SimulatedBroker]:
+        """Return the lives that clients can connect to, the newest last; none unless that is ready."""
+        return [life for life in self.lives if life.is_ready] if self.lives and self.newest.is_ready else []
+
+    @property
+    def running(self) -> SimulatedBroker | None:
+        """The newest life, unless that has ended."""
+        return self.newest if self.lives and not self.newest.ended.is_set() else None
+
+    async def run(self, turn_count: int) -> None:
+        """Trouble the broker that is there, turn after turn; in the end nothing fails or crashes any more."""
+        if self.weather.suspended_at:
+            self.newest.wait_behind(self._passes())
+        for _ in range(turn_count):
+            await self._turn()
+        self._heal(self.newest)
+        self.newest.spare()
+
+    async def keep_up(self) -> None:
+        """Have a broker that ends by itself start again, as one that the others have declared dead does.
+
+        Nothing fails any more, so its line is as good as that of the one before it.
+        """
+        while True:
+            await self.newest.ended.wait()
+            self._take_disk(self.newest)
+            await self.start(calm=True)
+            self._heal(self.newest)
+
+    async def stop(self) -> None:
+        """Stop the broker in order."""
+        life = self.newest
+        self._heal(life)
+        life.broker.stop()
+        with trio.fail_after(SETTLE_SECONDS):
+            await life.ended.wait()
+        self._take_disk(life)
+
+    async def stop_and_move(self) -> None:
+        """Stop it, and have the next one begin with an empty disk, if everything is in the bucket."""
+        await self.stop()
+        if self.settings.durability is not Durability.WAL or self.newest.has_flushed_all:
+            self._lose_disk()
+
+    async def wait_superseded_ended(self) -> None:
+        """Wait until lives before the newest one have ended."""
+        for life in self.lives[:-1]:
+            with trio.fail_after(SETTLE_SECONDS):
+                await life.ended.wait()
+
+    # ---- one turn -------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        life = self.newest
+        with trio.move_on_after(self.random.uniform(0, self.weather.life_max_seconds)):
+            async with trio.open_nursery() as troubles:
+                if self.weather.is_store_troubled:
+                    troubles.start_soon(trouble_store, life.store, self.random)
+                troubles.start_soon(trouble_network, life.network, self.random)
+                troubles.start_soon(trouble_metadata, life.metadata, self.random)
+                troubles.start_soon(self._trouble_clock, life.process)
+                trouble_disk(life.disk, self.random, self.settings.wal_segment_bytes)
+                self._lines[life].straggler_probability = self.random.choice([0.0, 0.0, 0.1])
+                await life.ended.wait()
+                troubles.cancel_scope.cancel()
+        if life.ended.is_set():
+            self._take_disk(life)
+        else:
+            await self.random.choice(self._endings())()
+        if not self.newest.ended.is_set() and not self.newest.is_superseded:
+            return  # it goes on
+        await trio.sleep(self.random.uniform(0, self.weather.down_max_seconds) * self.random.choice([0, 1]))
+        await self.start()
+
+    def _endings(self) -> list[Callable[[], Awaitable[None]]]:
+        if self.weather.suspended_at:
+            return [trio.lowlevel.checkpoint]  # it ends when it is declared dead
+        endings: list[Callable[[], Awaitable[None]]] = [self._crash, self._crash, self.stop, self.stop_and_move]
+        endings += [self._suspend] * self.weather.suspensions_count + [self._cut_off]
+        if self.settings.durability is not Durability.WAL:
+            endings += [self._crash_and_lose_disk, self._leave_alive, self._leave_suspended]
+        return endings
+
+    async def _trouble_clock(self, process: Process) -> None:
+        while True:
+            await trio.sleep(self.random.expovariate(1.0))
+            process.clock_skew_ns = self.random.choice([0, self.random.randint(-CLOCK_SKEW_MAX_NS, CLOCK_SKEW_MAX_NS)])
+
+    # ---- endings --------------------------------------------------------------------------------------------------
+
+    async def _crash(self) -> None:
+        life = self.newest
+        life.crash()
+        await life.ended.wait()
+        self._take_disk(life)
+
+    async def _crash_and_lose_disk(self) -> None:
+        await self._crash()
+        self._lose_disk()
+
+    async def _suspend(self) -> None:
+        """It goes on later, or dies without having gone on."""
+        life = self.newest
+        await self._suspend_for_a_while(life)
+        if self.random.random() < 0.3:
+            await self._crash()
+
+    async def _suspend_for_a_while(self, life: SimulatedBroker) -> None:
+        if life.has_crashed:  # at a point, a moment ago: nobody would let go on what it still has to do
+            await trio.lowlevel.checkpoint()
+            return
+        self.log.note(f"{life.name} is suspended")
+        life.process.suspend()
+        self._lines[life].abandon()
+        await trio.sleep(self.random.uniform(0, self.weather.suspended_max_seconds) * self.random.choice([0.1, 1.0]))
+        if not life.has_crashed:
+            life.process.resume()
+            self.log.note(f"{life.name} goes on")
+
+    def _passes(self) -> int:
+        return self.random.randrange(self.weather.point_passes_max_count)
+
+    async def _suspend_here(self, life: SimulatedBroker) -> None:
+        """Suspend it where one of its tasks is, which calls this."""
+        life.wait_behind(self._passes())
+        life.process.suspend()
+        self.spawn(partial(self._suspend_for_a_while, life))
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _cut_off(self) -> None:
+        """The bucket refuses all that it asks, or does not answer."""
+        await self._cut_off_for_a_while(self.newest)
+
+    async def _cut_off_for_a_while(self, life: SimulatedBroker) -> None:
+        end = self.lose_store(life)
+        await trio.sleep(self.random.uniform(0, self.weather.cut_off_max_seconds))
+        life.store.heal()
+        end()
+
+    def lose_store(self, life: SimulatedBroker) -> Callable[[], None]:
+        """Have a life lose the store, in one of several ways; return what ends that."""
+        error = self.random.choice([StoreUnavailable, SlowDown, None])
+        how = "nothing comes back" if error is None else error.__name__
+        self.log.note(f"{life.name} has lost the store: {how}")
+        if error is None:
+            gate = life.store.hold(On(), after_effect=self.random.random() < 0.5)
+            rule = life.store.rules[-1]
+        else:
+            rule = life.store.fail(On(), error)
+
+        def end() -> None:
+            self.log.note(f"{life.name} has the store back")
+            life.store.end(rule)
+            if error is None:
+                gate.open()
+
+        return end
+
+    async def _leave_alive(self) -> None:
+        """It does not know that the next one takes over, and may not reach the bucket for a while."""
+        life = self.newest
+        self._lose_disk()
+        life.is_superseded = True
+        self._heal(life)
+        if self.random.random() < 0.5:
+            self.spawn(lambda: self._cut_off_for_a_while(life))
+        await trio.lowlevel.checkpoint()
+
+    async def _leave_suspended(self) -> None:
+        """It is suspended, and taken for dead."""
+        life = self.newest
+        self._lose_disk()
+        life.is_superseded = True
+        self._heal(life)
+        self.spawn(lambda: self._suspend_for_a_while(life))
+        await trio.lowlevel.checkpoint()
+
+    def _take_disk(self, life: SimulatedBroker) -> None:
+        self._disk, self._metadata = life.disk, life.metadata
+
+    def _lose_disk(self) -> None:
+        self._disk, self._metadata = MemoryDisk(note=self.log.note), MemoryMetadataStore()
+
+    def _heal(self, life: SimulatedBroker) -> None:
+        life.store.heal()
+        life.network.heal()
+        life.disk.heal()
+        life.metadata.full = False
+        life.process.clock_skew_ns = 0
+        self._lines[life].straggler_probability = 0.0
+        self._lines[life].upload_max_seconds = self._lines[life].read_max_seconds = 0.0
+
+    # ---- starts ---------------------------------------------------------------------------------------------------
+
+    async def start(self, *, calm: bool = False) -> None:
+        """Start brokers until one is ready: a start may crash, or fail by a fault, unless it is to be `calm`."""
+        while True:
+            life = self._next_life(calm=calm)
+            self.spawn(life.run)
+            await trio.lowlevel.checkpoint()
+            if not calm and self.random.random() < 0.15:
+                with trio.move_on_after(self.random.uniform(0, 0.5)):
+                    await life.ready_or_ended.wait()
+                if not life.is_ready:
+                    life.crash()
+            with trio.fail_after(SETTLE_SECONDS):
+                await life.ready_or_ended.wait()
+            if life.is_ready:
+                return
+            self._take_disk(life)
+
+    def _next_life(self, *, calm: bool) -> SimulatedBroker:
+        rng = self.random
+        for each in self.lives:
+            each.is_superseded = True
+        name = f"{self.name}.{len(self.lives)}"
+        line = BucketLine(
+            store=self.bucket,
+            spawn=self.spawn,
+            random=Random(rng.random()),
+            on_put=self.on_put,
+            on_delete=partial(self.on_delete, name),
+            network_seconds=rng.choice([0.0, 0.0, 0.05]),
+            upload_max_seconds=rng.choice(self.weather.uploads_max_seconds),
+            read_max_seconds=rng.choice(self.weather.reads_max_seconds),
+            late_max_seconds=rng.choice(self.weather.late_max_seconds),
+        )
+        life = SimulatedBroker(
+            name=name,
+            settings=self.settings,
+            random=Random(rng.random()),
+            log=self.log,
+            bucket=line,
+            disk=self._disk,
+            metadata=self._metadata,
+            page_max_counts=(50, 1000),
+            connect=self.connect,
+            verdict=self.verdict,
+            client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
+            process=Process(name),
+        )
+        life.metadata.full = False
+        life.metadata.reserved_count = 1_000_000
+        self._lines[life] = line
+        if self.weather.suspended_at:
+            life.may_wait_at(self.weather.suspended_at, partial(self._suspend_here, life))
+            if not calm:
+                life.wait_behind(self._passes())
+        elif not calm and rng.random() < 0.3:
+            life.will_die_at(rng.choice(POINTS), self._passes())
+        if not calm and self.weather.is_store_troubled and rng.random() < 0.3:
+            life.store.unreliable(rng.choice([0.05, 0.3]), delay_seconds=rng.choice([0.0, 0.02]))
+        self.lives.append(life)
+        return life

@@ -1,0 +1,298 @@
+"""A client's connections to several brokers as one: what it asks goes to who leads, or coordinates, what it names.
+
+    connection = await routes.to_all(may_be_stale=False)()
+    await connection.request(ProduceRequest(…), ProduceResponse)      split by leaders, and the answers put together
+
+A partition whose leader is not known, or can't be reached, is answered with LEADER_NOT_AVAILABLE. Where that befell a
+batch, or another error, no more is written until the client connects anew: what came behind it would be out of order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import attrs
+
+from kafscale.client.connection import Connection, Reply
+from kafscale.errors import BrokerUnavailable
+from kafscale.wire import error_codes
+from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kafscale.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from kafscale.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kafscale.wire.messages.delete_records import DeleteRecordsRequest
+from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest
+from kafscale.wire.messages.end_txn import EndTxnRequest
+from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.heartbeat import HeartbeatRequest
+from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
+from kafscale.wire.messages.join_group import JoinGroupRequest
+from kafscale.wire.messages.leave_group import LeaveGroupRequest
+from kafscale.wire.messages.list_offsets import ListOffsetsRequest
+from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.offset_commit import OffsetCommitRequest
+from kafscale.wire.messages.offset_fetch import OffsetFetchRequest
+from kafscale.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from kafscale.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kafscale.wire.messages.sync_group import SyncGroupRequest
+from kafscale.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from kafscale.wire.messages.write_txn_markers import WriteTxnMarkersRequest
+from tests.devtools.world.simulated_broker import SimulatedBroker
+from tests.devtools.world.transactional.calls import TRANSACTIONS, Place, by_place
+
+if TYPE_CHECKING:
+    from tests.devtools.world.routes import Routes
+
+R = TypeVar("R")
+
+GROUPS = 0  # FindCoordinator: the kind of key
+
+# Of requests for one partition: which.
+_PLACES: Mapping[type, Callable[[Any], Place]] = {
+    ListOffsetsRequest: lambda asked: (asked.topics[0].name, asked.topics[0].partitions[0].partition_index),
+    DeleteRecordsRequest: lambda asked: (asked.topics[0].name, asked.topics[0].partitions[0].partition_index),
+    OffsetForLeaderEpochRequest: lambda asked: (asked.topics[0].topic, asked.topics[0].partitions[0].partition),
+    WriteTxnMarkersRequest: lambda asked: (
+        asked.markers[0].topics[0].name,
+        asked.markers[0].topics[0].partition_indexes[0],
+    ),
+}
+# Of requests for one group: which.
+_GROUPS: Mapping[type, Callable[[Any], str]] = {
+    ConsumerGroupHeartbeatRequest: lambda asked: asked.group_id,
+    HeartbeatRequest: lambda asked: asked.group_id,
+    JoinGroupRequest: lambda asked: asked.group_id,
+    LeaveGroupRequest: lambda asked: asked.group_id,
+    OffsetCommitRequest: lambda asked: asked.group_id,
+    OffsetFetchRequest: lambda asked: asked.groups[0].group_id,
+    SyncGroupRequest: lambda asked: asked.group_id,
+    TxnOffsetCommitRequest: lambda asked: asked.group_id,
+}
+# Of requests for one transactional id: which. Without one a producer id comes from anybody.
+_IDS: Mapping[type, Callable[[Any], str | None]] = {
+    AddOffsetsToTxnRequest: lambda asked: asked.transactional_id,
+    AddPartitionsToTxnRequest: lambda asked: asked.transactional_id,
+    DescribeTransactionsRequest: lambda asked: asked.transactional_ids[0],
+    EndTxnRequest: lambda asked: asked.transactional_id,
+    InitProducerIdRequest: lambda asked: asked.transactional_id,
+}
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class SpreadConnection(Connection):
+    """It is itself a connection to any broker; `routes` are set before it is used.
+
+    `may_be_stale`: whom it reaches may have been superseded.
+    """
+
+    routes: Routes = attrs.field(init=False)
+    may_be_stale: bool = attrs.field(default=False, init=False)
+    _leaders: dict[Place, int] = attrs.field(factory=dict, init=False)
+    _coordinators: dict[tuple[int, str], int] = attrs.field(factory=dict, init=False)
+    _lines: dict[int, Connection] = attrs.field(factory=dict, init=False)
+    _lives: dict[int, SimulatedBroker] = attrs.field(factory=dict, init=False)
+    _failed: set[Place] = attrs.field(factory=set, init=False)  # where nothing is written any more
+
+    def leader_life(self, topic: str, index: int) -> SimulatedBroker | None:
+        """Return who was asked last as the leader of a partition."""
+        return self._lives.get(self._leaders.get((topic, index), -1))
+
+    def coordinator_life(self, group: str) -> SimulatedBroker | None:
+        """Return who was asked last as the coordinator of a group."""
+        return self._lives.get(self._coordinators.get((GROUPS, group), -1))
+
+    async def send(self, message: object, response_class: type[R], *, version: int | None = None) -> Reply[R]:
+        asked = type(message)
+        if isinstance(message, ProduceRequest):
+            return cast(Reply[R], await self._produce(message, version))
+        if isinstance(message, FetchRequest):
+            return cast(Reply[R], await self._fetch(message))
+        if isinstance(message, ListTransactionsRequest):
+            return cast(Reply[R], _Listed([await self._line(each) for each in self.routes.broker_ids()]))
+        line: Connection | None = None
+        if asked in _PLACES:
+            line = await self._to_leader(_PLACES[asked](message))
+        elif asked in _GROUPS:
+            line = await self._to_coordinator(GROUPS, _GROUPS[asked](message))
+        elif asked in _IDS and (transactional_id := _IDS[asked](message)) is not None:
+            line = await self._to_coordinator(TRANSACTIONS, transactional_id)
+        if line is None:
+            return await Connection.send(self, message, response_class, version=version)
+        return await line.send(message, response_class, version=version)
+
+    async def aclose(self) -> None:
+        for line in self._lines.values():
+            await line.aclose()
+        await Connection.aclose(self)
+
+    def forget(self, place: Place) -> None:
+        """Ask again who leads a partition, when it is named next."""
+        self._leaders.pop(place, None)
+
+    def write_no_more(self, places: Iterable[Place]) -> None:
+        """Refuse what is to be written there."""
+        self._failed.update(places)
+
+    # ---- to several ------------------------------------------------------------------------------------------------
+
+    async def _produce(self, message: ProduceRequest, version: int | None) -> _Produced:
+        places = [(topic.name, each.index) for topic in message.topic_data for each in topic.partition_data]
+        sent = []
+        for broker_id, theirs in (await self._by_leader(set(places) - self._failed, places)).items():
+            data = [
+                TopicProduceData(
+                    name=topic.name,
+                    partition_data=[each for each in topic.partition_data if (topic.name, each.index) in theirs],
+                )
+                for topic in message.topic_data
+            ]
+            part = attrs.evolve(message, topic_data=[topic for topic in data if topic.partition_data])
+            try:
+                line = await self._line(broker_id, may_reopen=False)
+                sent.append(await line.send(part, ProduceResponse, version=version))
+            except BrokerUnavailable:
+                self.write_no_more(theirs)
+        return _Produced(self, places, sent)
+
+    async def _fetch(self, message: FetchRequest) -> _Fetched:
+        places = [(topic.topic, each.partition) for topic in message.topics for each in topic.partitions]
+        sent = {}
+        for broker_id, theirs in (await self._by_leader(set(places), places)).items():
+            topics = [
+                attrs.evolve(
+                    topic, partitions=[each for each in topic.partitions if (topic.topic, each.partition) in theirs]
+                )
+                for topic in message.topics
+            ]
+            part = attrs.evolve(message, topics=[topic for topic in topics if topic.partitions])
+            try:
+                sent[broker_id] = await (await self._line(broker_id)).send(part, FetchResponse)
+            except BrokerUnavailable:
+                continue
+        return _Fetched(self, message.topics, sent)
+
+    async def _by_leader(self, wanted: set[Place], places: Sequence[Place]) -> Mapping[int, Sequence[Place]]:
+        found: defaultdict[int, list[Place]] = defaultdict(list)
+        for place in places:
+            if place in wanted and (broker_id := await self._leader(place)) >= 0:
+                found[broker_id].append(place)
+        return found
+
+    # ---- to one ----------------------------------------------------------------------------------------------------
+
+    async def _to_leader(self, place: Place) -> Connection:
+        return await self._line(await self._leader(place))
+
+    async def _leader(self, place: Place) -> int:
+        if place not in self._leaders:
+            topic = place[0]
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+            (found,) = (await self.request(request, MetadataResponse)).topics
+            leaders = {each.partition_index: each.leader_id for each in found.partitions}
+            self._leaders |= {(topic, each): leader for each, leader in leaders.items()}
+        return self._leaders.get(place, -1)
+
+    async def _to_coordinator(self, kind: int, key: str) -> Connection:
+        if (kind, key) not in self._coordinators:
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            (found,) = (await self.request(request, FindCoordinatorResponse)).coordinators
+            if found.error_code:
+                raise BrokerUnavailable(f"nobody coordinates {key}")
+            self._coordinators[kind, key] = found.node_id
+        return await self._line(self._coordinators[kind, key], may_reopen=False)
+
+    async def _line(self, broker_id: int, *, may_reopen: bool = True) -> Connection:
+        line = self._lines.get(broker_id)
+        if line is not None and not (line.is_broken and may_reopen):
+            return line
+        life = await self.routes.find(broker_id, may_be_stale=self.may_be_stale)
+        self._lines[broker_id] = (await life.open_connection())[1]
+        self._lives[broker_id] = life
+        return self._lines[broker_id]
+
+
+@attrs.define(eq=False)
+class _Produced:
+    """The answers to one Produce; like a Reply."""
+
+    connection: SpreadConnection
+    places: Sequence[Place]
+    sent: Sequence[Reply[ProduceResponse]]
+
+    async def wait(self) -> ProduceResponse:
+        answers: dict[Place, PartitionProduceResponse] = {}
+        for reply in self.sent:
+            try:
+                answers |= by_place(await reply.wait())
+            except BrokerUnavailable:
+                continue
+        for place in self.places:
+            missing = PartitionProduceResponse(index=place[1], error_code=error_codes.LEADER_NOT_AVAILABLE)
+            if answers.setdefault(place, missing).error_code:
+                self.connection.write_no_more([place])
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(name=topic, partition_responses=[answer]) for (topic, _), answer in answers.items()
+            ]
+        )
+
+
+@attrs.define(eq=False)
+class _Fetched:
+    """The answers to one Fetch; like a Reply."""
+
+    connection: SpreadConnection
+    topics: Sequence[FetchTopic]
+    sent: Mapping[int, Reply[FetchResponse]]  # by broker
+
+    async def wait(self) -> FetchResponse:
+        answers: dict[tuple[bytes, int], PartitionData] = {}
+        for reply in self.sent.values():
+            try:
+                response = await reply.wait()
+            except BrokerUnavailable:
+                await reply.connection.aclose()  # what comes late is not waited for
+                continue
+            answers |= {
+                (topic.topic_id, each.partition_index): each
+                for topic in response.responses
+                for each in topic.partitions
+            }
+        responses = []
+        is_refused = False
+        for topic in self.topics:
+            partitions = []
+            for index in (each.partition for each in topic.partitions):
+                answer = answers.get((topic.topic_id, index))
+                if answer is None or answer.error_code in error_codes.RETRIABLE:
+                    is_refused = True
+                    self.connection.forget((topic.topic, index))
+                    answer = PartitionData(partition_index=index, error_code=error_codes.LEADER_NOT_AVAILABLE)
+                partitions.append(answer)
+            responses.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=partitions))
+        if is_refused:
+            await self.connection.routes.pause()  # who asks again at once would not let time pass
+        return FetchResponse(responses=responses)
+
+
+@attrs.define(eq=False)
+class _Listed:
+    """The transactions that several brokers coordinate; like a Reply."""
+
+    lines: Sequence[Connection]
+
+    async def wait(self) -> ListTransactionsResponse:
+        found = [await line.request(ListTransactionsRequest(), ListTransactionsResponse) for line in self.lines]
+        return ListTransactionsResponse(
+            error_code=next((each.error_code for each in found if each.error_code), 0),
+            transaction_states=[state for each in found for state in each.transaction_states],
+        )

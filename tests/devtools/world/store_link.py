@@ -1,0 +1,152 @@
+"""A machine's way to a bucket that all share: a PUT may have its effect long after its sender gave up, or died.
+
+line = BucketLine(bucket, spawn=…, random=…)
+line.network_seconds = 0.05             a PUT is under way for so long
+line.upload_max_seconds = 3.0           and that of a segment up to so much longer
+line.read_max_seconds = 0.3             what is read, or listed, is on its way back for up to so long
+line.straggler_probability = 0.1        so many PUTs are lost for their sender, and arrive later
+line.late_max_seconds = 3.0             what is under way when its process dies arrives within 3 s
+line.abandon()                          so does what is under way now; a process that is suspended finds the
+                                        outcome when it goes on
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+import attrs
+import trio
+
+from kafscale.buffers import Buffer
+from kafscale.errors import StoreError, StoreUnavailable
+from kafscale.store.base import ObjectInfo, ObjectPart
+from kafscale.store.forwarding import ForwardingStore
+from tests.devtools.world.simulated_process import PROCESS
+
+STRAGGLER_MAX_SECONDS = 20.0
+SEGMENT = ".kfs"
+
+T = TypeVar("T")
+
+Take = Callable[[], Awaitable[str]]
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]  # starts a task of the world, which no broker's end ends
+
+
+@attrs.define(eq=False)
+class _Put:
+    """One on its way."""
+
+    key: str
+    data: bytes
+    take: Take
+    was_taken: bool = False
+    outcome: str | StoreError | None = None
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.define(eq=False, kw_only=True)
+class BucketLine(ForwardingStore):
+    """`on_put` is told of each PUT at the moment of its effect, and `on_delete` of each deletion before."""
+
+    spawn: Spawn
+    random: Random
+    on_put: Callable[[str, bytes], None] = lambda key, data: None
+    on_delete: Callable[[Sequence[str]], None] = lambda keys: None
+    network_seconds: float = 0.0
+    upload_max_seconds: float = 0.0
+    read_max_seconds: float = 0.0
+    straggler_probability: float = 0.0
+    late_max_seconds: float = 0.0
+    straggler_count: int = attrs.field(default=0, init=False)
+    _under_way: list[_Put] = attrs.field(factory=list, init=False)
+
+    async def get(self, key: str) -> ObjectPart:
+        return await self._arrived(await self.store.get(key))
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        return await self._arrived(await self.store.get_range(key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        return await self._arrived(await self.store.get_tail(key, length_bytes))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._arrived(await self.store.head(key))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            async for page in pages:
+                yield await self._arrived(page)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        data = b"".join(parts)
+        return await self._send(key, data, partial(self.store.put, key, [data]))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        data = b"".join(parts)
+        return await self._send(key, data, partial(self.store.put_if_absent, key, [data]))
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        data = b"".join(parts)
+        return await self._send(key, data, partial(self.store.put_if_match, key, [data], etag))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.on_delete(keys)
+        await self.store.delete(keys)
+
+    def abandon(self) -> None:
+        """Have everything that is under way arrive by itself, each at a moment of its own."""
+        for put in self._under_way:
+            self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
+
+    async def _send(self, key: str, data: bytes, take: Take) -> str:
+        put = _Put(key, data, take)
+        seconds = self.network_seconds
+        if self.upload_max_seconds and key.endswith(SEGMENT):
+            seconds += self.random.uniform(0, self.upload_max_seconds)
+        if self.straggler_probability and self.random.random() < self.straggler_probability:
+            self.straggler_count += 1
+            self.spawn(partial(self._arrive_late, put, self.random.uniform(0, STRAGGLER_MAX_SECONDS)))
+            await trio.sleep(seconds)
+            raise StoreUnavailable(f"lost on its way: {key}")
+        self._under_way.append(put)
+        try:
+            await trio.sleep(seconds)
+        except trio.Cancelled:
+            self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
+            raise
+        finally:
+            self._under_way.remove(put)
+        if not put.was_taken:
+            await self._arrive(put)
+        await put.done.wait()
+        assert put.outcome is not None
+        if isinstance(put.outcome, str):
+            return put.outcome
+        raise put.outcome
+
+    async def _arrived(self, answer: T) -> T:
+        if self.read_max_seconds:
+            await trio.sleep(self.random.uniform(0, self.read_max_seconds))
+        return answer
+
+    async def _arrive_late(self, put: _Put, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if not put.was_taken:
+            await self._arrive(put)
+
+    async def _arrive(self, put: _Put) -> None:
+        put.was_taken = True
+        token = PROCESS.set(None)  # the bucket has a clock of its own
+        try:
+            with trio.CancelScope(shield=True):
+                put.outcome = await put.take()
+            self.on_put(put.key, put.data)
+        except StoreError as exc:
+            put.outcome = exc
+        finally:
+            PROCESS.reset(token)
+            put.done.set()

@@ -1,0 +1,196 @@
+"""Clients that create topics, give them more partitions, delete them and create them anew under the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from contextlib import aclosing
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.errors import BrokerUnavailable, KafkaError
+from kafscale.store.paths import parse_segment_key
+from kafscale.wire import error_codes
+from kafscale.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from kafscale.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.devtools.history.history import History
+from tests.devtools.world.producers import IdempotentProducer
+from tests.devtools.world.workload import PAUSE_MAX_SECONDS, Connect, Reader, Topic, reconnecting, was_done
+
+TIMEOUT_MS = 30_000
+DELETE_BY_NAME_VERSION = 5  # the last in which names stand by themselves
+
+
+@attrs.define(eq=False, kw_only=True)
+class Grower:
+    """Gives a topic one more partition after the other, up to a number of them."""
+
+    topic: Topic
+    connect: Connect
+    random: Random
+    stopping: trio.Event
+    partitions_max_count: int
+    pause_max_seconds: float
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that can't be retried."""
+        await reconnecting(self.connect, self._use, while_true=self._goes_on)
+
+    def _goes_on(self) -> bool:
+        return self.topic.partition_count < self.partitions_max_count and not self.stopping.is_set()
+
+    async def _use(self, connection: Connection) -> None:
+        while self._goes_on():
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            count = self.topic.partition_count + 1
+            wanted = CreatePartitionsTopic(name=self.topic.name, count=count, assignments=None)
+            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+            answer = (await connection.request(request, CreatePartitionsResponse)).results[0]
+            is_there = answer.error_code == error_codes.INVALID_PARTITIONS  # the reply to an earlier try was lost
+            if is_there or was_done(answer.error_code, f"{count} partitions of {self.topic.name}"):
+                self.topic.partition_count = count
+
+
+@attrs.define(eq=False, kw_only=True)
+class Recreator:
+    """Creates a topic, has it written and read, deletes it and creates it anew, until `stopping`; then it stays.
+
+    `topics` are all that there were, the last one is there at the end. `faults` says which one came back. For
+    `behind_max_seconds` after a deletion there may be brokers that don't know of it.
+    """
+
+    name: str
+    connect: Connect
+    history: History
+    random: Random
+    stopping: trio.Event
+    life_max_seconds: float
+    behind_max_seconds: float = 0.0
+    topics: list[Topic] = attrs.field(factory=list, init=False)
+    faults: list[str] = attrs.field(factory=list, init=False)
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that can't be retried."""
+        while True:
+            topic = await self._create()
+            await self._load(topic)
+            if self.stopping.is_set():
+                return
+            await self._delete(topic)
+
+    async def read_to_end(self, name: str) -> None:
+        """Read the one that is there. Raises KafkaError, BrokerUnavailable."""
+        await Reader(name=name, topic=self.topics[-1], connect=self.connect, history=self.history).read_to_end()
+
+    def left_behind(self, keys: Iterable[str], *, kept: Container[bytes] = ()) -> list[str]:
+        """Say which of these objects are of deleted topics: nobody will ever need them, or delete them.
+
+        Those of the topics with the ids in `kept` may stay for now.
+        """
+        deleted = {each.topic_id: each.label for each in self.topics[:-1] if each.topic_id not in kept}
+        found = filter(None, map(parse_segment_key, keys))
+        return [f"{key.key} of {deleted[key.topic_id]} is left" for key in found if key.topic_id in deleted]
+
+    async def _create(self) -> Topic:
+        label = f"{self.name}~{len(self.topics)}"
+        deadline = trio.current_time() + self.behind_max_seconds
+        while True:
+            try:
+                topic = await create_topic(self.connect, self.name, label=label)
+            except BrokerUnavailable:
+                await trio.sleep(PAUSE_MAX_SECONDS)
+                continue
+            if all(topic.topic_id != each.topic_id for each in self.topics):
+                break
+            if trio.current_time() >= deadline:
+                self.faults.append(f"{self.topics[-1].label} is there again after its deletion")
+                break
+            await trio.sleep(PAUSE_MAX_SECONDS)
+        self.topics.append(topic)
+        return topic
+
+    async def _load(self, topic: Topic) -> None:
+        """Its producer has all its answers in the end, or is cut off in the middle of it."""
+        stopping = trio.Event()
+        producer = IdempotentProducer(
+            name=f"{topic.label}-producer",
+            topic=topic,
+            connect=self.connect,
+            history=self.history,
+            random=Random(self.random.random()),
+            stopping=stopping,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.run)
+            await self._wait_life()
+            stopping.set()
+            if not self.stopping.is_set() and self.random.random() < 0.5:
+                nursery.cancel_scope.cancel()
+
+    async def _wait_life(self) -> None:
+        with trio.move_on_after(self.random.uniform(0, self.life_max_seconds)):
+            await self.stopping.wait()
+
+    async def _delete(self, topic: Topic) -> None:
+        self.history.note(f"deleting {topic.label}")
+        is_gone = False
+
+        async def delete(connection: Connection) -> None:
+            nonlocal is_gone
+            code = await self._ask_to_delete(connection, topic)
+            # It is not there if the reply to an earlier try was lost.
+            is_gone = code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID)
+            if not is_gone:
+                was_done(code, f"deletion of {topic.name}")
+
+        await reconnecting(self.connect, delete, while_true=lambda: not is_gone)
+        self._forget(topic)
+
+    async def _ask_to_delete(self, connection: Connection, topic: Topic) -> int:
+        request = DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=TIMEOUT_MS)
+        reply = await connection.send(request, DeleteTopicsResponse, version=DELETE_BY_NAME_VERSION)
+        return (await reply.wait()).responses[0].error_code
+
+    def _forget(self, topic: Topic) -> None:
+        for index in range(topic.partition_count):
+            self.history.forget(topic.partition_name(index))
+
+
+async def create_topic(
+    connect: Connect, name: str, configs: Mapping[str, str] | None = None, *, label: str | None = None
+) -> Topic:
+    """Let the broker create a topic, with its default number of partitions. Raises BrokerUnavailable, KafkaError."""
+    async with aclosing(await connect()) as connection:
+        if configs:
+            await _create_with(connection, name, configs)
+        while True:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+            found = (await connection.request(request, MetadataResponse)).topics[0]
+            if not found.error_code:
+                return Topic(name, found.topic_id, len(found.partitions), label or name)
+            await trio.sleep(PAUSE_MAX_SECONDS)
+
+
+async def _create_with(connection: Connection, name: str, configs: Mapping[str, str]) -> None:
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    answer = (await connection.request(CreateTopicsRequest(topics=[wanted]), CreateTopicsResponse)).topics[0]
+    if answer.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
+        raise KafkaError(answer.error_code, answer.error_message or name)

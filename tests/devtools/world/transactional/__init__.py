@@ -1,0 +1,1 @@
+"""Transactional clients of a simulated world, and mutations that it must detect."""

@@ -1,0 +1,205 @@
+"""Read, process, write: from one topic to another, with the offsets in the transaction, so that each record comes once.
+
+Of two copiers of one transactional id the later one begins where the earlier one's last transaction has committed the
+group's offsets. What is copied says from where, and which attempt it was: `p:17>copier.0-3`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.client.isolation import IsolationLevel
+from kafscale.errors import BrokerUnavailable
+from kafscale.wire import error_codes
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from kafscale.wire.records import Record, iterate_records, parse_header
+from tests.devtools.fakes.transactions import counted_batches
+from tests.devtools.history.seen import Attempt, CommittedRead, Identity
+from tests.devtools.world.transactional.calls import Answer, Calls
+from tests.devtools.world.transactional.producer import ENDINGS, Batch, Ending, OutOfOffice, TransactionalProducer
+from tests.devtools.world.workload import (
+    Connect,
+    Topic,
+    batches_of,
+    content_of,
+    encode_value,
+    reconnecting,
+    value_of,
+    was_done,
+)
+
+FETCH_MAX_BYTES = 1 << 10  # so that there are several transactions
+FETCH_MAX_WAIT_MS = 50
+
+
+@attrs.define(eq=False, kw_only=True)
+class Copier(TransactionalProducer):
+    """Copies what is committed in `source` to the first of its topics, each record to the partition of its number."""
+
+    source: Topic
+    group: str
+    asked: set[tuple[int, int]]  # to be committed: partitions, each with an offset
+    _positions: dict[int, int] = attrs.field(factory=dict, init=False)  # behind what is copied and not committed
+    _committed: dict[int, int] | None = attrs.field(default=None, init=False)  # as the group has them
+    _has_sent_offsets: bool = attrs.field(default=False, init=False)
+    _tried_count: int = attrs.field(default=0, init=False)
+
+    def _begin_anew(self) -> None:
+        TransactionalProducer._begin_anew(self)
+        self._committed = None
+
+    async def _begin(self, calls: Calls, identity: Identity) -> Attempt | None:
+        if self._committed is None:
+            self._committed = await fetch_offsets(calls.connection, self.group, self.source)
+            if self._committed is None:
+                raise await self._again("the group's offsets are not stable")
+        self._positions = dict(self._committed)
+        found = await self._poll(calls.connection)
+        if not found:
+            return None
+        attempt = self.seen.begin(identity.incarnation)
+        self._ending = self.random.choice(ENDINGS)
+        self._has_sent_offsets = False
+        self._tried_count += 1
+        for index, values in found.items():
+            copies = [f"{value}>{self.name}-{self._tried_count}" for value in values]
+            self._unanswered.append(self._copy(identity, attempt, index, copies))
+        return attempt
+
+    def _copy(self, identity: Identity, attempt: Attempt, index: int, values: Sequence[str]) -> Batch:
+        topic = self.topics[0].topic
+        now_ms = time.time_ns() // 1_000_000
+        records = [Record(key=each.encode(), value=encode_value(each, 0), timestamp_ms=now_ms) for each in values]
+        for value, record in zip(values, records, strict=True):
+            where = topic.partition_name(index)
+            self.seen.history.sent(self.name, where, value, content=content_of(record))
+        return self._make(identity, attempt, topic, index, records, values)
+
+    async def _poll(self, connection: Connection) -> Mapping[int, Sequence[str]]:
+        """What is committed behind the positions, by partition; they move on."""
+        wanted = [
+            FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=FETCH_MAX_BYTES)
+            for index, offset in self._positions.items()
+        ]
+        request = FetchRequest(
+            max_wait_ms=FETCH_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_MAX_BYTES,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            topics=[FetchTopic(topic=self.source.name, topic_id=self.source.topic_id, partitions=wanted)],
+        )
+        response = await connection.request(request, FetchResponse)
+        found = {}
+        for answer in (each for topic in response.responses for each in topic.partitions):
+            index = answer.partition_index
+            if not was_done(answer.error_code, self.source.partition_name(index)):
+                continue
+            data = batches_of(answer)
+            aborted = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()]
+            position = self._positions[index]
+            values = [
+                value_of(record)
+                for batch, _ in counted_batches(data, aborted)
+                for record in iterate_records(batch)
+                if record.offset >= position
+            ]
+            if data:
+                self._positions[index] = parse_header(data[-1]).last_offset + 1
+            if values:
+                found[index] = values
+        return found
+
+    async def _send_offsets(self, calls: Calls, identity: Identity) -> None:
+        if self._has_sent_offsets:
+            return
+        error_code = await calls.commit_offsets(identity, self.group, self.source.name, self._positions)
+        verdict = calls.judge(error_code, f"offsets of {self.group}")
+        if verdict is Answer.AGAIN:
+            raise await self._again("offsets not committed")
+        if verdict is not Answer.DONE:
+            raise OutOfOffice
+        self._has_sent_offsets = True
+
+    async def _end(self, calls: Calls, identity: Identity, attempt: Attempt) -> None:
+        if self._ending is Ending.COMMIT:
+            self.asked.update(self._positions.items())
+        await TransactionalProducer._end(self, calls, identity, attempt)
+
+    def _has_ended(self, *, is_committed: bool) -> None:
+        self._committed = dict(self._positions) if is_committed else None
+
+
+@attrs.define(eq=False, kw_only=True)
+class OffsetsAsker:
+    """Asks what the copiers' group has committed while they are at work, as whoever measures its lag does.
+
+    asked: the offsets, by partition, of all transactions that were asked to be committed; no others may be shown.
+    """
+
+    group: str
+    source: Topic
+    asked: set[tuple[int, int]]
+    connect: Connect
+    random: Random
+    pause_max_seconds: float
+    faults: list[str]
+
+    async def run(self) -> None:
+        """Ask until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: True)
+
+    async def _use(self, connection: Connection) -> None:
+        while True:
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            offsets = await fetch_offsets(connection, self.group, self.source, require_stable=False)
+            for at in (offsets or {}).items():
+                if at[1] and at not in self.asked:
+                    self.faults.append(f"{self.group} is at {at}, which nobody has asked to be committed")
+
+
+async def fetch_offsets(
+    connection: Connection, group: str, topic: Topic, *, require_stable: bool = True
+) -> dict[int, int] | None:
+    """Where the group goes on in each partition, by transactions that have ended; None if some have not.
+
+    Raises BrokerUnavailable if another broker has to be asked, or this one again.
+    """
+    indexes = list(range(topic.partition_count))
+    wanted = OffsetFetchRequestTopic(name=topic.name, partition_indexes=indexes)
+    groups = [OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
+    request = OffsetFetchRequest(groups=groups, require_stable=require_stable)
+    found = (await connection.request(request, OffsetFetchResponse)).groups[0]
+    if found.error_code:
+        raise BrokerUnavailable(f"the offsets of {group} can't be told: {error_codes.name(found.error_code)}")
+    answers = [each for of_topic in found.topics for each in of_topic.partitions]
+    if any(each.error_code for each in answers):
+        return None
+    return {each.partition_index: max(0, each.committed_offset) for each in answers}
+
+
+def wrong_copies(
+    source: Mapping[int, Mapping[str, CommittedRead]], copies: Iterator[str], offsets: Mapping[int, int]
+) -> Iterator[str]:
+    """Each committed record before the group's offsets is copied once, and none behind them.
+
+    source: what is there, by partition and value.
+    """
+    counts = Counter(each.rpartition(">")[0] for each in copies)
+    for index, found in source.items():
+        for value, read in found.items():
+            wanted = int(read.offset < offsets[index])
+            if counts[value] != wanted:
+                yield f"copies of {value}, at {index} {read.offset} with the group at {offsets[index]}: {counts[value]}"

@@ -1,0 +1,106 @@
+"""Consumers of topics with transactions, at one isolation level each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.client.isolation import IsolationLevel
+from kafscale.client.offsets import LATEST
+from kafscale.wire.messages.fetch import FetchRequest, PartitionData
+from kafscale.wire.records import iterate_records
+from tests.devtools.fakes.transactions import counted_batches
+from tests.devtools.history.history import History
+from tests.devtools.history.seen import CommittedRead, TransactionsSeen
+from tests.devtools.world.workload import (
+    Connect,
+    Knows,
+    Reader,
+    Topic,
+    ask_offset,
+    batches_of,
+    content_of,
+    knows_all,
+    reconnecting,
+    value_of,
+)
+
+
+@attrs.define(eq=False, kw_only=True)
+class UncommittedReader(Reader):
+    """Reads all records, committed or not, and notes where transactions end and up to where they have."""
+
+    def _note_stable_offset(self, answer: PartitionData, began: int) -> None:
+        where = self.topic.partition_name(answer.partition_index)
+        self.history.saw_stable_offset(where, began=began, last_stable_offset=answer.last_stable_offset)
+        assert answer.last_stable_offset <= answer.high_watermark, where
+
+    def _take(self, answer: PartitionData, began: int) -> None:
+        self._note_stable_offset(answer, began)
+        Reader._take(self, answer, began)
+
+
+@attrs.define(eq=False, kw_only=True)
+class CommittedReader(UncommittedReader):
+    """Reads committed records, as Java's consumer makes them of an answer, up to the last stable offset."""
+
+    seen: TransactionsSeen
+
+    def _request(self) -> FetchRequest:
+        return attrs.evolve(Reader._request(self), isolation_level=IsolationLevel.READ_COMMITTED)
+
+    def _sought(self, where: str) -> None:
+        self.seen.sought(self.name, where)
+
+    def _take(self, answer: PartitionData, began: int) -> None:
+        self._note_stable_offset(answer, began)
+        index = answer.partition_index
+        self.ends[index] = answer.last_stable_offset
+        self._note_offsets(answer, began)
+        data = batches_of(answer)
+        reads = self._reads(data, answer)
+        if reads:
+            where = self.topic.partition_name(index)
+            self.seen.polled(self.name, where, reads, stable_offset=answer.last_stable_offset)
+        self._advance(index, data)
+
+    def _reads(self, data: Sequence[memoryview], answer: PartitionData) -> list[CommittedRead]:
+        aborted = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()]
+        position = self.positions[answer.partition_index]
+        return [
+            CommittedRead(record.offset, value_of(record), (record.key or b"").decode(), content_of(record))
+            for batch, _ in counted_batches(data, aborted)
+            for record in iterate_records(batch)
+            if record.offset >= position
+        ]
+
+
+@attrs.define(eq=False, kw_only=True)
+class StabilityAsker:
+    """Asks again and again up to where partitions are stable, as a consumer does that begins at the end."""
+
+    topics: Sequence[Topic]
+    connect: Connect
+    history: History
+    random: Random
+    pause_max_seconds: float
+    knows: Knows = knows_all
+
+    async def run(self) -> None:
+        """Ask until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: True)
+
+    async def _use(self, connection: Connection) -> None:
+        while True:
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            topic = self.random.choice(self.topics)
+            index = self.random.randrange(topic.partition_count)
+            began = self.history.now()
+            answer = await ask_offset(connection, topic, index, LATEST, level=IsolationLevel.READ_COMMITTED)
+            if answer is not None:
+                where, is_known = topic.partition_name(index), self.knows(connection, topic, index)
+                self.history.saw_stable_offset(where, began=began if is_known else 0, last_stable_offset=answer.offset)

@@ -1,0 +1,172 @@
+"""A member of a consumer group that subscribes to a topic by its name, whichever topic that is at the moment.
+
+Its coordinator tells it the ids of what it is to read. What it commits and reads names them too, so that of an earlier
+topic it learns that there is none any more, and of a later one it begins at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.wire import error_codes
+from kafscale.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from tests.devtools.history.group_reads import GroupReads, MemberReads
+from tests.devtools.history.history import History
+from tests.devtools.world.consumer_members import Coordinates, note_offsets
+from tests.devtools.world.workload import Connect, Knows, Topic, reconnecting, was_done
+
+MEMBER_ID = "visitor"
+REBALANCE_TIMEOUT_MS = 3_000
+PAUSE_SECONDS = (0.3, 0.6)
+SETTLE_SECONDS = 60.0  # simulated: longer than a session
+SETTLE_POLL_SECONDS = 1.0
+
+_GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND})
+_STALE = _GONE | {error_codes.STALE_MEMBER_EPOCH}
+
+
+@attrs.define(eq=False, kw_only=True)
+class Visitor:
+    """The only member of its group. `topics` returns those that have had the name, the last one is there now."""
+
+    name: str
+    topics: Callable[[], list[Topic]]
+    connect: Connect
+    history: History
+    random: Random
+    knows: Knows
+    coordinates: Coordinates
+    group: str = "visitors"
+    faults: list[str] = attrs.field(factory=list, init=False)
+    _epoch: int = attrs.field(default=0, init=False)
+    _assigned: dict[bytes, frozenset[int]] = attrs.field(factory=dict, init=False)  # by topic id
+    _reads: dict[bytes, GroupReads] = attrs.field(factory=dict, init=False)
+    _readers: dict[bytes, MemberReads] = attrs.field(factory=dict, init=False)
+
+    async def run(self) -> None:
+        """Visit until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: True)
+
+    async def wait_settled(self) -> None:
+        """Wait until it has all of the topic that is there, and has read it, now that nobody writes any more."""
+        detail = "nothing"
+        with trio.move_on_after(SETTLE_SECONDS) as waiting:
+            while detail:
+                await trio.sleep(SETTLE_POLL_SECONDS)
+                before, detail = detail, self._unsettled(self.topics()[-1])
+                if detail != before:  # it is slow where the bucket is, and not at an end
+                    waiting.deadline = trio.current_time() + SETTLE_SECONDS
+        if waiting.cancelled_caught:
+            self.faults.append(f"{self.group}: {detail}")
+
+    def _unsettled(self, topic: Topic) -> str:
+        wanted = {topic.topic_id: frozenset(range(topic.partition_count))}
+        if self._assigned != wanted:
+            has = {each.hex(): sorted(partitions) for each, partitions in self._assigned.items()}
+            return f"the member of {self.name} has {has}, and not all of {topic.label}, {topic.topic_id.hex()}"
+        missing = self._reads_of(topic).missing()
+        return f"nobody has read {topic.label} from {missing} on" if missing else ""
+
+    # ---- heartbeats -----------------------------------------------------------------------------------------------
+
+    async def _use(self, connection: Connection) -> None:
+        is_new = True
+        while True:
+            is_new = not await self._beat(connection, is_new=is_new)
+            for topic in self.topics():
+                if topic.topic_id in self._assigned:
+                    await self._visit(connection, topic, self._assigned[topic.topic_id])
+            await trio.sleep(self.random.uniform(*PAUSE_SECONDS))
+
+    async def _beat(self, connection: Connection, *, is_new: bool) -> bool:
+        """Say that it is there, and all about itself on a new connection; False if that is to be said again."""
+        is_full = is_new or not self._epoch
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=MEMBER_ID,
+            member_epoch=self._epoch,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if is_full else -1,
+            subscribed_topic_names=[self.name] if is_full else None,
+            topic_partitions=_owned(self._assigned if self._epoch else {}),
+        )
+        answer = await connection.request(request, ConsumerGroupHeartbeatResponse)
+        if answer.error_code in _GONE:
+            self._epoch, self._assigned = 0, {}
+            return False
+        if not was_done(answer.error_code, f"heartbeat of {MEMBER_ID}"):
+            return False
+        self._epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self._assigned = {each.topic_id: frozenset(each.partitions) for each in answer.assignment.topic_partitions}
+        return True
+
+    # ---- what it has ----------------------------------------------------------------------------------------------
+
+    async def _visit(self, connection: Connection, topic: Topic, partitions: frozenset[int]) -> None:
+        reads = self._readers.setdefault(topic.topic_id, self._reads_of(topic).by(MEMBER_ID))
+        reads.keep(partitions)
+        if new := sorted(partitions - reads.positions.keys()):
+            await self._fetch_offsets(connection, topic, new, reads)
+        await reads.poll(connection)
+        if reads.positions:
+            await self._commit(connection, topic, reads.positions)
+
+    def _reads_of(self, topic: Topic) -> GroupReads:
+        made = GroupReads(topic=topic, history=self.history, knows=self.knows)
+        return self._reads.setdefault(topic.topic_id, made)
+
+    async def _fetch_offsets(
+        self, connection: Connection, topic: Topic, partitions: list[int], reads: MemberReads
+    ) -> None:
+        wanted = OffsetFetchRequestTopic(topic_id=topic.topic_id, partition_indexes=partitions)
+        group = OffsetFetchRequestGroup(
+            group_id=self.group, member_id=MEMBER_ID, member_epoch=self._epoch, topics=[wanted]
+        )
+        request = OffsetFetchRequest(groups=[group])
+        sent = await connection.send(request, OffsetFetchResponse, version=OffsetFetchRequest.MAX_VERSION)
+        found = (await sent.wait()).groups[0]
+        if found.error_code not in _STALE and was_done(found.error_code, f"offsets for {MEMBER_ID}"):
+            if self.coordinates(connection, self.group):
+                note_offsets(self.history, self.group, topic, found)
+            reads.begin_all(found)
+
+    async def _commit(self, connection: Connection, topic: Topic, positions: Mapping[int, int]) -> None:
+        partition = self.random.choice(sorted(positions))
+        offset, where = positions[partition], topic.partition_name(partition)
+        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self._epoch,
+            member_id=MEMBER_ID,
+            topics=[OffsetCommitRequestTopic(topic_id=topic.topic_id, partitions=[wanted])],
+        )
+        self.history.committing(self.group, where, offset)
+        sent = await connection.send(request, OffsetCommitResponse, version=OffsetCommitRequest.MAX_VERSION)
+        code = (await sent.wait()).topics[0].partitions[0].error_code
+        if code not in _STALE and was_done(code, f"commit of {MEMBER_ID}"):
+            self.history.committed(self.group, where, offset)
+
+
+def _owned(assigned: Mapping[bytes, frozenset[int]]) -> list[TopicPartitions]:
+    return [TopicPartitions(topic_id=each, partitions=sorted(partitions)) for each, partitions in assigned.items()]

@@ -1,0 +1,117 @@
+"""How bad it gets for the machines of a simulated cluster, and how often; most seeds are fair, some are storms.
+
+In a storm a broker lives for a moment only. Uploads take longer than it, and than others need to take over: several
+brokers have segments of the same offsets under way at once, some of which arrive when the next one has looked already.
+What is read arrives late, so that much happens between two steps of whoever recovers a partition.
+
+In a short seed less happens, and sooner. Some short seeds are successions: whoever leads is suspended when it is about
+to put a segment, often for longer than it takes others to take over, of whom the next one is suspended when it is about
+to put its first; or, in half of them, when it is about to put a merged one. So several have segments of the same
+offsets that come late, before or after another one has looked. Who puts a merged one is as quick to delete what that is
+made of as it is slow to read that it has been superseded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+STORM_PROBABILITY = 0.2
+SUCCESSION_PROBABILITY = 0.1  # of a short seed
+
+
+@attrs.frozen(kw_only=True)
+class Weather:
+    """`turns_counts` are of all machines together. Of what there are several, each life, or seed, has one."""
+
+    turns_counts: Sequence[int] = (8,)
+    life_max_seconds: float = 4.0
+    down_max_seconds: float = 3.0
+    suspensions_count: int = 2  # among the endings of a life, of which there are ten
+    suspended_max_seconds: float = 12.0  # longer than a takeover waits
+    cut_off_max_seconds: float = 8.0
+    links_mean_seconds: float = 4.0  # between two troubles of the links between brokers
+    links_cut_max_seconds: float = 8.0  # longer than the longest session
+    links_late_probability: float = 0.5  # that what is sent over links that are cut is late, and not lost
+    links_seconds: Sequence[float] = (0.0, 0.02, 0.1)  # from one broker to another
+    sessions_seconds: Sequence[float] = (1.0, 3.0)
+    uploads_max_seconds: Sequence[float] = (0.0,)
+    reads_max_seconds: Sequence[float] = (0.0,)
+    late_max_seconds: Sequence[float] = (0.0, 0.3, 10.0)
+    point_passes_max_count: int = 20  # of a crash point, without a crash
+    suspended_at: str = ""  # a point (`tests.devtools.processes.crash_points`), if it is a succession
+    is_store_troubled: bool = True  # for a broker, which then puts off merges for seconds
+
+    @classmethod
+    def of(cls, seed: int, *, is_short: bool = False) -> Weather:
+        """Return that of a seed."""
+        if is_short and is_succession(seed):
+            return SUCCESSION_OF_MERGES if is_succession(seed, of_merges=True) else SUCCESSION
+        if is_storm(seed):
+            return SHORT_STORM if is_short else STORM
+        return SHORT_FAIR if is_short else FAIR
+
+
+FAIR = Weather()
+STORM = Weather(
+    turns_counts=(16,),
+    life_max_seconds=1.5,
+    down_max_seconds=1.0,
+    suspensions_count=6,
+    suspended_max_seconds=4.0,
+    cut_off_max_seconds=3.0,
+    sessions_seconds=(1.0,),
+    uploads_max_seconds=(0.0, 1.0, 4.0),
+    reads_max_seconds=(0.0, 0.1, 0.5),
+    late_max_seconds=(1.0, 4.0),
+    links_late_probability=0.0,
+    links_seconds=(0.0,),
+)
+SHORT_FAIR = attrs.evolve(
+    FAIR,
+    turns_counts=(1, 2, 3),
+    life_max_seconds=1.0,
+    down_max_seconds=0.5,
+    suspended_max_seconds=3.0,
+    cut_off_max_seconds=2.0,
+    links_mean_seconds=1.0,
+    links_cut_max_seconds=2.5,
+    sessions_seconds=(1.0, 2.0),
+    late_max_seconds=(0.0, 0.3, 3.0),
+    point_passes_max_count=5,
+)
+SHORT_STORM = attrs.evolve(
+    STORM,
+    turns_counts=(3, 4, 6),
+    life_max_seconds=0.7,
+    links_mean_seconds=1.0,
+    links_cut_max_seconds=2.5,
+    point_passes_max_count=5,
+)
+SUCCESSION = attrs.evolve(
+    SHORT_STORM,
+    turns_counts=(12,),
+    life_max_seconds=6.0,
+    suspended_at="kfs-put-before",
+    suspended_max_seconds=4.0,
+    uploads_max_seconds=(0.0,),
+    reads_max_seconds=(0.0, 0.3),
+    point_passes_max_count=2,
+)
+SUCCESSION_OF_MERGES = attrs.evolve(
+    SUCCESSION, suspended_at="merge-kfs-put-before", reads_max_seconds=(0.3,), is_store_troubled=False
+)
+
+
+def is_storm(seed: int) -> bool:
+    """Tell whether a seed is one."""
+    return Random(f"{seed} weather").random() < STORM_PROBABILITY
+
+
+def is_succession(seed: int, of_merges: bool | None = None) -> bool:
+    """Tell whether a seed is one, if it is short; and whether it is merged segments or others that come late."""
+    drawn = Random(f"{seed} weather").random()
+    is_of_merges = drawn >= 1 - SUCCESSION_PROBABILITY / 2
+    return drawn >= 1 - SUCCESSION_PROBABILITY and of_merges in (None, is_of_merges)

@@ -1,0 +1,392 @@
+"""Clients that load a broker, survive its crashes and write down what they saw: for the fault suites.
+
+Each of them connects anew whenever its connection breaks, through a `Connect` that may wait until there is a broker
+again. They use the protocol themselves rather than a client library's retries, so that what goes over the wire is
+exactly what a test wants: several batches in flight, and after a crash the same batches again, with the same sequence
+numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from functools import lru_cache
+from random import Random
+
+import attrs
+import trio
+
+from kafscale.client.connection import Connection
+from kafscale.client.offsets import EARLIEST, LATEST
+from kafscale.errors import BrokerUnavailable, KafkaError
+from kafscale.wire import error_codes
+from kafscale.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kafscale.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kafscale.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from kafscale.wire.records import Record, batches, iterate_records, parse_header
+from tests.devtools.history.history import Content, History, Read
+
+MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer
+BATCH_RECORDS_MAX_COUNT = 8
+PADDING_MAX_BYTES = 400
+PAUSE_MAX_SECONDS = 0.01
+FETCH_MAX_BYTES = 1 << 20
+FETCH_MAX_WAIT_MS = 100
+VALUE_HEADER = "value"
+READ_BATCHES_MAX_COUNT = 10_000  # which several readers get, again and again; more than those of a seed
+
+_ELSEWHERE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.NOT_COORDINATOR})
+
+Connect = Callable[[], Awaitable[Connection]]
+Knows = Callable[[Connection, "Topic", int], bool]  # whether who answers can't be behind another broker
+
+
+class OutOfSequence(Exception):
+    """The broker refused the batch that was due: it has lost, or invented, a predecessor."""
+
+
+@attrs.define(eq=False)
+class Topic:
+    """A topic that is loaded. `topic_id` is 16 bytes; `partition_count` may grow.
+
+    `label` is what the history calls it: topics that have had the same name one after the other need different ones.
+    """
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    label: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
+
+    def partition_name(self, index: int) -> str:
+        """Return the partition's name as the history calls it."""
+        return f"{self.label}-{index}"
+
+
+def encode_value(value: str, padding_bytes: int) -> bytes:
+    """A record's value: what the history knows of it, and filling."""
+    return value.encode() + b" " + b"." * padding_bytes
+
+
+def value_of(record: Record) -> str:
+    """The other way round. A tombstone has no value, so it says in a header what the history knows of it."""
+    for name, header in record.headers:
+        if name == VALUE_HEADER and header is not None:
+            return header.decode()
+    return (record.value or b"").partition(b" ")[0].decode()
+
+
+def content_of(record: Record) -> Content:
+    """Return what must come back as it was sent."""
+    whole = repr((record.key, record.value, record.timestamp_ms, list(record.headers)))
+    return Content(record.timestamp_ms, zlib.crc32(whole.encode()), is_tombstone=record.value is None)
+
+
+def knows_all(connection: Connection, topic: Topic, index: int) -> bool:
+    """Tell that whoever answers knows all that is to be known of a partition, as where there is one broker."""
+    return True
+
+
+@attrs.define(eq=False, kw_only=True)
+class Reader:
+    """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts.
+
+    Where what it would read next is deleted it goes on at the log start, as a client with `auto.offset.reset=earliest`.
+    `positions` may name where to begin, and `partitions` some of all, also of those that are yet to come. Who does not
+    `know` a partition may be behind: what it serves is true, and not all of it. `run` lets `pause_seconds` pass between
+    polls.
+    """
+
+    name: str
+    topic: Topic
+    connect: Connect
+    history: History
+    positions: dict[int, int] = attrs.field(factory=dict)
+    partitions: Sequence[int] | None = None
+    knows: Knows = knows_all
+    pause_seconds: float = 0.0
+    ends: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    async def run(self) -> None:
+        """Read until cancelled. Raises KafkaError."""
+        await reconnecting(self.connect, self._poll_on, while_true=lambda: True)
+
+    async def read_to_end(self) -> None:
+        """Read up to the high watermarks, over crashes and moves. Raises KafkaError."""
+        self.ends.clear()
+        await reconnecting(self.connect, self._poll_to_end, while_true=self._is_before_end)
+
+    def _is_before_end(self) -> bool:
+        return any(self.positions.get(index, 0) < self.ends.get(index, math.inf) for index in self._partitions())
+
+    async def _poll_to_end(self, connection: Connection) -> None:
+        while self._is_before_end():
+            await self.poll(connection)
+
+    def _partitions(self) -> Sequence[int]:
+        return range(self.topic.partition_count) if self.partitions is None else self.partitions
+
+    async def _poll_on(self, connection: Connection) -> None:
+        while True:
+            await self.poll(connection)
+            if self.pause_seconds:
+                await trio.sleep(self.pause_seconds)
+
+    async def poll(self, connection: Connection) -> None:
+        """One fetch of every partition, whole batches."""
+        began = self.history.now()
+        response = await connection.request(self._request(), FetchResponse)
+        for answer in (each for topic in response.responses for each in topic.partitions):
+            if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+                await self._go_to_log_start(connection, answer.partition_index)
+            elif was_done(answer.error_code, self.topic.partition_name(answer.partition_index)):
+                is_known = self.knows(connection, self.topic, answer.partition_index)
+                self._take(answer, began if is_known else 0)
+
+    async def _go_to_log_start(self, connection: Connection, index: int) -> None:
+        start = await offset_at(connection, self.topic, index, EARLIEST)
+        if start is None:
+            return
+        where = self.topic.partition_name(index)
+        if start <= self.positions[index]:
+            raise KafkaError(
+                error_codes.OFFSET_OUT_OF_RANGE, f"{where} does not go to {self.positions[index]} any more"
+            )
+        self._sought(where)
+        self.positions[index] = start
+
+    def _sought(self, where: str) -> None:
+        self.history.sought(self.name, where)
+
+    def _request(self) -> FetchRequest:
+        partitions = [
+            FetchPartition(
+                partition=index, fetch_offset=self.positions.setdefault(index, 0), partition_max_bytes=FETCH_MAX_BYTES
+            )
+            for index in self._partitions()
+        ]
+        return FetchRequest(
+            max_wait_ms=FETCH_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_MAX_BYTES,
+            topics=[FetchTopic(topic=self.topic.name, topic_id=self.topic.topic_id, partitions=partitions)],
+        )
+
+    def _take(self, answer: PartitionData, began: int) -> None:
+        index = answer.partition_index
+        where = self.topic.partition_name(index)
+        self.ends[index] = answer.high_watermark
+        self._note_offsets(answer, began)
+        data = batches_of(answer)
+        reads = [each for each in read_batches(data) if each.offset >= self.positions[index]]
+        self.history.marked(where, marker_offsets(data))
+        if reads:
+            self.history.polled(self.name, where, reads, began=began)
+        self._advance(index, data)
+
+    def _note_offsets(self, answer: PartitionData, began: int) -> None:
+        self.history.saw_offsets(
+            self.topic.partition_name(answer.partition_index),
+            began=began,
+            log_start_offset=answer.log_start_offset,
+            high_watermark=answer.high_watermark,
+        )
+
+    def _advance(self, index: int, data: Sequence[memoryview]) -> None:
+        for batch in data:  # compaction leaves some without a record, or without their last one
+            self.positions[index] = max(self.positions[index], parse_header(batch).last_offset + 1)
+
+
+def batches_of(answer: PartitionData) -> list[memoryview]:
+    """The batches of an answer to a fetch."""
+    assert isinstance(answer.records, bytes | memoryview)
+    return list(batches(memoryview(answer.records)))
+
+
+def read_batches(data: Iterable[memoryview]) -> Iterator[Read]:
+    """The records of batches, as the history wants them, without the ends of transactions."""
+    for batch in data:
+        yield from _reads_of(bytes(batch))
+
+
+@lru_cache(maxsize=READ_BATCHES_MAX_COUNT)
+def _reads_of(data: bytes) -> Sequence[Read]:
+    batch = memoryview(data)
+    header = parse_header(batch)
+    if header.is_control:
+        return ()
+    return tuple(
+        Read(record.offset, value_of(record), content_of(record), header.leader_epoch)
+        for record in iterate_records(batch)
+    )
+
+
+def forget_batches() -> None:
+    """Let go of what was read, which is of no use to another seed, and which each collection would look at."""
+    _reads_of.cache_clear()
+
+
+def marker_offsets(data: Iterable[memoryview]) -> list[int]:
+    """Where transactions end in these batches."""
+    headers = map(parse_header, data)
+    return [header.base_offset for header in headers if header.is_control]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Committer:
+    """Commits growing offsets of one group, and after each reconnection asks which one the broker has.
+
+    `by_topic_id`: so that no later topic of the same name gets its offsets, nor it those of an earlier one.
+    """
+
+    group: str
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    stopping: trio.Event
+    pause_max_seconds: float = 4 * PAUSE_MAX_SECONDS
+    by_topic_id: bool = False
+    _offset: int = attrs.field(default=0, alias="first_offset")
+
+    async def run(self) -> None:
+        """Raises KafkaError."""
+        await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
+
+    async def check(self) -> None:
+        """Compare what the broker has. Raises KafkaError, BrokerUnavailable."""
+        async with aclosing(await self.connect()) as connection:
+            await self._fetch(connection)
+
+    async def _use(self, connection: Connection) -> None:
+        await self._fetch(connection)
+        while not self.stopping.is_set():
+            await self._commit(connection)
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+
+    async def _commit(self, connection: Connection) -> None:
+        self._offset += 1
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=self._offset)
+            for index in range(self.topic.partition_count)
+        ]
+        for index in range(self.topic.partition_count):
+            self.history.committing(self.group, self.topic.partition_name(index), self._offset)
+        topic = OffsetCommitRequestTopic(name=self.topic.name, topic_id=self.topic.topic_id, partitions=partitions)
+        request = OffsetCommitRequest(group_id=self.group, member_id="", topics=[topic])
+        version = OffsetCommitRequest.MAX_VERSION if self.by_topic_id else None
+        response = await (await connection.send(request, OffsetCommitResponse, version=version)).wait()
+        for answer in response.topics[0].partitions:
+            if was_done(answer.error_code, f"commit of group {self.group}"):
+                self.history.committed(self.group, self.topic.partition_name(answer.partition_index), self._offset)
+
+    async def _fetch(self, connection: Connection) -> None:
+        indexes = list(range(self.topic.partition_count))
+        topic_id = self.topic.topic_id
+        wanted = OffsetFetchRequestTopic(name=self.topic.name, topic_id=topic_id, partition_indexes=indexes)
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=[wanted])])
+        version = OffsetFetchRequest.MAX_VERSION if self.by_topic_id else None
+        group = (await (await connection.send(request, OffsetFetchResponse, version=version)).wait()).groups[0]
+        for answer in (each for topic in group.topics for each in topic.partitions):
+            if not answer.error_code and not group.error_code:
+                where = self.topic.partition_name(answer.partition_index)
+                self.history.fetched_commit(self.group, where, answer.committed_offset)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Deleter:
+    """Has what is before a random offset of a random partition deleted, again and again."""
+
+    topic: Topic
+    connect: Connect
+    history: History
+    random: Random
+    stopping: trio.Event
+    pause_max_seconds: float
+
+    async def run(self) -> None:
+        """Raises KafkaError for a refusal that can't be retried."""
+        await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
+
+    async def _use(self, connection: Connection) -> None:
+        while not self.stopping.is_set():
+            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
+            await self._delete(connection, self.random.randrange(self.topic.partition_count))
+
+    async def _delete(self, connection: Connection, index: int) -> None:
+        end = await offset_at(connection, self.topic, index, LATEST)
+        if end is None:
+            return
+        before_offset = self.random.choice([end, self.random.randint(0, end)])
+        where = self.topic.partition_name(index)
+        self.history.deleting(where, before_offset)
+        partition = DeleteRecordsPartition(partition_index=index, offset=before_offset)
+        topic = DeleteRecordsTopic(name=self.topic.name, partitions=[partition])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
+        answer = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
+        if was_done(answer.error_code, f"deletion before {before_offset} of {where}"):
+            self.history.deleted(where, answer.low_watermark)
+
+
+async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_ms: int) -> int | None:
+    """Return what ListOffsets says, for EARLIEST or LATEST too; None if it has to be asked again. Raises KafkaError."""
+    answer = await ask_offset(connection, topic, index, timestamp_ms)
+    return None if answer is None else answer.offset
+
+
+async def ask_offset(
+    connection: Connection, topic: Topic, index: int, timestamp_ms: int, *, level: int = 0
+) -> ListOffsetsPartitionResponse | None:
+    """Ask as `offset_at` does, and return with the offset the timestamp of what is there."""
+    partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
+    topics = [ListOffsetsTopic(name=topic.name, partitions=[partition])]
+    request = ListOffsetsRequest(topics=topics, isolation_level=level)
+    answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
+    return answer if was_done(answer.error_code, topic.partition_name(index)) else None
+
+
+def was_done(error_code: int, what: str) -> bool:
+    """False if it has to be tried again. Raises KafkaError for a refusal that can't be, BrokerUnavailable for one of a
+    broker that has nothing to do with it.
+    """
+    if error_code in _ELSEWHERE:
+        raise BrokerUnavailable(what)
+    if error_code and error_code not in error_codes.RETRIABLE:
+        raise KafkaError(error_code, what)
+    return not error_code
+
+
+async def reconnecting(
+    connect: Connect, use: Callable[[Connection], Awaitable[None]], *, while_true: Callable[[], bool]
+) -> None:
+    """Use one connection after another, over crashes of the broker."""
+    while while_true():
+        try:
+            async with aclosing(await connect()) as connection:
+                await use(connection)
+        except BrokerUnavailable:
+            await trio.sleep(PAUSE_MAX_SECONDS)
