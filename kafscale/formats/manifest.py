@@ -152,9 +152,9 @@ def _late_flushes(ordered: Sequence[Segment]) -> set[SegmentKey]:
             start = bisect_left(flushes, merged.base_offset, key=_base_offset)
             end = bisect_right(flushes, merged.last_offset, key=_base_offset)
             late.update(
-                each.key
-                for each in flushes[start:end]
-                if each.last_offset > merged.last_offset and each.epoch <= merged.epoch
+                flush.key
+                for flush in flushes[start:end]
+                if flush.last_offset > merged.last_offset and flush.epoch <= merged.epoch
             )
     return late
 
@@ -272,11 +272,11 @@ class Manifest:
         It must hold all of their offsets: so a restart that finds the sources too comes to the same.
         """
         assert sources, merged
-        assert all(each.generation < merged.generation for each in sources), (sources, merged)
-        assert all(each.rank < merged.rank for each in sources), (sources, merged)
+        assert all(source.generation < merged.generation for source in sources), (sources, merged)
+        assert all(source.rank < merged.rank for source in sources), (sources, merged)
         assert merged.base_offset <= min(map(_base_offset, sources)), (sources, merged)
         assert merged.last_offset >= max(map(_last_offset, sources)), (sources, merged)
-        indexes = {index for each in sources if (index := self._index_of(each.key)) is not None}
+        indexes = {index for source in sources if (index := self._index_of(source.key)) is not None}
         assert len(indexes) == len(sources), (sources, self.segments)
         self._exchange(indexes, [merged])
 

@@ -143,15 +143,15 @@ def folded(transactions: Iterable[Transaction], max_count: int) -> Iterator[Tran
     puts: dict[str, bytes] = {}
     deletes: dict[str, None] = {}
     prefixes: dict[str, None] = {}
-    for each in transactions:
-        for prefix in each.delete_prefixes:
+    for transaction in transactions:
+        for prefix in transaction.delete_prefixes:
             prefixes[prefix] = None
             for key in [key for key in puts if key.startswith(prefix)]:
                 del puts[key]
-        for key in each.deletes:
+        for key in transaction.deletes:
             deletes[key] = None
             puts.pop(key, None)
-        puts.update(each.puts)
+        puts.update(transaction.puts)
         if len(puts) + len(deletes) + len(prefixes) >= max_count:
             yield Transaction(puts=puts, deletes=tuple(deletes), delete_prefixes=tuple(prefixes))
             puts, deletes, prefixes = {}, {}, {}

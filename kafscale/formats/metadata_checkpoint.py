@@ -87,8 +87,8 @@ def encode_checkpoint(
 ) -> Sequence[bytes]:
     """A whole one, of transactions that are at hand."""
     body = CheckpointBody()
-    for each in transactions:
-        body.add(encode_transaction(each))
+    for transaction in transactions:
+        body.add(encode_transaction(transaction))
     parts = body.finish()
     return [encode_header(position, parts, base), *parts]
 

@@ -60,8 +60,8 @@ class OpenTransactions:
     def begin_with(self, transactions: Iterable[OpenTransaction]) -> None:
         """Have these open, and no others; in the same dictionary."""
         self.open.clear()
-        for each in sorted(transactions, key=_first_offset):
-            self.open[each.producer_id] = each
+        for transaction in sorted(transactions, key=_first_offset):
+            self.open[transaction.producer_id] = transaction
 
     def take_batch(self, header: Produced, base_offset: int, coordinator_epoch: int = -1) -> bool:
         """A transactional batch comes next: tell whether it opens a transaction, or goes on with the open one."""

@@ -66,7 +66,10 @@ def stable_end(open_transactions: Iterable[OpenTransaction], end_offset: int) ->
 def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
     """The payload of the section of aborted transactions."""
     return b"".join(
-        _ABORTED.pack(each.producer_id, each.first_offset, each.marker_offset, each.stable_offset) for each in aborted
+        _ABORTED.pack(
+            transaction.producer_id, transaction.first_offset, transaction.marker_offset, transaction.stable_offset
+        )
+        for transaction in aborted
     )
 
 
@@ -78,7 +81,8 @@ def decode_aborted(payload: Buffer) -> tuple[AbortedTransaction, ...]:
 def encode_open(transactions: Iterable[OpenTransaction]) -> bytes:
     """The payload of the section of open transactions."""
     return b"".join(
-        _OPEN.pack(each.producer_id, each.epoch, each.first_offset, each.coordinator_epoch) for each in transactions
+        _OPEN.pack(transaction.producer_id, transaction.epoch, transaction.first_offset, transaction.coordinator_epoch)
+        for transaction in transactions
     )
 
 
@@ -90,9 +94,9 @@ def decode_open(payload: Buffer) -> tuple[OpenTransaction, ...]:
 def encode_coordinators(producers: Iterable[Producer]) -> bytes:
     """The payload of the section of coordinator epochs: those of the producers that have one."""
     return b"".join(
-        _COORDINATOR.pack(each.producer_id, each.coordinator_epoch)
-        for each in producers
-        if each.coordinator_epoch != NO_COORDINATOR_EPOCH
+        _COORDINATOR.pack(producer.producer_id, producer.coordinator_epoch)
+        for producer in producers
+        if producer.coordinator_epoch != NO_COORDINATOR_EPOCH
     )
 
 

@@ -105,7 +105,7 @@ def runs_of(spans: Iterable[Span]) -> Sequence[SpanRun]:
             runs[-1].append(span)
         else:
             runs.append([span])
-    return [SpanRun(each) for each in runs]
+    return [SpanRun(run) for run in runs]
 
 
 def decode_spans(key: str, header: ObjectHeader, run: SpanRun, buffer: Buffer) -> Sequence[WalEntry]:

@@ -65,7 +65,7 @@ async def list_directories(store: ObjectStore, prefixes: Iterable[str]) -> Seque
     for prefix in prefixes:
         lister = _Lister(store, prefix, on_progress=lambda count: None)
         await lister.take(_Range("", None))
-        found += [each for segments in lister.found.segments.values() for each in segments]
+        found += [segment for segments in lister.found.segments.values() for segment in segments]
     return found
 
 

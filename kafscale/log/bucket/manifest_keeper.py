@@ -138,7 +138,7 @@ class ManifestCheckpointer:
         """Write one if something has changed, and delete none. Raises StoreError."""
         if not self.is_kept:
             return
-        held = [each for each in self.partitions() if each.manifest.segments or each.quarantined]
+        held = [partition for partition in self.partitions() if partition.manifest.segments or partition.quarantined]
         if not held and not self.written_bytes:
             return
         parts = await encode_manifests(held)

@@ -381,7 +381,7 @@ class _PartitionRestore:
         """The segments before the last one whose footers have producers that the last one's has not."""
         if last.has_all_producers:
             return ()
-        return [each for each in segments if last.producers_from <= each.last_offset < last.last_offset]
+        return [segment for segment in segments if last.producers_from <= segment.last_offset < last.last_offset]
 
     async def _open_all(self, keys: Iterable[SegmentKey]) -> bool:
         """Read those footers that were not read yet; False if one of them is damaged."""
@@ -398,7 +398,7 @@ class _PartitionRestore:
         """
         key = damaged.key
         begins = [each.start_offset for each in self.begun if each.epoch > key.epoch]
-        later = min((each for each in begins if each > key.base_offset), default=OFFSET_MAX)
+        later = min((begin for begin in begins if begin > key.base_offset), default=OFFSET_MAX)
         if damaged.end_is_known or later < damaged.end_offset:
             return min(damaged.end_offset, later)
         if key in self.known_ends:
@@ -408,7 +408,7 @@ class _PartitionRestore:
 
     def _what_is_read_instead(self, damaged: Quarantined, segments: Sequence[Segment]) -> str:
         first, end_offset = damaged.key.base_offset, self._end_offset(damaged)
-        if any(each.base_offset <= first <= each.last_offset for each in segments):
+        if any(segment.base_offset <= first <= segment.last_offset for segment in segments):
             return "the segments that it was made of are read instead, as far as they are there"
         which = f"offsets {first} to {end_offset - 1}"
         if not damaged.end_is_known and end_offset == damaged.end_offset:

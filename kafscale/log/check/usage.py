@@ -129,9 +129,11 @@ async def find_deletable(store: ObjectStore, topic: TopicUsage, log_start_offset
         index, partition = item
         segments, footers = await _segments(store, partition)
         resolution = resolve(segments, {key: footer.epochs for key, footer in footers.items()})
-        read = {each.key for each in resolution.segments if each.last_offset >= log_start_offsets.get(index, 0)}
+        read = {
+            segment.key for segment in resolution.segments if segment.last_offset >= log_start_offsets.get(index, 0)
+        }
         read |= {partition.last_key, *resolution.late}
-        topic.deletable_bytes += sum(each.size_bytes for each in segments if each.key not in read)
+        topic.deletable_bytes += sum(segment.size_bytes for segment in segments if segment.key not in read)
 
     tasks_count = min(FOOTER_READS_MAX_COUNT, len(topic.partitions))
     await for_each(topic.partitions.items(), look, tasks_count=tasks_count)

@@ -365,7 +365,7 @@ class Verifier:
             found = self._partitions.get(partition_id, [])
             listed = [ListedSegment(each.key, each.size_bytes, None, FINGERPRINT_UNKNOWN) for each in found]
             segments = [_segment(each) for each in found if each.last_offset is not None]
-            end_offset = max((each.last_offset + 1 for each in segments), default=0)
+            end_offset = max((segment.last_offset + 1 for segment in segments), default=0)
             for missing in known.recognise(listed).missing:
                 wanted = missing.last_offset >= topic.log_start_offsets.get(partition_id[1], 0)
                 if wanted and not any(map(missing.may_be_in, segments)):
@@ -445,7 +445,11 @@ class Verifier:
         self.report.findings += [kept.unknown(each, outcome, damage=False) for each in self._unknown(kept)]
 
     def _unknown(self, log: LoggedBatches) -> Sequence[PartitionId]:
-        return [each for each in sorted(log.partitions) if each[0] not in self.deleted and not self._is_known(each)]
+        return [
+            partition
+            for partition in sorted(log.partitions)
+            if partition[0] not in self.deleted and not self._is_known(partition)
+        ]
 
     def _is_known(self, partition_id: PartitionId) -> bool:
         topic = self._topic(partition_id)
@@ -469,7 +473,7 @@ class Verifier:
         repairer = Repairer(self.store)
         for checked in self._broken():
             neighbours = self._partitions[checked.key.topic_id, checked.key.partition]
-            before = [each.key for each in neighbours if each.last_offset == checked.key.base_offset - 1]
+            before = [neighbour.key for neighbour in neighbours if neighbour.last_offset == checked.key.base_offset - 1]
             newest = max(before, key=lambda key: (key.epoch, key.generation), default=None)
             await repairer.repair_segment(checked, newest)
         for finding in self.report.findings:
@@ -490,11 +494,11 @@ class Verifier:
 
 
 def _add_batches(batches: LoggedBatches, name: str, file: CheckedWalFile) -> None:
-    for each in file.entries:
-        if each.header is not None:
-            batches.add(name, each.entry, each.header)
-        elif each.entry.kind == TOPIC_NAME:
-            batches.topic_names[each.entry.topic_id] = bytes(each.entry.data).decode()
+    for entry in file.entries:
+        if entry.header is not None:
+            batches.add(name, entry.entry, entry.header)
+        elif entry.entry.kind == TOPIC_NAME:
+            batches.topic_names[entry.entry.topic_id] = bytes(entry.entry.data).decode()
 
 
 def _are_covered(first_offset: int, last_offset: int, held: Iterable[tuple[int, int]]) -> bool:

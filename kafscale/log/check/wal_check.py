@@ -360,9 +360,9 @@ class S3WalCheck:
         for found in check.damage:
             self._damage(check.name, found.message, position=found.position)
         self.entry_count += len(entries)
-        for each in entries:
-            if each.header is not None:
-                self.batches.add(check.name, each.entry, each.header)
+        for entry in entries:
+            if entry.header is not None:
+                self.batches.add(check.name, entry.entry, entry.header)
 
     def _note(self, name: str, message: str) -> None:
         self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, damage=False))

@@ -465,7 +465,7 @@ class Partition:
         assert not self.closed
         assert plan.base_offset == self.tail.batches[0].base_offset, (plan.base_offset, self.flushed_offset)
         self.manifest.add(segment)
-        self.producers.kept((each.producer_id for each in footer.producers), segment.base_offset)
+        self.producers.kept((producer.producer_id for producer in footer.producers), segment.base_offset)
         self.encoded_end = LogEnd.of(footer).encode() if footer.has_all_producers else b""
         self.flushed_offset = plan.end_offset
         self.flushable_bytes -= plan.size_bytes
@@ -494,7 +494,7 @@ class Partition:
             self.epochs, self.next_offset, self.encoded_end = [], 0, b""
         else:
             last_base_offset = max(segments, key=attrgetter("last_offset")).base_offset if segments else 0
-            kept_in = {each.producer_id: last_base_offset for each in end.producers} | dict(end.kept_in)
+            kept_in = {producer.producer_id: last_base_offset for producer in end.producers} | dict(end.kept_in)
             self.producers.restore(end.producers, kept_in)
             self.epochs = list(end.epochs)
             self.next_offset = end.last_offset + 1

@@ -368,7 +368,11 @@ class ProducerStates:
         """Return those of the producers whose latest state is in a footer of this range of segments (both ends
         inclusive).
         """
-        return [each for each in producers if first_offset <= self.kept_in.get(each.producer_id, -1) <= last_offset]
+        return [
+            producer
+            for producer in producers
+            if first_offset <= self.kept_in.get(producer.producer_id, -1) <= last_offset
+        ]
 
     def restore(self, producers: Collection[Producer], kept_in: Mapping[int, int] = NOWHERE) -> None:
         """Begin with the state of a snapshot, which stays as it is. `kept_in` has, by id, whose footer holds it.

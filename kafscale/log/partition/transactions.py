@@ -171,7 +171,7 @@ class Transactions(OpenTransactions):
         """The transactions that are open in a log that ends at this offset (exclusive), in order of first offset."""
         later = self._ended[bisect_left(self._ended, end_offset, key=_marker_offset) :]
         candidates = [*self.open.values(), *(each.before for each in later)]
-        return sorted((each for each in candidates if each.first_offset < end_offset), key=_first_offset)
+        return sorted((candidate for candidate in candidates if candidate.first_offset < end_offset), key=_first_offset)
 
     def aborted_by_markers(self, first_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
         """The aborted transactions of the tail whose marker is from `first_offset` on and before `end_offset`."""
@@ -183,7 +183,7 @@ class Transactions(OpenTransactions):
         if not self._aborted:
             return ()
         begin = bisect_left(self._aborted, offset, key=_marker_offset)
-        return [each for each in self._aborted[begin:] if each.first_offset < end_offset]
+        return [transaction for transaction in self._aborted[begin:] if transaction.first_offset < end_offset]
 
     def flushed(self, end_offset: int) -> None:
         """Segments tell of all that lies before this offset, which is durable."""

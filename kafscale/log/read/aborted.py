@@ -19,7 +19,7 @@ from kafscale.log.read.footers import Footers
 
 def aborted_in(footer: Footer, offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
     """The aborted transactions that a segment tells of with offsets from `offset` on and before `end_offset`."""
-    return [each for each in footer.aborted if each.overlaps(offset, end_offset)]
+    return [transaction for transaction in footer.aborted if transaction.overlaps(offset, end_offset)]
 
 
 def aborted_behind_nowait(

@@ -92,7 +92,7 @@ class CheckedSegment:
     def damage(self) -> Sequence[tuple[Kind, str, str]]:
         """The faults of the segment itself, to compare with those that another look finds."""
         kinds = (Kind.BATCHES, Kind.FOOTER, Kind.HEADER, Kind.INDEX)
-        return [(each.kind, each.name, each.message) for each in self.findings if each.kind in kinds]
+        return [(finding.kind, finding.name, finding.message) for finding in self.findings if finding.kind in kinds]
 
     def has(self, *kinds: Kind) -> bool:
         """Tell whether there is a finding of one of these kinds."""

@@ -110,8 +110,11 @@ class TransactionCheck:
         """Return what the footer tells."""
         return Told(
             base_offset=footer.identity.base_offset,
-            aborted={(each.producer_id, each.first_offset) for each in footer.aborted},
-            open={(each.producer_id, each.first_offset) for each in footer.open_transactions},
+            aborted={(transaction.producer_id, transaction.first_offset) for transaction in footer.aborted},
+            open={
+                (open_transaction.producer_id, open_transaction.first_offset)
+                for open_transaction in footer.open_transactions
+            },
             first_markers=self._first_markers,
             has_holes=_has_holes(footer),
         )
@@ -119,17 +122,19 @@ class TransactionCheck:
     def finish(self, footer: Footer) -> Iterator[str]:
         """Yield what is wrong with the footer."""
         yield from self._damage
-        told = {each.marker_offset: each for each in footer.aborted}
+        told = {transaction.marker_offset: transaction for transaction in footer.aborted}
         for aborted in footer.aborted:
             yield from self._check_aborted(aborted)
         for offset, marked in self._markers.items():
             if not marked.is_commit and marked.first_offset is not None:
                 yield from _check_abort(offset, marked, marked.first_offset, told.get(offset), footer)
-        open_transactions = {each.producer_id: each for each in footer.open_transactions}
+        open_transactions = {
+            open_transaction.producer_id: open_transaction for open_transaction in footer.open_transactions
+        }
         for producer_id, begun in self._begun.items():
             yield from _check_begun(producer_id, begun, open_transactions.get(producer_id), footer)
-        for each in footer.open_transactions:
-            yield from self._check_open(each, footer)
+        for open_transaction in footer.open_transactions:
+            yield from self._check_open(open_transaction, footer)
 
     def _check_aborted(self, aborted: AbortedTransaction) -> Iterator[str]:
         marked = self._markers.get(aborted.marker_offset)

@@ -175,5 +175,5 @@ class Compactor:
 
     def _next_generation(self, partition: Partition) -> int:
         """Above every generation that the bucket may hold of a partition."""
-        newest = max((each.generation for each in partition.manifest.segments), default=0)
+        newest = max((segment.generation for segment in partition.manifest.segments), default=0)
         return max(newest + GENERATIONS_LEFT_OUT_COUNT, self._generations.get(partition, 0)) + 1

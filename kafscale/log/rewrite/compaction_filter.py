@@ -168,7 +168,7 @@ class TransactionFilter:
         if not header.is_transactional:
             return False
         self._observed.add(header.producer_id)
-        return any(each.holds(header) for each in self.aborted)
+        return any(transaction.holds(header) for transaction in self.aborted)
 
 
 def _is_abort(batch: memoryview, header: BatchHeader) -> bool:

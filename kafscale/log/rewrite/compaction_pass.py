@@ -126,7 +126,7 @@ class KeyPass:
             if self.aborted is None:
                 self.needs_outcomes = True
                 return
-            if any(each.holds(header) for each in self.aborted):
+            if any(transaction.holds(header) for transaction in self.aborted):
                 return
         try:
             places = locate_records(batch, header)

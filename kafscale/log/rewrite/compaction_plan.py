@@ -50,7 +50,7 @@ class CleanablePart:
 
 def first_dirty_offset(partition: Partition) -> int:
     """Return how far the partition is compacted: every segment that compaction wrote tells how far it was then."""
-    clean_to = max((each.first_dirty_offset for each in partition.manifest.segments), default=0)
+    clean_to = max((segment.first_dirty_offset for segment in partition.manifest.segments), default=0)
     return max(clean_to, partition.log_start_offset)
 
 
@@ -58,8 +58,8 @@ async def find_cleanable(partition: Partition, footers: Footers, now_ms: int) ->
     """Raises NotFound, DamagedObject, StoreError: timestamps that are not known yet are read."""
     first_dirty = first_dirty_offset(partition)
     segments = list(partition.manifest.segments)
-    dirty = [each for each in segments if each.last_offset >= first_dirty]
-    end_offset = max((each.last_offset + 1 for each in segments), default=0)
+    dirty = [segment for segment in segments if segment.last_offset >= first_dirty]
+    end_offset = max((segment.last_offset + 1 for segment in segments), default=0)
     is_overdue = False
     if dirty and (young := await _first_young(partition, dirty, footers, now_ms)) is not None:
         end_offset = young.base_offset
@@ -72,7 +72,7 @@ async def find_cleanable(partition: Partition, footers: Footers, now_ms: int) ->
         partition=partition,
         first_dirty_offset=first_dirty,
         end_offset=end_offset,
-        clean_bytes=sum(each.size_bytes for each in segments if each.last_offset < first_dirty),
+        clean_bytes=sum(segment.size_bytes for segment in segments if segment.last_offset < first_dirty),
         dirty_bytes=sum(each.size_bytes for each in dirty if each.base_offset < end_offset),
         is_overdue=is_overdue,
     )

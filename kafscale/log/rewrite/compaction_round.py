@@ -103,12 +103,16 @@ class CompactionRound:
 
         Raises DamagedObject, StoreError, Fenced.
         """
-        segments = [each for each in self.partition.manifest.segments if each.base_offset < self.part.end_offset]
+        segments = [
+            segment for segment in self.partition.manifest.segments if segment.base_offset < self.part.end_offset
+        ]
         compaction = await self._learn_keys(segments)
         end_offset = compaction.rules.end_offset
         if end_offset <= self.part.first_dirty_offset:
             return False
-        concerned = list(groups([each for each in segments if each.base_offset < end_offset], self.target_bytes))
+        concerned = list(
+            groups([segment for segment in segments if segment.base_offset < end_offset], self.target_bytes)
+        )
         for group in concerned:
             first_dirty_offset = end_offset if group is concerned[-1] else self.part.first_dirty_offset
             if not await self._rewrite(group, compaction, first_dirty_offset):
@@ -120,7 +124,7 @@ class CompactionRound:
 
     async def _learn_keys(self, segments: Sequence[Segment]) -> CompactionFilter:
         start_offset, end_offset = self.part.first_dirty_offset, self.part.end_offset
-        dirty = [each for each in segments if each.last_offset >= start_offset]
+        dirty = [segment for segment in segments if segment.last_offset >= start_offset]
         latest = OffsetMap(min(capacity_of(self.map_bytes), end_offset - start_offset))
         keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset)
         await self._read(dirty, start_offset, keys)
@@ -138,7 +142,7 @@ class CompactionRound:
             end_offset=keys.end_offset,
             now_ms=self.now_ms,
             delete_retention_ms=self.partition.config.delete_retention_ms,
-            producers_last_offsets={each.batches[-1].last_offset for each in producers if each.batches},
+            producers_last_offsets={producer.batches[-1].last_offset for producer in producers if producer.batches},
             aborted=keys.aborted or (),
         )
         return CompactionFilter(rules, latest)
@@ -156,7 +160,7 @@ class CompactionRound:
         if not self._is_read(group):
             return False
         sources = await self._source_footers(group)
-        left = RewritePass(compaction, max(each.last_offset for each in sources))
+        left = RewritePass(compaction, max(source.last_offset for source in sources))
         await self._read(group, group[0].base_offset, left)
         tells_more = first_dirty_offset > self.part.first_dirty_offset
         if len(group) == 1 and not left.has_changed and not tells_more:
@@ -191,7 +195,7 @@ class CompactionRound:
             base_offset=group[0].base_offset,
             generation=self.generation,
             leader_epoch=self.partition.leader_epoch,
-            created_ms=max(each.identity.created_ms for each in sources),  # as Kafka: retention may go by it
+            created_ms=max(source.identity.created_ms for source in sources),  # as Kafka: retention may go by it
             batch_count=len(left.spans),
             body_bytes=len(left.body),
             max_timestamp_ms=left.max_timestamp_ms,
@@ -199,7 +203,7 @@ class CompactionRound:
         )
         in_order = sorted(sources, key=lambda each: each.last_offset)
         end = in_order[-1]
-        aborted = {each.marker_offset: each for source in in_order for each in source.aborted}
+        aborted = {transaction.marker_offset: transaction for source in in_order for transaction in source.aborted}
         footer = build_footer(
             identity,
             left.spans,

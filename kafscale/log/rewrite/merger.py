@@ -369,7 +369,7 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
         producers_from=min(last.producers_from, first.identity.base_offset),
         epochs=last.epochs,
         first_dirty_offset=max(footer.first_dirty_offset for footer in footers),
-        aborted=tuple(each for footer in footers for each in footer.aborted),
+        aborted=tuple(transaction for footer in footers for transaction in footer.aborted),
         open_transactions=last.open_transactions,
         marker_rows=_merged_marker_rows(footers, index),
     )
@@ -380,7 +380,7 @@ def producers_of(partition: Partition, footers: Sequence[Footer]) -> Sequence[Pr
 
     A later footer has the others that are needed still, and nobody needs those that were forgotten.
     """
-    latest = {each.producer_id: each for footer in footers for each in footer.producers}
+    latest = {producer.producer_id: producer for footer in footers for producer in footer.producers}
     first_offset, last_offset = footers[0].identity.base_offset, footers[-1].last_offset
     return partition.producers.still_needed(latest.values(), first_offset, last_offset)
 

@@ -134,7 +134,7 @@ class Retention:
 
 def live_segments(partition: Partition) -> Sequence[Segment]:
     """The segments that hold something at or above the log start."""
-    return [each for each in partition.manifest.segments if each.last_offset >= partition.log_start_offset]
+    return [segment for segment in partition.manifest.segments if segment.last_offset >= partition.log_start_offset]
 
 
 def retained_from(partition: Partition, newest_ms: NewestTimestamps, now_ms: int) -> int:
@@ -152,7 +152,7 @@ def retained_from(partition: Partition, newest_ms: NewestTimestamps, now_ms: int
                 break
             offset = segment.last_offset + 1
     if partition.config.delete and partition.config.retention_bytes >= 0:
-        excess_bytes = sum(each.size_bytes for each in segments) + partition.tail.size_bytes
+        excess_bytes = sum(segment.size_bytes for segment in segments) + partition.tail.size_bytes
         excess_bytes -= partition.config.retention_bytes
         for segment in segments:
             excess_bytes -= segment.size_bytes

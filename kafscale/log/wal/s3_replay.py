@@ -176,7 +176,7 @@ class EarlierLog:
             async with trio.open_nursery() as nursery:
                 for each in keys:
                     nursery.start_soon(read, each)
-        return [(each, contents[each]) for each in keys if each in contents]
+        return [(key, contents[key]) for key in keys if key in contents]
 
 
 def _check_unneeded(replayed: Sequence[WalObject], following: NumberedKey) -> None:
@@ -251,8 +251,8 @@ async def end_stream(store: ObjectStore, namespace: str, incarnation: int, *, ta
 
 async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
     """One at a time and in order, so that a crash leaves no gap."""
-    for each in keys:
-        await store.delete([each.key])
+    for key in keys:
+        await store.delete([key.key])
 
 
 @attrs.frozen
@@ -330,7 +330,7 @@ async def read_entries_of(store: ObjectStore, key: str, partitions: Collection[P
     header = decode_header(key, head.data)
     index = find_index(key, header, head.data)
     runs = [] if index is None else runs_of(index[each] for each in index.keys() & set(partitions))
-    if index is None or sum(each.size_bytes for each in runs) > head.object_size_bytes * WHOLE_FRACTION:
+    if index is None or sum(run.size_bytes for run in runs) > head.object_size_bytes * WHOLE_FRACTION:
         return await read_object(store, key)
     entries: dict[int, Sequence[WalEntry]] = {}  # by where they begin
 
@@ -344,5 +344,5 @@ async def read_entries_of(store: ObjectStore, key: str, partitions: Collection[P
         async with trio.open_nursery() as nursery:
             for run in runs:
                 nursery.start_soon(read, run)
-    read_bytes = len(head.data) + sum(each.size_bytes for each in runs)
+    read_bytes = len(head.data) + sum(run.size_bytes for run in runs)
     return ReadObject(header, [entry for run in runs for entry in entries[run.start]], read_bytes)
