@@ -20,7 +20,7 @@ from bench.read_ahead import FarStore, LogSizes, backlog, consume
 from bench.report import console, save
 from kafscale.config.units import MIB
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.link import Link
+from kafscale.testing.tcp_proxy import Link
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 DATA_BYTES = 128 * MIB

@@ -23,7 +23,7 @@ from kafscale.store.base import ObjectPart
 from kafscale.store.forwarding import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.link import Link
+from kafscale.testing.tcp_proxy import Link
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 
 DATA_BYTES = 256 * MIB

@@ -22,7 +22,7 @@ from kafscale.store.wrappers.limited import LimitedStore
 from kafscale.store.wrappers.limiter import StoreLimiter
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
-from kafscale.testing.link import Link
+from kafscale.testing.tcp_proxy import Link
 from tests.devtools.fakes.simulated_store import SimulatedStore
 
 OBJECT_BYTES = 4_000_000

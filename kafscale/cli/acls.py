@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from kafscale.cli.connecting import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
+from kafscale.cli.options import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show
 from kafscale.errors import ConfigError, NotFound
 from kafscale.security.acls import (

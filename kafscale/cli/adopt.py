@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SETTING, json_option
-from kafscale.cli.offline import led_metadata
+from kafscale.cli.offline import copied_metadata, led_metadata
+from kafscale.cli.options import SETTING, json_option
 from kafscale.cli.output import show
-from kafscale.cli.previewing import copied_metadata
 from kafscale.cli.progress import counting
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load

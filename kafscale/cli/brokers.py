@@ -11,10 +11,10 @@ import attrs
 import click
 
 from kafscale.cli.adopt import WRITING_OPTIONS
-from kafscale.cli.connecting import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.options import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
+from kafscale.cli.progress import timeout_option, wait_until_none_is_left
 from kafscale.cli.serve import settings_flags
-from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
 from kafscale.config import Address, Settings, load
 from kafscale.errors import NotFound
 

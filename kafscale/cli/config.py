@@ -9,9 +9,9 @@ import attrs
 import click
 
 from kafscale.cli.output import show
+from kafscale.cli.reference import options_page
 from kafscale.cli.serve import settings_flags
 from kafscale.config import load, options
-from kafscale.config.reference import options_page
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import (
+from kafscale.cli.options import (
     INDEX,
     OFFSET,
     TIME,

@@ -16,7 +16,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.connecting import BOOTSTRAP, Bootstrap, Parsed, json_option, value_or_file
+from kafscale.cli.options import BOOTSTRAP, Bootstrap, Parsed, json_option, value_or_file
 from kafscale.cli.output import show_json
 from kafscale.cli.progress import measuring
 from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address, parse_duration

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import (
+from kafscale.cli.options import (
     INDEX,
     INT64_MAX,
     OFFSET,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import json_option
+from kafscale.cli.options import json_option
 from kafscale.cli.output import say, show, show_json
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load

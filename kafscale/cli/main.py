@@ -22,8 +22,7 @@ from importlib import import_module
 import click
 
 import kafscale
-from kafscale.cli.output import say
-from kafscale.cli.standard_files import OutputLost, ReaderGone, discard_stdout, open_standard_files
+from kafscale.cli.output import OutputLost, ReaderGone, discard_stdout, open_standard_files, say
 from kafscale.errors import ConfigError, KafScaleError
 
 COMMANDS = (

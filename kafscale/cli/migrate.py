@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import BOOTSTRAP, SPARK_SETTING, Bootstrap, Number, json_option
+from kafscale.cli.options import BOOTSTRAP, SPARK_SETTING, Bootstrap, Number, json_option
 from kafscale.cli.output import show
 from kafscale.cli.serve import settings_flags
 from kafscale.cli.sql_options import MASTER_DEFAULT, read_settings, store_options

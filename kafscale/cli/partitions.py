@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.options import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
-from kafscale.cli.waiting import timeout_option, wait_until_none_is_left
+from kafscale.cli.progress import timeout_option, wait_until_none_is_left
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:

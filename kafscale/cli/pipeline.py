@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from kafscale.cli.connecting import SPARK_SETTING, ListOption, json_option
 from kafscale.cli.migrate import command as migrate_command
+from kafscale.cli.options import SPARK_SETTING, ListOption, json_option
 from kafscale.cli.output import iso_time, say, show, show_json
 from kafscale.config import Address
 from kafscale.errors import ConfigError, KafScaleError, StartupError

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import INDEX, SETTING, Bootstrap, bootstrap_option, run_with_client, take
+from kafscale.cli.options import INDEX, SETTING, Bootstrap, bootstrap_option, run_with_client, take
 from kafscale.cli.output import say
 from kafscale.cli.progress import counting
 

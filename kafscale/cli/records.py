@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafscale.cli.connecting import INT64_MAX
+from kafscale.cli.options import INT64_MAX
 from kafscale.cli.output import iso_time
 from kafscale.errors import ConfigError
 from kafscale.escaping import escaped_bytes, escaped_json

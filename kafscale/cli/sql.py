@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -13,8 +15,8 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.connecting import Number, Parsed, take
-from kafscale.cli.output import fit, say, show_cells
+from kafscale.cli.options import ADDRESS, Number, Parsed, take
+from kafscale.cli.output import fit, open_output, say, show_cells
 from kafscale.cli.progress import reading
 from kafscale.cli.sql_options import (
     MASTER_DEFAULT,
@@ -26,15 +28,72 @@ from kafscale.cli.sql_options import (
     spark_options,
     spark_session,
 )
-from kafscale.cli.sql_serve import serve_command
-from kafscale.cli.standard_files import open_output
-from kafscale.config import parse_size
-from kafscale.errors import ConfigError, StartupError
+from kafscale.config import Address, parse_duration, parse_size
+from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
     from kafscale.spark.quick.choice import Engines
     from kafscale.spark.sql.answers import Answer
     from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.server import ServedTopics
+
+
+LISTEN_DEFAULT = "127.0.0.1:10000"  # Hive's port
+REFRESH_DEFAULT = "30s"
+
+
+def _seconds(text: str) -> float:
+    return parse_duration(text) / 1_000_000
+
+
+@click.command("serve")
+@option(
+    "--listen",
+    type=ADDRESS,
+    default=LISTEN_DEFAULT,
+    shown=LISTEN_DEFAULT,
+    help="Address for clients of JDBC and ODBC. Nobody is asked for a password.",
+)
+@option(
+    "--refresh-interval",
+    "refresh_seconds",
+    type=Parsed("TIME", _seconds),
+    default=REFRESH_DEFAULT,
+    shown=REFRESH_DEFAULT,
+    help="How often to look for topics that came or went; records are seen at once.",
+)
+@spark_options
+def serve_command(listen: Address, refresh_seconds: float, config_file: str | None, **options: Any) -> None:
+    """Answer SQL over topics to programs that speak JDBC or ODBC, by Spark's own Thrift server.
+
+    It is no sandbox: who can connect can read and write what this process can, and run code in it.
+    """
+    from kafscale.spark.sql.server import ServedTopics, settings, warehouse
+    from kafscale.spark.sql.topics import Topics
+
+    spark = take(options, SparkOptions)
+    source = source_options(read_settings(options, config_file), spark)
+    with (
+        warehouse() as path,
+        spark_session(spark, app_name="kafscale sql serve", **settings(listen, str(path))) as session,
+    ):
+        topics = Topics(spark=session, options=source, max_scan_bytes=scan_limit(spark))
+        served = ServedTopics(topics=topics, warehouse=path)
+        served.start()
+        click.echo(f"kafscale sql is ready: jdbc:hive2://{listen}")
+        _refresh_until_stopped(served, refresh_seconds)
+
+
+def _refresh_until_stopped(served: ServedTopics, interval_seconds: float) -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.wait(interval_seconds):
+        try:
+            served.refresh()
+        except KafScaleError as exc:
+            click.echo(f"kafscale: the topics could not be looked up, so their list stays as it was: {exc}", err=True)
+
 
 FORMATS = ("table", "csv", "json", "parquet")
 ENGINES = ("auto", "spark", "duckdb")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import SPARK_SETTING, Parsed, value_or_file
+from kafscale.cli.options import SPARK_SETTING, Parsed, value_or_file
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load, parse_size
 from kafscale.errors import ConfigError

@@ -11,9 +11,9 @@ import attrs
 import click
 
 from kafscale.cli.adopt import STORE_OPTIONS
-from kafscale.cli.connecting import Parsed, json_option
+from kafscale.cli.offline import previewed_topics
+from kafscale.cli.options import Parsed, json_option
 from kafscale.cli.output import iso_time, show, show_json
-from kafscale.cli.previewing import previewed_topics
 from kafscale.cli.progress import counting
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.connecting import (
+from kafscale.cli.options import (
     COUNT,
     INT16_MAX,
     SETTING,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.connecting import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
+from kafscale.cli.options import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
 from kafscale.cli.output import say, show, show_json
 from kafscale.errors import KafkaError
 

@@ -16,7 +16,7 @@ import attrs
 import click
 
 from kafscale.cli.adopt import WRITING_OPTIONS
-from kafscale.cli.connecting import (
+from kafscale.cli.options import (
     Bootstrap,
     ListOption,
     Number,

@@ -10,9 +10,9 @@ import attrs
 import click
 
 from kafscale.cli.adopt import STORE_OPTIONS
-from kafscale.cli.connecting import json_option
+from kafscale.cli.offline import copied_metadata, previewed_topics
+from kafscale.cli.options import json_option
 from kafscale.cli.output import show, show_json
-from kafscale.cli.previewing import copied_metadata, previewed_topics
 from kafscale.cli.progress import measuring
 from kafscale.cli.serve import settings_flags
 from kafscale.config import Settings, load

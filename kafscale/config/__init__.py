@@ -1,25 +1,21 @@
 """Settings and limits: what can be set, its default, its trade-off, and where a value came from.
 
-    settings.py              Settings: every option of `kafscale serve`, by itself or in one of these
-    ssl_settings.py          SslSettings: those of TLS
-    sasl_settings.py         SaslSettings: those of SASL
-    coordinator_settings.py  CoordinatorSettings: those of consumer groups
-    limits.py                Limits: every named maximum
-    option.py                how a field declares an option; the one cattrs converter
-    values.py                listeners, store URLs, closed sets of words
-    listeners.py             what must hold of listeners together, and how each is secured
-    units.py                 sizes and durations
-    sources.py               flag over environment over TOML file over default
+    settings.py           Settings: every option of `kafscale serve`, by itself or in one of the groups below
+    security_settings.py  SslSettings, SaslSettings, and how listeners are secured
+    limits.py             Limits: every named maximum; CoordinatorSettings: those of consumer groups
+    option.py             how a field declares an option; the one cattrs converter
+    values.py             listeners, store URLs, closed sets of words
+    units.py              sizes and durations
+    sources.py            flag over environment over TOML file over default
 
 Imports the standard library, attrs, cattrs and `kafscale.errors` only.
 """
 
 from __future__ import annotations
 
-from kafscale.config.coordinator_settings import CoordinatorSettings
-from kafscale.config.limits import Limits
+from kafscale.config.limits import CoordinatorSettings, Limits
 from kafscale.config.option import Option
-from kafscale.config.sasl_settings import SaslSettings
+from kafscale.config.security_settings import SaslSettings, SslSettings
 from kafscale.config.settings import Settings, options
 from kafscale.config.sources import (
     ADMIN_CA_VARIABLE,
@@ -31,7 +27,6 @@ from kafscale.config.sources import (
     Loaded,
     load,
 )
-from kafscale.config.ssl_settings import SslSettings
 from kafscale.config.units import GIB, KIB, MIB, format_duration, format_size, parse_duration, parse_size
 from kafscale.config.values import (
     WILDCARD_HOSTS,

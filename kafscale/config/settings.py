@@ -14,12 +14,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from kafscale.config.coordinator_settings import CoordinatorSettings, check_coordinator
-from kafscale.config.limits import Limits
-from kafscale.config.listeners import check_listeners, protocol_of
+from kafscale.config.limits import CoordinatorSettings, Limits, check_coordinator
 from kafscale.config.option import Milliseconds, Option, PrincipalText, Seconds, Size, option, options_of
-from kafscale.config.sasl_settings import SaslSettings
-from kafscale.config.ssl_settings import SslSettings, check_ssl
+from kafscale.config.security_settings import SaslSettings, SslSettings, check_listeners, check_ssl, protocol_of
 from kafscale.config.units import GIB, KIB, MAX_TIMEOUT_MS, MIB
 from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,

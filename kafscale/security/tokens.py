@@ -15,7 +15,7 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import ECKey, JWKRegistry, Key, KeySet, RSAKey
 
-from kafscale.config.sasl_settings import SaslSettings
+from kafscale.config.security_settings import SaslSettings
 from kafscale.security.verifiers import USER_NAME_MAX_BYTES
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")

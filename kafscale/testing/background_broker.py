@@ -37,9 +37,8 @@ from kafscale.server.kafka.listener_security import open_listener
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
-from kafscale.testing.broker_faults import BrokerFaults
+from kafscale.testing.broker_faults import BrokerFaults, FaultyDispatcher, RequestFault
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.testing.tcp_proxy import TcpProxy

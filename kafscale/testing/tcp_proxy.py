@@ -26,7 +26,22 @@ import trio
 
 from kafscale.concurrency.signals import Signal
 from kafscale.config import Address
-from kafscale.testing.link import Link
+
+
+@attrs.define
+class Link:
+    """One direction of a line that all connections share: who sends waits until its bytes have passed."""
+
+    bytes_per_second: float
+    _free_at: float = 0.0
+
+    async def carry(self, count: int) -> None:
+        """Wait for as long as the bytes take, behind those of others."""
+        if math.isinf(self.bytes_per_second):
+            return
+        self._free_at = max(self._free_at, trio.current_time()) + count / self.bytes_per_second
+        await trio.sleep_until(self._free_at)
+
 
 CHUNK_BYTES = 16 << 10  # what is delayed, and passes the line, as one piece
 UNDER_WAY_CHUNKS = 256  # per direction of a connection; the sender waits past this, as past a full socket buffer

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from kafscale.cli.main import cli, expected_error, run
-from kafscale.cli.standard_files import open_standard_files
+from kafscale.cli.output import open_standard_files
 from kafscale.errors import ConfigError, StartupError, StorageFailed
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from kafscale.cli.connecting import SPARK_SETTING
 from kafscale.cli.main import cli
+from kafscale.cli.options import SPARK_SETTING
 
 _SECRET = re.compile(r"password|secret|token|credential|private|basic auth|\bkey\b", re.IGNORECASE)
 

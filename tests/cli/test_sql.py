@@ -13,8 +13,8 @@ import pytest
 
 from kafscale.cli.main import run
 from kafscale.cli.progress import READING_MIN_BYTES, reading
+from kafscale.cli.reference import reference
 from kafscale.cli.sql_options import parse_catalog
-from kafscale.cli.sql_reference import reference
 from kafscale.config import load
 from tests.devtools.processes.sql_processes import kafscale_sql, told, write_orders
 

@@ -21,8 +21,8 @@ from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
+from kafscale.testing.broker_faults import RequestFault
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_dispatcher import RequestFault
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.devtools.external.clients import DEADLINE_SECONDS, Acknowledged

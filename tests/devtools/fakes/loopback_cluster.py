@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from kafscale.broker import Broker, StorageParts
-from kafscale.cli import waiting
+from kafscale.cli import progress
 from kafscale.client.connection import Connection, connect_to
 from kafscale.cluster.membership.peers import heartbeats, lease
 from kafscale.cluster.membership.placement import controller, leaving
@@ -43,7 +43,7 @@ _WAITS = (
     (lease, "GIVEN_UP_WAIT_SECONDS"),
     (joining, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),
-    (waiting, "LOOK_SECONDS"),
+    (progress, "LOOK_SECONDS"),
 )
 
 

@@ -22,8 +22,8 @@ from kafscale.config import Address, SecurityProtocol, Settings, StoreUrl
 from kafscale.errors import BrokerUnavailable
 from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
+from kafscale.testing.broker_faults import FaultyDispatcher, RequestFault
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_dispatcher import FaultyDispatcher, RequestFault
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.memory_stream import MemoryStream, memory_stream_pair
 

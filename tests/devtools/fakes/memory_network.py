@@ -17,7 +17,7 @@ import math
 import attrs
 import trio
 
-from kafscale.testing.link import Link
+from kafscale.testing.tcp_proxy import Link
 from tests.devtools.fakes.memory_stream import MemoryStream
 
 

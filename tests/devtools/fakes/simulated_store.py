@@ -18,7 +18,7 @@ from kafscale.buffers import Buffer, size_of
 from kafscale.errors import SlowDown
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.forwarding import ForwardingStore
-from kafscale.testing.link import Link
+from kafscale.testing.tcp_proxy import Link
 
 
 @attrs.define(eq=False)

@@ -13,8 +13,7 @@ from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.multipart import PART_BYTES, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
-from kafscale.testing.s3_transport import ServiceTransport
+from kafscale.testing.s3_server import CREDENTIALS, ServiceTransport, open_s3_server
 
 
 def opened(raw, **settings):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import attrs
 
+from kafscale.cli.reference import options_page
 from kafscale.config import Settings, options
-from kafscale.config.reference import options_page
 from kafscale.config.settings import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"

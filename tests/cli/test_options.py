@@ -10,8 +10,8 @@ import click
 import pytest
 
 from kafscale.cli import migrate
-from kafscale.cli.connecting import INDEX, ListOption, parse_setting, parse_spark_setting, parse_time
 from kafscale.cli.main import cli, run
+from kafscale.cli.options import INDEX, ListOption, parse_setting, parse_spark_setting, parse_time
 from kafscale.cli.sql_options import parse_catalog
 
 
