@@ -1,4 +1,4 @@
-"""Small tools for tasks: nurseries whose errors come out alone, bounds on bytes, deadlines, turns on the event loop.
+"""Tools for tasks: nurseries, signals, bounds on bytes, deadlines, turns on the event loop, and shared work.
 
-Any room may enter. May import trio and `kafscale.errors`, and nothing else of KafScale.
+Any room may enter. Imports trio and `kafscale.errors` only.
 """

@@ -1,7 +1,4 @@
-"""A bound on bytes that several hold at once, each for a while; who comes first is served first.
-
-May not import anything of KafScale.
-"""
+"""A bound on bytes that several tasks hold at once, granted in the order in which they ask."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class _Waiter:
 
 @attrs.define(eq=False, repr=False)
 class Share:
-    """What was granted to somebody, as a thing to pass on; whoever has it last owes `release`, once."""
+    """Granted bytes that can be passed on. Its last holder calls `release`, once."""
 
     budget: ByteBudget
     size_bytes: int
@@ -30,7 +27,7 @@ class Share:
         self.budget.release(self.size_bytes)
 
     def shrink(self, size_bytes: int) -> None:
-        """Give back what is not needed of it."""
+        """Keep `size_bytes`, and give back the rest."""
         assert size_bytes <= self.size_bytes
         excess_bytes, self.size_bytes = self.size_bytes - size_bytes, size_bytes
         self.budget.release(excess_bytes)
@@ -38,7 +35,7 @@ class Share:
 
 @attrs.define(eq=False, repr=False)
 class ByteBudget:
-    """Bounds how many bytes are held at once to `size_bytes`. One who wants more than that gets it, alone."""
+    """A bound on bytes held at once. A request for more than `size_bytes` is granted while nothing else is held."""
 
     size_bytes: int
     used_bytes: int = attrs.field(default=0, init=False)
@@ -50,14 +47,14 @@ class ByteBudget:
         return len(self._waiters)
 
     def acquire_nowait(self, size_bytes: int) -> bool:
-        """Tell whether it was granted; not if others wait. Whoever gets it owes `release`."""
+        """Return whether the bytes were granted, which they are not while others wait. The caller owes `release`."""
         if self._waiters or not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
         return True
 
     async def acquire(self, size_bytes: int) -> None:
-        """Wait until it is granted, in the order of the calls. The caller owes `release`."""
+        """Wait until the bytes are granted, in the order of the calls. The caller owes `release`."""
         if self.acquire_nowait(size_bytes):
             return
         self.wait_count += 1
@@ -89,7 +86,7 @@ class ByteBudget:
 
     @asynccontextmanager
     async def held(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold so many bytes for the block."""
+        """Hold bytes for the block."""
         await self.acquire(size_bytes)
         try:
             yield

@@ -1,9 +1,7 @@
-"""A clock that goes on while the machine is suspended, which trio's does not: for what others may decide meanwhile.
+"""A clock that goes on while the machine is suspended, unlike trio's: for deadlines that other brokers act upon.
 
-Linux leaves that time out of CLOCK_MONOTONIC, which trio goes by, and has it in CLOCK_BOOTTIME. Where there is no such
-clock, or the machine is a virtual one whose clocks all stand still, this one goes with trio's.
-
-May not import anything of KafScale.
+On Linux CLOCK_MONOTONIC, which trio uses, stops meanwhile and CLOCK_BOOTTIME does not. Without CLOCK_BOOTTIME, or in a
+virtual machine whose clocks all stand still, this clock is trio's.
 """
 
 from __future__ import annotations
@@ -14,20 +12,20 @@ import attrs
 import trio
 
 _CLOCK_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-LEAST_SECONDS = 0.5  # what is less is how long it takes to read two clocks, one after the other
+LEAST_SECONDS = 0.5  # a smaller difference is the time between reading the two clocks
 
 
 def _asleep_seconds() -> float:
-    """Return for how long the machine has been suspended since it was started."""
+    """Return how long the machine has been suspended since it was started."""
     if _CLOCK_BOOTTIME is None:
         return 0.0
-    since_boot = time.clock_gettime(_CLOCK_BOOTTIME)  # first: a process that stands still in between has less
+    since_boot = time.clock_gettime(_CLOCK_BOOTTIME)  # first: a stop of the process in between makes the result smaller
     return since_boot - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 @attrs.define(eq=False, repr=False)
 class _Asleep:
-    """How long the machine was suspended while this process was there, in steps: without, time is exactly trio's."""
+    """Time that the machine was suspended since this process began, in steps: without one, time is exactly trio's."""
 
     before_seconds: float = attrs.field(factory=_asleep_seconds)
     counted_seconds: float = 0.0
@@ -43,5 +41,5 @@ _asleep = _Asleep()
 
 
 def elapsed() -> float:
-    """Return the time, in seconds from any moment on, with that in which the machine was suspended."""
+    """Return trio's time plus the time that the machine was suspended, in seconds."""
     return trio.current_time() + _asleep.count()

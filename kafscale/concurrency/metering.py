@@ -1,11 +1,11 @@
-"""How much time a piece of work takes of the event loop and of worker threads, without what it waits for.
+"""CPU time of a piece of work, on the event loop and in worker threads, without its waits.
 
     meter = Meter()
     result = await metered(meter, handle(request))
     meter.seconds
 
-What is awaited runs as ever, in the same task: it is resumed by a generator that looks at the clock before and after.
-Work in a thread counts where it is done by `run_in_thread`, from its beginning there to its end.
+The work runs in the same task as ever: a generator resumes it and reads the clock before and after. Work in a thread
+counts if `run_in_thread` runs it, from its start there to its end.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import trio
 
 T = TypeVar("T")
 
-_current: ContextVar[Meter | None] = ContextVar("meter", default=None)  # of this task, and of threads that it waits for
+_current: ContextVar[Meter | None] = ContextVar("meter", default=None)  # of this task and its threads
 
 
 @attrs.define(eq=False, repr=False)
 class Meter:
-    """The time that was taken so far."""
+    """The time taken so far."""
 
     seconds: float = 0.0
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, and count the time that it takes."""
+        """Call a function and count its time."""
         began = perf_counter()
         try:
             return function(*args)
@@ -40,13 +40,13 @@ class Meter:
             self.seconds += perf_counter() - began
 
     def take(self) -> float:
-        """Return what was counted since it was last taken."""
+        """Return the time counted since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
 async def metered(meter: Meter, work: Awaitable[T]) -> T:
-    """Wait for work, and count the time that it takes."""
+    """Await work and count its time."""
     token = _current.set(meter)
     try:
         return cast(T, await _step_by_step(meter, work))
@@ -65,14 +65,14 @@ def _step_by_step(meter: Meter, work: Awaitable[T]) -> Generator[Any, Any, T]:
             return cast(T, done.value)
         try:
             value = yield trap
-        except BaseException as exc:  # what is thrown in here is meant for the work
+        except BaseException as exc:  # thrown into the work
             resume = partial(steps.throw, exc)
         else:
             resume = partial(steps.send, value)
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:
-    """Run a function in a worker thread, as trio's `to_thread.run_sync`, on the account of who waits for it."""
+    """Run a function in a worker thread, as `trio.to_thread.run_sync`; its time counts for the meter of this task."""
     meter = _current.get()
     if meter is None:
         return await trio.to_thread.run_sync(function, *args, limiter=limiter)

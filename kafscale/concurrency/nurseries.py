@@ -1,4 +1,4 @@
-"""Functions that use a nursery, which is not their caller's affair: one error comes out instead of a group of them."""
+"""Functions with a nursery of their own, from which one error comes out instead of a group."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """Around a nursery: raise the most telling of what its tasks raised.
+    """Raise one error in place of the group that the nursery in the block raises.
 
-    A StoreError is something to try again, so any other error goes before it. A cancellation that came at the same
-    moment is dropped: the error ends what was cancelled, too.
+    A StoreError may pass when tried again, so any other error comes before it. A cancellation at the same moment is
+    dropped: the error ends the cancelled work as well.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def ungrouped() -> Iterator[None]:
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run a task beside the block, which ends with it."""
+    """Run a task alongside the block, and cancel it at the end of the block."""
     with ungrouped():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work)
@@ -54,7 +54,7 @@ async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, 
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Give what is in a group and in the groups in it."""
+    """Yield the errors of a group and of the groups in it."""
     for exc in group.exceptions:
         if isinstance(exc, BaseExceptionGroup):
             yield from leaves(exc)

@@ -1,21 +1,22 @@
-"""What one task tells others again and again: that there is something to look at, or that something has changed.
-
-May not import anything of KafScale.
-"""
+"""Signals between tasks: one to be set again and again, and a value that is set once."""
 
 from __future__ import annotations
+
+from typing import Generic, TypeVar
 
 import attrs
 import trio
 
+T = TypeVar("T")
+
 
 @attrs.define(eq=False, repr=False)
 class Signal:
-    """A `trio.Event` for many rounds, used in one of two ways.
+    """A `trio.Event` that can be used again, in one of two ways.
 
-    A task with work of its own clears it, looks for work, and waits: what is `set` meanwhile is not missed. Tasks that
-    wait for a state look whether it is there, and else wait for the next `wake`, which nobody remembers. In both,
-    nothing is awaited between the look and `wait`, and who was woken looks again.
+    A task with work of its own clears it, looks for work, and waits: a `set` in between is not missed. Tasks that wait
+    for a state look whether it is reached, and otherwise wait for the next `wake`, which does not last. Either way,
+    await nothing between the look and `wait`, and look again after it.
     """
 
     _event: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -24,23 +25,53 @@ class Signal:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Let go who waits, and who will, until it is cleared."""
+        """Wake the tasks that wait, and let later ones pass until it is cleared."""
         self._event.set()
 
     def clear(self) -> None:
-        """A new round begins: who waits from now on waits for the next `set`. Who waits already goes on doing so."""
+        """Make tasks that come from now on wait for the next `set`."""
         if self._event.is_set():
             self._event = trio.Event()
 
     def wake(self) -> None:
-        """Let go who waits now, and nobody who comes later."""
+        """Wake the tasks that wait now, and no later ones."""
         event, self._event = self._event, trio.Event()
         event.set()
 
     async def wait(self) -> None:
-        """Wait until it is set, or for the next `wake`. A checkpoint in any case."""
+        """Wait until it is set, or for the next `wake`. Always a checkpoint."""
         await self._event.wait()
 
     def statistics(self) -> trio.EventStatistics:
-        """Tell how many tasks wait."""
+        """Return how many tasks wait."""
         return self._event.statistics()
+
+
+@attrs.define(eq=False, repr=False)
+class OneShot(Generic[T]):
+    """A value that is set at most once: how a synchronous state machine answers a request later.
+
+    None is not a value. Waiting for a value that is set does not pass through the scheduler.
+    """
+
+    value: T | None = None
+    _done: trio.Event | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_set(self) -> bool:
+        return self.value is not None
+
+    def set(self, value: T) -> None:
+        assert self.value is None, "set twice"
+        self.value = value
+        if self._done is not None:
+            self._done.set()
+
+    async def wait(self) -> T:
+        """Return the value as soon as it is set. Any number of tasks may wait."""
+        if self.value is None:
+            if self._done is None:
+                self._done = trio.Event()
+            await self._done.wait()
+            assert self.value is not None
+        return self.value

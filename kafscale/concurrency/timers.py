@@ -1,9 +1,7 @@
-"""Deadlines of a whole component in one heap, served by one task: no task and no cancel scope per deadline.
+"""Deadlines of a component in one heap, served by one task: a deadline needs neither a task nor a cancel scope.
 
-A timer's deadline is a plain attribute. Moving it later, which every heartbeat does, leaves the heap alone: when the
-entry comes up, it is put back at the deadline of then. Only a deadline that moves earlier costs a push.
-
-The queue itself is synchronous and knows no clock but the one it was given; `run` is its only task.
+Moving a timer's deadline later, as every heartbeat does, leaves the heap alone: when the old entry comes up, it is
+pushed again. Only moving it earlier costs a push at once. The queue is synchronous; `run` is its only task.
 """
 
 from __future__ import annotations
@@ -17,18 +15,18 @@ import trio
 
 from kafscale.concurrency.signals import Signal
 
-# Entries left behind by timers that were cancelled or moved earlier are dropped when they come up, or all at once when
-# there are more of them than live ones and than this.
+# Entries of timers that were cancelled or moved earlier are dropped when they come up, or all at once when there are
+# more of them than live ones, and more than this.
 STALE_ENTRIES_MIN_COUNT = 256
 
 
 @attrs.define(eq=False, repr=False)
 class Timer:
-    """Calls `fire` once its deadline has passed, which also takes the deadline away; inf is no deadline."""
+    """Calls `fire` once its deadline has passed, and has none then; inf means no deadline."""
 
     fire: Callable[[], None]
     deadline: float = attrs.field(default=inf, init=False)
-    _queued_at: float = attrs.field(default=inf, init=False)  # of the one heap entry that counts
+    _queued_at: float = attrs.field(default=inf, init=False)  # deadline of the heap entry that counts
 
     @property
     def is_set(self) -> bool:
@@ -50,7 +48,7 @@ class TimerQueue:
         return len(self._heap)
 
     def set_after(self, timer: Timer, seconds: float) -> None:
-        """Let it fire `seconds` from now, instead of when it was set to before."""
+        """Set the deadline to `seconds` from now, in place of an earlier one."""
         timer.deadline = deadline = self.now() + seconds
         if deadline < timer._queued_at:
             self._push(timer)
@@ -63,11 +61,11 @@ class TimerQueue:
 
     @property
     def next_deadline(self) -> float:
-        """The time by which `fire_due` has to be called, as far as is known; infinite if no timer is set."""
+        """The latest time for the next `fire_due`; infinite if no timer is set."""
         return self._heap[0][0] if self._heap else inf
 
     def fire_due(self) -> None:
-        """Fire every timer whose deadline has passed. One that is set again by that waits for the next call."""
+        """Fire every timer whose deadline has passed. A timer that is set again meanwhile waits for the next call."""
         now = self.now()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:
@@ -81,7 +79,7 @@ class TimerQueue:
             else:
                 due.append(timer)
         for timer in due:
-            if timer.deadline <= now:  # not moved or cancelled by one that fired before it
+            if timer.deadline <= now:  # unless an earlier timer has moved or cancelled it
                 timer.deadline = inf
                 timer.fire()
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kafscale.cluster.groups.classic.group import GroupState
 from kafscale.cluster.groups.common.events import JoinResult, SyncResult
 from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes as e
 from tests.devtools.fakes.groups import GroupHarness
 

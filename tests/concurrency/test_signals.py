@@ -1,8 +1,11 @@
+from __future__ import annotations
+
 import pytest
 import trio
 import trio.testing
+from trio.testing import wait_all_tasks_blocked
 
-from kafscale.concurrency.signals import Signal
+from kafscale.concurrency.signals import OneShot, Signal
 
 
 async def started_waiter(nursery, signal, woken, name):
@@ -84,3 +87,29 @@ async def test_a_wait_that_is_cancelled_raises(is_set):
         scope.cancel()
         await signal.wait()
     assert scope.cancelled_caught
+
+
+async def test_all_who_wait_get_the_value() -> None:
+    shot: OneShot[int] = OneShot()
+    got: list[int] = []
+
+    async def wait() -> None:
+        got.append(await shot.wait())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert not shot.is_set
+        shot.set(0)  # also a value that is false
+    assert got == [0, 0]
+    assert await shot.wait() == 0
+
+
+async def test_one_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
+    shot: OneShot[str] = OneShot()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await shot.wait()
+    shot.set("still there")
+    assert await shot.wait() == "still there"

@@ -23,7 +23,6 @@ BUDGETS = {
     "kafscale/cli": 137,
     "kafscale/client": 52,
     "kafscale/cluster": 796,
-    "kafscale/concurrency": 24,
     "kafscale/config": 59,
     "kafscale/formats": 91,
     "kafscale/log": 415,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from kafscale.cluster.scram_users import ScramUsers
-from kafscale.concurrency.fair_turns import Crowded, FairTurns
+from kafscale.concurrency.turns import Crowded, FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.metrics import CounterFamily, Metrics

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from kafscale.concurrency.fair_turns import FairTurns
+from kafscale.concurrency.turns import FairTurns
 from kafscale.errors import WrongOffsetDelta
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.read.unpacking import Unpacking, unpack_at_most

@@ -8,7 +8,7 @@ from kafscale.cluster.groups.common.events import Identity
 from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.consumer.offset_checks import MEMBER_EPOCH_SINCE
 from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.wire.error_codes import NONE
 
 COMMIT_PIECE_COUNT = 1000  # offsets at a time: 2 ms of the event loop

@@ -64,7 +64,7 @@ from kafscale.cluster.groups.offset_transactions import OffsetTransactions
 from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
 from kafscale.cluster.groups.switching import begin_classic, end_downgrade, first_heartbeat
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
 from kafscale.wire import error_codes
 from kafscale.wire.records import Record

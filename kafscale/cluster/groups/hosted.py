@@ -35,7 +35,7 @@ from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
 from kafscale.cluster.groups.log_forms import log_records
 from kafscale.cluster.groups.log_records import group_record
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.wire import error_codes
 from kafscale.wire.records import Record

@@ -13,7 +13,7 @@ from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, Heartb
 from kafscale.cluster.groups.entry import GroupEntry
 from kafscale.cluster.groups.hosted import HostContext, HostedGroup
 from kafscale.cluster.groups.log_records import group_record
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes
 
 logger = logging.getLogger(__name__)

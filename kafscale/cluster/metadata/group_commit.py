@@ -32,8 +32,7 @@ from kafscale.cluster.metadata.base import (
     Transaction,
 )
 from kafscale.cluster.metadata.changes import ChangeReader, revision_of
-from kafscale.concurrency.oneshot import OneShot
-from kafscale.concurrency.signals import Signal
+from kafscale.concurrency.signals import OneShot, Signal
 from kafscale.errors import StorageFailed, StorageFull, StoreError
 from kafscale.metrics import Counter, Metrics
 

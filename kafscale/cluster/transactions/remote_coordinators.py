@@ -19,7 +19,7 @@ from kafscale.cluster.transactions.requests import Identity
 from kafscale.cluster.transactions.state_records import end_marker
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker, TopicPartition
-from kafscale.concurrency.gathering import Gathering
+from kafscale.concurrency.sharing import Gathering
 from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError, ProtocolError
 from kafscale.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import attrs
 
-from kafscale.concurrency.single_flight import Flight
+from kafscale.concurrency.sharing import Flight
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, footer_in_tail, read_footer_and_tail
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer

@@ -24,7 +24,7 @@ from typing import Generic, Protocol, TypeVar
 import attrs
 
 from kafscale.concurrency.byte_budget import Share
-from kafscale.concurrency.single_flight import Flight
+from kafscale.concurrency.sharing import Flight
 from kafscale.log.partition.tail import Slices
 from kafscale.metrics import Metrics
 from kafscale.store.paths import SegmentKey

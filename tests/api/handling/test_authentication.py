@@ -9,7 +9,7 @@ import trio
 
 from kafscale.api.handling import authentication
 from kafscale.api.handling.authentication import Authenticator
-from kafscale.concurrency.fair_turns import FairTurns
+from kafscale.concurrency.turns import FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.metrics import Metrics
 from kafscale.security.verifiers import salt_password

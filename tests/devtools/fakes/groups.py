@@ -13,7 +13,7 @@ from kafscale.cluster.groups.common.events import GroupProtocol, Identity, Join,
 from kafscale.cluster.groups.common.records import GroupRecord
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.log_records import GroupChange, group_record, read_record
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
 
 WALL_CLOCK_START_MS = 1_700_000_000_000

@@ -30,7 +30,7 @@ from kafscale.cluster.groups.common.events import UNKNOWN_MEMBER_ID, Join, JoinR
 from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.wire import error_codes
 

@@ -20,7 +20,7 @@ from kafscale.cluster.groups.common.state_bytes import (
     GroupStateBytes,
     protocols_bytes,
 )
-from kafscale.concurrency.oneshot import OneShot
+from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer
 from kafscale.wire import error_codes
 

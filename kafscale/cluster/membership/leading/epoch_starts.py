@@ -31,7 +31,7 @@ from kafscale.cluster.membership.placement.writer import Change, PlacementWriter
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.concurrency.gathering import Gathering
+from kafscale.concurrency.sharing import Gathering
 from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
 from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition

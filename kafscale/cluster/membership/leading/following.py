@@ -31,8 +31,8 @@ from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.topics.index import Topic
 from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.sharing import Flight
 from kafscale.concurrency.signals import Signal
-from kafscale.concurrency.single_flight import Flight
 from kafscale.errors import DamagedObject, Fenced, StartupError, StoreError, StoreUnavailable
 from kafscale.formats.manifest import ListedSegment, PartitionId
 from kafscale.log.bucket.restore import RestoredPartition, Restorer

@@ -3,7 +3,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.concurrency.fair_turns import Crowded, FairQueue, FairTurns
+from kafscale.concurrency.turns import Crowded, FairQueue, FairTurns
 
 
 async def work(turns: FairTurns, owner: str, pieces_count: int, done: list[str]) -> None:
