@@ -1,4 +1,4 @@
-"""What is in the bucket and on the local disk, as bytes and as values: what the broker shares with Spark's readers.
+"""The formats of the bucket and the local disk: bytes to values and back, shared by the broker and Spark's readers.
 
     segment, segment_v1, footers_v1     a segment's header, batches and footer; `footer_reading` finds the footer
     manifest, resolution                which segments a partition has, and which of two objects counts

@@ -1,5 +1,5 @@
-"""What a partition's last footers tell and a start needs: where the log ends, its producers, the transactions that are
-open there, and its leader epochs.
+"""The state at the end of a partition's log, from which a start goes on: end offset, producers, open transactions and
+leader epochs, read from the last footers.
 
 encoded = i64 last offset | u32 length of the producers | u32 length of the coordinator epochs
           | u32 length of the open transactions | producers | coordinator epochs | open transactions | leader epochs

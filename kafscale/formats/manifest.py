@@ -115,7 +115,7 @@ def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRIN
 
 
 def without_covered(segments: Iterable[Segment]) -> Sequence[Segment]:
-    """These in order of offset, but for those that newer ones cover.
+    """Return the segments in order of offset, without those that newer ones cover.
 
     One of which newer ones cover a part is left out too, if what is left of it is in older ones: what was made later
     did not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others

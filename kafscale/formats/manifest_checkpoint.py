@@ -92,7 +92,7 @@ class Recognised:
 
 @attrs.frozen(eq=False, repr=False)
 class KnownPartition:
-    """What a checkpoint holds of a partition, encoded until it is asked for."""
+    """One partition of a checkpoint, decoded only when it is needed."""
 
     _end: memoryview
     _rows: memoryview
@@ -170,7 +170,7 @@ class KnownPartition:
 
 
 def _index_may_be_its_own(segment: Segment, listed: ListedSegment) -> bool:
-    """It was when the checkpoint was taken; it may have been cut off or deleted since."""
+    """Tell whether the `.index` can still be the one of the checkpoint: it may have been cut off or deleted since."""
     footer_is_read = segment.size_bytes != listed.object_size_bytes
     if footer_is_read and segment.key.version != VERSION_1:
         return listed.index_size_bytes == listed.object_size_bytes - segment.size_bytes - HEADER.size

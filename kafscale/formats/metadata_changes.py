@@ -24,7 +24,7 @@ _LENGTH = struct.Struct(">I")
 
 @attrs.frozen(kw_only=True)
 class PlannedFrom:
-    """What a transaction was planned from: a revision, and whatever of the metadata the plan has looked at.
+    """The basis of a planned transaction: a revision, and the keys that the plan has read.
 
     The plan has become wrong where one of `keys`, or a key that begins with one of `prefixes`, was put or deleted after
     that revision. A prefix ends in `/`.
@@ -92,7 +92,7 @@ def decode_transaction(data: memoryview) -> Transaction:
 
 
 def decode_transactions(data: memoryview) -> Iterator[Transaction]:
-    """Some, one behind the other. Raises DamagedObject."""
+    """Decode consecutive transactions. Raises DamagedObject."""
     values = _Values(data, 0)
     while values.position < len(data):
         yield _decode_one(values)

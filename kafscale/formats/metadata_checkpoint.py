@@ -43,7 +43,7 @@ _FULL, _CHANGES = range(2)
 
 @attrs.frozen
 class Checkpoint:
-    """What one holds: the position in the log, and the transaction that makes the metadata of then.
+    """A position in the metadata's log, and the transaction that creates the metadata as of that position.
 
     One of changes makes it of a full one: of number `base`, or of a later one.
     """
@@ -55,7 +55,7 @@ class Checkpoint:
 
 @attrs.define(eq=False, repr=False)
 class CheckpointBody:
-    """What comes behind the header, made piece by piece: deletions of prefixes first, and each key once."""
+    """The body behind the header, built piece by piece: deletions of prefixes first, and each key once."""
 
     size_bytes: int = attrs.field(default=0, init=False)  # before it is compressed
     _parts: list[bytes] = attrs.field(factory=list, init=False)
@@ -139,7 +139,7 @@ def _decode_body(key: str, body: memoryview) -> Transaction:
 
 @attrs.frozen
 class FoundCheckpoint:
-    """The newest that can be made of what is intact, as a full one; None if there is none. And what was damaged."""
+    """The newest that can be made of what is intact, as a full one, or None. And what was damaged."""
 
     newest: Checkpoint | None
     damage: Sequence[DamagedObject]

@@ -53,7 +53,7 @@ class HeadEntry:
 
 @attrs.frozen
 class Head:
-    """What the object holds. `entries` are those of the revisions behind `kept_until`, in order.
+    """The content of the head object. `entries` are the revisions behind `kept_until`, in order.
 
     `claim`, encoded, is that of the broker which has the bucket to itself again; then nothing follows.
     """

@@ -1,4 +1,4 @@
-"""What batches and markers make of a partition's transactions: one rule for the broker and for readers of the bucket.
+"""Track a partition's open transactions by batches and markers: one rule for the broker and for readers of the bucket.
 
     a batch with the first records of a producer's transaction      opens it
     its marker, a control batch of the coordinator's                ends it: committed or aborted
@@ -22,7 +22,7 @@ _first_offset = attrgetter("first_offset")
 
 
 class Produced(Protocol):
-    """What is asked of the header of a batch."""
+    """The fields of a batch header that are needed here."""
 
     @property
     def producer_id(self) -> int: ...
@@ -58,7 +58,7 @@ class OpenTransactions:
         return begun
 
     def begin_with(self, transactions: Iterable[OpenTransaction]) -> None:
-        """Have these open, and no others; in the same dictionary."""
+        """Replace the open transactions by these, in the same dictionary."""
         self.open.clear()
         for transaction in sorted(transactions, key=_first_offset):
             self.open[transaction.producer_id] = transaction

@@ -1,4 +1,4 @@
-"""Who leads each partition where several brokers share the bucket, and where its epoch began: rows of the metadata.
+"""Rows of the metadata that name each partition's leader and the start of its epoch, with several brokers on a bucket.
 
     assignments/<topic id, 32 hex digits>/<hundred, 5 digits>     partitions 100 * hundred to 100 * hundred + 99
 
@@ -32,7 +32,7 @@ _ROW_KEY = re.compile(f"{ASSIGNMENTS}([0-9a-f]{{32}})/([0-9]+)")
 
 @attrs.frozen
 class Beginning:
-    """Which epoch a partition is led with, and which was decided last, at which offset; -1 if none was."""
+    """A partition's leader epoch, and the last epoch with a committed start offset, with that offset; -1 for none."""
 
     epoch: int
     decided_epoch: int

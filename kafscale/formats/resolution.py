@@ -1,4 +1,4 @@
-"""Which of a partition's objects are read: the one rule for every reader of the bucket. May not import trio.
+"""Decide which of a partition's objects are read: one rule for every reader of the bucket. May not import trio.
 
 A broker that was suspended, or cut off from the store, can write segments after another one has taken over. Such an
 object is *late*: nobody reads it, and nobody deletes it but retention. It is told from the others by leader epochs. A
@@ -62,7 +62,7 @@ NOTHING_DECIDED = Decided(EPOCH_UNKNOWN, frozenset())
 
 @attrs.frozen
 class Resolution:
-    """What is read, in order of offset; what is late; and whose footers must be read to be sure, none if it is sure."""
+    """The segments to read, in order of offset, the late ones, and those whose footers must be read first to decide."""
 
     segments: Sequence[Segment]
     late: Collection[SegmentKey]

@@ -100,7 +100,7 @@ INDEX_ROWS_MAX_COUNT = 1024
 
 
 class Span(Protocol):
-    """What the index needs to know of a batch."""
+    """The fields of a batch that the index needs."""
 
     @property
     def base_offset(self) -> int: ...

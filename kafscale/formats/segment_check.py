@@ -1,4 +1,4 @@
-"""Whether the batches of a segment are what its footer says, piece by piece. Sans-IO.
+"""Check the batches of a segment against its footer, piece by piece. Sans-IO.
 
 Every checksum is computed anew, and what is written twice must agree. What is wrong is gathered, not raised, so that
 one look shows all of it; what only follows from something that was found is left out. Records are as their clients sent
@@ -23,7 +23,7 @@ from kafscale.wire.records import BatchHeader, compute_crc, parse_header, valida
 
 @attrs.frozen
 class Damage:
-    """Something that is wrong, and where, from the start of the object or file; None if it is no place in it."""
+    """A fault and its position from the start of the object or file; None if it has no position."""
 
     position: int | None
     message: str

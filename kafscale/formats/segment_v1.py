@@ -71,7 +71,7 @@ class Trailer:
 
 @attrs.frozen
 class IndexEntry:
-    """Where a batch begins."""
+    """The position of a batch."""
 
     base_offset: int
     position: int
@@ -79,7 +79,7 @@ class IndexEntry:
 
 @attrs.frozen(kw_only=True)
 class Ends:
-    """What the two ends of a `.kfs` say, with its key and its size."""
+    """The header and trailer of a `.kfs`, with its key and size."""
 
     key: SegmentKey
     header: Header

@@ -63,7 +63,7 @@ ENTRY_HEADER_BYTES = _ENTRY_HEADER.size
 
 @attrs.frozen
 class FileHeader:
-    """What a file says about itself.
+    """The header of a WAL file.
 
     `sequence` is the number of its first entry once it is `started`; before that, the number that was next when the
     file was made, so that the numbers go on even when every entry has been deleted. `has_transactions` tells whether

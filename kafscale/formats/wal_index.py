@@ -151,7 +151,7 @@ class LoggedBatch:
 
 @attrs.frozen
 class LoggedObject:
-    """What an object has: batches by partition, each in order, and changes of metadata."""
+    """The content of a WAL object: batches by partition, in order, and changes of metadata."""
 
     header: ObjectHeader
     batches: Mapping[PartitionId, Sequence[LoggedBatch]]

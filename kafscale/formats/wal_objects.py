@@ -59,7 +59,7 @@ START = WalPosition(-1, 0)  # before everything: epochs begin with 0
 
 @attrs.frozen(kw_only=True)
 class ObjectHeader:
-    """What an object says about itself. `epoch` is that of the broker that wrote it."""
+    """The header of a WAL object. `epoch` is that of the broker that wrote it."""
 
     salt: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Which objects of the write-ahead log in the bucket count: one rule for a start and for readers beside a broker.
+"""Decide which objects belong to the write-ahead log in the bucket: one rule for a start and for readers of a live log.
 
 A broker has several objects under way at once, so behind the first number that is missing there may be later ones. It
 acknowledges strictly in order, and each PUT is conditional. So what counts of an epoch is the run of numbers up to the
@@ -106,7 +106,7 @@ def wal_key(namespace: str, epoch: int, number: int) -> NumberedKey:
 
 @attrs.frozen(kw_only=True)
 class LogRun:
-    """What counts of an epoch: the objects with these numbers, in order. At `end` there is a fence, or nothing.
+    """The valid objects of an epoch, by number, in order. At `end` there is a fence, or nothing.
 
     `late_fences` are before it, `leftover` behind it. What is missing up to `kept_number` was deleted. `sizes` are the
     bytes of the objects, of one each.

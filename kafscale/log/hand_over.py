@@ -123,7 +123,7 @@ async def _recover_nothing(_partition: Partition, _restore_before: RestoreBefore
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Acquisition:
-    """How a partition is acquired, step by step; by default there is nothing but what the bucket has.
+    """The steps of acquiring a partition; the defaults take only what the bucket has.
 
     prepare: comes before anything is listed.
     begun: is as for `resolve`.
@@ -174,7 +174,7 @@ async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisit
 
 
 async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
-    """Have the partition begin with what there is of it."""
+    """Set the partition's state from the bucket and from earlier leaders' logs."""
     restorer = Restorer(
         store=log.views.fetch,
         examiner=log.reader.examiner,
@@ -243,7 +243,7 @@ class Recovering:
 
     @contextmanager
     def expecting(self, partition_id: PartitionId) -> Iterator[None]:
-        """Have passes wait for a partition, which is being restored in the block, until it comes to `replay`."""
+        """Make passes wait for a partition that the block restores, until it comes to `replay`."""
         self._expected.add(partition_id)
         try:
             yield

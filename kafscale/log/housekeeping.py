@@ -1,4 +1,4 @@
-"""What is done to all partitions once in a while."""
+"""Periodic work on all partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes a second are written to and read from the partitions that a broker leads, lately.
+"""Measure the recent bytes per second written to and read from the partitions that a broker leads.
 
 What is appended or fetched is added up in each partition; here it is looked at and begins anew. An average that forgets
 half in HALF_LIFE_SECONDS tells a load that lasts from a burst. One of a partition that was opened a moment ago is
@@ -29,7 +29,7 @@ FORGOTTEN_BYTES_PER_SECOND = 1.0
 
 @attrs.frozen(kw_only=True)
 class BrokerLoad:
-    """What a broker tells of its load: bytes a second of the busiest partitions, and of the others together.
+    """A broker's reported load: bytes per second of the busiest partitions, and of the others together.
 
     `is_settled` is whether it has measured for long enough what it has led since its start.
     """
@@ -68,7 +68,7 @@ class LoadMeter:
         self._sampled_at = self.clock()
 
     def register(self, metrics: Metrics) -> None:
-        """Show the sum to whoever scrapes."""
+        """Register the metrics."""
         help = "Bytes a second written to and read from the partitions that are led here, of the last minutes."
         metrics.gauge("kafscale_load_bytes_per_second", help, lambda: float(self.load().bytes_per_second))
 

@@ -91,7 +91,7 @@ class TopicSpec:
 
 @attrs.frozen(eq=False, repr=False)
 class TrafficMetrics:
-    """What went in and out, by topic."""
+    """Counters of bytes and records in and out, by topic."""
 
     bytes_in: CounterFamily
     records_in: CounterFamily
@@ -163,7 +163,7 @@ class Log:
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Show all parts, the start, and what the partitions have together, to whoever scrapes."""
+        """Register the metrics."""
         parts: list[Measured] = [self.pool, self.flusher, self.reader, self.deleter, self.merger, self.compactor]
         parts += [self.producer_budget, self.restored, self.manifest_checkpointer]
         parts += [] if self.spiller is None else [self.spiller]
@@ -447,7 +447,7 @@ class Log:
 
 
 def take_restored(partition: Partition, contents: RestoredPartition) -> None:
-    """Have a partition begin with what the bucket holds of it."""
+    """Set the state of a partition from the bucket."""
     partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
     partition.quarantined.update(contents.quarantined)
     partition.missing.update((_key_of(partition, each), each.last_offset) for each in contents.missing)

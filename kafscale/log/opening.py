@@ -1,4 +1,4 @@
-"""From the settings to a log: makes its parts, each with those that it needs, and shows them to whoever scrapes.
+"""Build a log from the settings: construct its parts, connect them, and register their metrics.
 
 Which journal there is follows from `--durability`; what else is different between the modes, from the journal.
 """

@@ -1,4 +1,4 @@
-"""What was acknowledged under another `--durability` and is in no segment yet.
+"""Find unflushed records that were acknowledged under another `--durability`.
 
 A broker that is stopped in order leaves nothing of the kind: its last flush takes everything to the bucket. After a
 crash, or a flush that was cut short, the log that the new mode does not read may still hold record batches. They are

@@ -32,7 +32,7 @@ from kafscale.store.guarded import NOTHING_TO_PUBLISH, guarded
 logger = logging.getLogger(__name__)
 
 DELETED_AT_ONCE_COUNT = 500  # segments; their keys fit into one DeleteObjects request of S3
-FAILED_DELETION_PAUSE_SECONDS = 60.0  # the store has been retried before; nobody waits for it
+FAILED_DELETION_PAUSE_SECONDS = 60.0  # the store client has retried already, and no request waits for it
 
 
 @attrs.frozen
@@ -65,7 +65,7 @@ class Deleter:
         return len(self._waiting)
 
     def register(self, metrics: Metrics) -> None:
-        """Show deletions to whoever scrapes."""
+        """Register the metrics."""
         help = "Segments whose objects were deleted."
         metrics.adopt_counter("kafscale_segments_deleted_total", help, self.deleted_count)
         help = "Deletions of segments' objects that are tried again."

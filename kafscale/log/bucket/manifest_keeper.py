@@ -99,7 +99,7 @@ class ManifestCheckpointer:
     _written: bytes = attrs.field(default=b"", init=False)  # its first bytes: they have its length and checksum
 
     def register(self, metrics: Metrics) -> None:
-        """Show the size of the last one to whoever scrapes."""
+        """Register the metrics."""
         help = "Size of the last checkpoint of the manifests that was written."
         metrics.gauge("kafscale_manifest_checkpoint_bytes", help, lambda: self.written_bytes)
 

@@ -73,7 +73,7 @@ class OrphanCollector:
     _first_seen: dict[SegmentKey, float] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what was deleted to whoever scrapes."""
+        """Register the metrics."""
         help = "Segments that nothing referred to and that were deleted."
         metrics.adopt_counter("kafscale_orphans_deleted_total", help, self.deleted_count)
 

@@ -1,4 +1,4 @@
-"""What the bucket holds at start: the segments of every partition, and what follows from the last footer of each.
+"""Restore every partition from the bucket at a start: its segments, and its state from the last footer.
 
 The listing says what there is. The checkpoint of the manifests vouches for what it knows; of the rest are read: the
 footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of merged
@@ -64,7 +64,7 @@ class RestoredPartition:
 
 @attrs.define
 class RestoreStatistics:
-    """How far a start has come, and what it had to read."""
+    """Progress of a restore, and counts of its reads."""
 
     listed_object_count: int = 0
     partition_count: int = 0

@@ -1,4 +1,4 @@
-"""What each topic takes in the bucket, what of it is no longer read, and what a write-ahead log has that is not there.
+"""Measure the bytes of each topic in the bucket, the part that is no longer read, and the unflushed part of the WAL.
 
 From a listing, the metadata, and the footers of merged segments. It changes nothing and can run beside a live broker.
 """

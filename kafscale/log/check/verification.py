@@ -66,7 +66,7 @@ class KnownTopic:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Report:
-    """What was read and what was found."""
+    """Counts of what was read, and the findings."""
 
     objects: int = 0
     segments: int = 0
@@ -388,7 +388,7 @@ class Verifier:
 
     @property
     def last_epoch(self) -> int:
-        """The greatest leader epoch in segments; -1 if there is none."""
+        """The greatest leader epoch in segments, or -1."""
         found = [each for partition in self._partitions.values() for each in partition]
         return max((max(each.key.epoch, each.last_epoch) for each in found), default=-1)
 

@@ -1,4 +1,4 @@
-"""When to flush which partition. What a flush does is in `kafscale.log.flush.upload`.
+"""Choose which partition to flush and when. `kafscale.log.flush.upload` does one flush.
 
 One task per partition that is being flushed, in the flusher's nursery; a partition that has nothing to flush has no
 task and no timer. A partition is due when what it may flush is as large as a segment, or has waited for the flush
@@ -52,7 +52,7 @@ CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may no
 
 @attrs.frozen
 class _Wait:
-    """How long a partition waits at most, and how many small objects the log had when it began to.
+    """The deadline of a waiting partition, and the log's count of small objects when the wait began.
 
     `until` is a time of trio's clock.
     """
@@ -96,7 +96,7 @@ class _DuePartitions:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class FlushReport:
-    """What is to be flushed on demand, of all topics or of some, and how far that has come."""
+    """Progress of a flush on demand, of all topics or of some."""
 
     topics: frozenset[str] | None = None
     wanted: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and up to which offset
@@ -158,7 +158,7 @@ class Flusher:
         self.journal.on_growth.append(self.note_growth)
 
     def register(self, metrics: Metrics) -> None:
-        """Show flushes to whoever scrapes."""
+        """Register the metrics."""
         help = "From the start of a flush to its commit."
         metrics.adopt_histogram("kafscale_flush_seconds", help, self.duration_seconds)
         metrics.adopt_counter("kafscale_flush_failures_total", "Flushes that are tried again.", self.failed_count)

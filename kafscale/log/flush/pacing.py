@@ -1,4 +1,4 @@
-"""How many objects flushes may put into the bucket: in a minute, and beside those of a write-ahead log that is there.
+"""Limit the objects that flushes put into the bucket: per minute, and in relation to the objects of an S3 WAL.
 
 In a minute, `--flush-objects-per-minute`: a bucket of tokens, one for each object. A sixth of the minute's objects may
 come at once, so that a dozen partitions that are due together go together; the others come in evenly. So there are
@@ -56,7 +56,7 @@ class FlushPacer:
         self._per_second = (self.objects_per_minute - self._burst) / 60
 
     def register(self, metrics: Metrics) -> None:
-        """Show what it has let through to whoever scrapes."""
+        """Register the metrics."""
         help = "Objects that flushes have begun to write."
         metrics.adopt_counter("kafscale_flush_objects_total", help, self.objects_count)
 

@@ -1,4 +1,4 @@
-"""When memory runs short and flushing does not help soon: batches that the write-ahead log has give up their chunks.
+"""Free the chunks of batches that the write-ahead log also has, when memory runs short and flushes are too slow.
 
 So a bucket outage costs disk, not memory: produces are acknowledged until the write-ahead log is full, and flush and
 fetch read what was spilled from its files. While the store keeps up nothing is spilled, as reading back costs more than
@@ -43,7 +43,7 @@ class Spiller:
         self.pool.on_pressure.append(self.wake)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what was spilled to whoever scrapes."""
+        """Register the metrics."""
         help = "Record batches that were left to the WAL as memory ran short."
         metrics.adopt_counter("kafscale_spilled_bytes_total", help, self.spilled_bytes)
 

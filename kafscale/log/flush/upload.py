@@ -51,7 +51,7 @@ READ_BACK_MAX_BYTES = 32 << 20  # what flushes that read their batches back from
 
 @attrs.frozen
 class _Stored:
-    """What is in the bucket after an upload."""
+    """The outcome of an upload."""
 
     footer: Footer
     segment: Segment
@@ -161,7 +161,7 @@ class Uploader:
             await self.store.put(key.of_kind("index").key, [encode_footer(footer)])
 
     async def _resolve(self, key: SegmentKey, ours: Footer) -> Footer:
-        """Somebody has written this `.kfs` before. Returns its footer if that was this broker."""
+        """Resolve a `.kfs` that exists already: return its footer if this broker wrote it."""
         stored = await read_footer(self.store, key)
         if stored.identity.leader_epoch > ours.identity.leader_epoch:
             raise Fenced(

@@ -1,4 +1,4 @@
-"""What a batch with a producer changes: the producer's state, and its transaction's. For appends, replay and repair."""
+"""Apply a batch to the state of its producer and transaction: for appends, replay and repair."""
 
 from __future__ import annotations
 

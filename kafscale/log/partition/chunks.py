@@ -178,7 +178,7 @@ class ChunkPool:
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Show the pool to whoever scrapes."""
+        """Register the metrics."""
         metrics.gauge("kafscale_pool_bytes", "Size of the chunk pool.", lambda: self.size_bytes)
         metrics.gauge("kafscale_pool_used_bytes", "Of the chunk pool, in use.", lambda: self.used_bytes)
         metrics.gauge("kafscale_pool_waiting", "Leases that wait for memory.", lambda: self.waiting_count)

@@ -1,4 +1,4 @@
-"""From a journal to the partitions: what has become durable may be read and flushed."""
+"""Tell partitions which of their batches a journal has made durable, so that they can be read and flushed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def topic_name(entry: WalEntry) -> str:
 
 
 def became_durable(entries: Iterable[WalEntry]) -> None:
-    """These entries, which partitions have appended, are durable, in this order: high watermarks move.
+    """Advance the high watermarks past these durable entries, which come in the order of their appends.
 
     What a journal is made with: it calls this before anybody who waits for a round is woken.
     """

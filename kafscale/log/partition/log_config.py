@@ -1,4 +1,4 @@
-"""What a topic's configs mean to its log: typed values, with Kafka's defaults.
+"""A topic's configs as typed values for its log, with Kafka's defaults.
 
 `kafscale.cluster.configs.topic_configs` makes one from a topic's configs; an attribute has the name of its config, with
 `_` for `.`.

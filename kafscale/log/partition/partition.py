@@ -89,7 +89,7 @@ class Placed:
 
 @attrs.frozen(eq=False, repr=False)
 class FlushPlan:
-    """What one flush uploads: batches of offsets `base_offset` to `end_offset` (exclusive), and its footer."""
+    """The input of one flush: the batches from `base_offset` to `end_offset` (exclusive), and the footer."""
 
     batches: Sequence[TailBatch]
     base_offset: int
@@ -236,7 +236,7 @@ class Partition:
             self._chunk = None
 
     def give_back(self, placed: Placed) -> None:
-        """It is not appended. Where no flush will come, no chunk is kept: nothing would ever take that away."""
+        """Return the chunks of a batch that is not appended; a clean partition keeps none, as no flush would free it."""
         placed.lease.release()
         if self.closed or not self.tail.batches:
             self._leave_chunk()

@@ -1,4 +1,4 @@
-"""How many idempotent producers all partitions together remember, and in how much memory (KIP-936).
+"""Bound the idempotent producers that all partitions together remember, and their memory (KIP-936).
 
 Kafka remembers every producer that wrote within a day, however many there are, and runs out of memory by them;
 KIP-936, which would slow down whoever comes with new ones, was never adopted. Here the number is bounded, in each
@@ -37,7 +37,7 @@ class Evictable(Protocol):
     """The producers of one partition."""
 
     def oldest_ms(self) -> int | None:
-        """Return when the producer that has been idle for longest was last heard of; None if there is none."""
+        """Return when the producer that has been idle for longest was last heard of, or None."""
 
     def evict_oldest(self, now_ms: int) -> None:
         """Forget the producer that has been idle for longest."""
@@ -84,7 +84,7 @@ class ProducerBudget:
         return self.count >= self.max_count or self.used_bytes >= self.max_bytes
 
     def register(self, metrics: Metrics) -> None:
-        """Show what is remembered, and what was forgotten, to whoever scrapes."""
+        """Register the metrics."""
         metrics.counts(
             "kafscale_producer_ids_evicted_total",
             "Idempotent producers that were forgotten for want of room, by how long they had been idle.",

@@ -54,7 +54,7 @@ class FooterProducers:
 
 @attrs.frozen(eq=False, repr=False)
 class _Former:
-    """What a producer was before it had another epoch, which begins at this offset."""
+    """A producer's state before its latest epoch, which begins at this offset."""
 
     until_offset: int
     producer: Producer
@@ -278,7 +278,7 @@ class ProducerStates:
             self.budget.make_room(now_ms)
 
     def oldest_ms(self) -> int | None:
-        """Return when the producer that has been idle for longest was last heard of; None if there is none."""
+        """Return when the producer that has been idle for longest was last heard of, or None."""
         oldest = self._oldest()
         return None if oldest is None else oldest.last_timestamp_ms
 

@@ -1,4 +1,4 @@
-"""Which aborted transactions have offsets in what was read: `read_committed` consumers drop their records (KIP-98).
+"""Find the aborted transactions in fetched offsets, so that `read_committed` consumers drop their records (KIP-98).
 
 A transaction is told of in the segment that has its marker, so it may be some segments behind the records. The search
 ends where a segment is stable up to the end of what was read: whatever was aborted behind it begins there or later. The

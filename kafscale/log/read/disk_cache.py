@@ -84,7 +84,7 @@ class DiskCache:
         self.memory.on_forget.append(self.forget)
 
     def register(self, metrics: Metrics) -> None:
-        """Show the files to whoever scrapes."""
+        """Register the metrics."""
         counted = self.statistics
         metrics.gauge("kafscale_disk_cache_bytes", "Ranges of segments kept on disk.", lambda: self.size_bytes)
         metrics.count("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: counted.hit_count)
@@ -106,7 +106,7 @@ class DiskCache:
             await self._wake.wait()
 
     def end_of(self, key: SegmentKey, start: int, end: int) -> int:
-        """Up to where the file goes that has the byte at `start`, but no further than `end`; `end` if there is none."""
+        """Return the end of the cached file with the byte at `start`, at most `end`; `end` if no file has it."""
         found = self._files.find(key, start)
         return end if found is None else min(end, found.end)
 

@@ -32,7 +32,7 @@ NO_END = sys.maxsize
 
 @attrs.define(eq=False, repr=False)
 class FileSlice:
-    """What `Slices` are in memory: batches on their way to a socket, up to `end_offset`. The caller owes `release`.
+    """Batches in a file on their way to a socket, up to `end_offset`, like `Slices` in memory. The caller must `release`.
 
     `aborted` is that of `Slices`.
     """
@@ -52,7 +52,7 @@ class FileSlice:
         return len(self.range)
 
     def release(self) -> None:
-        """They have been sent, or are not wanted any more."""
+        """Release the file: the batches were sent, or are not wanted any more."""
         self.range.release()
         self._ranges.sent_count -= 1
 
@@ -154,7 +154,7 @@ class FileRanges:
 
 
 def _skip_to(found: FileRange, offset: int) -> None:
-    """Have it begin at the first batch that ends at `offset` or later. Raises KafkaError if there is none."""
+    """Move the start to the first batch that ends at `offset` or later. Raises KafkaError if no batch does."""
     while (header := parse_header(memoryview(found.read(0, HEADER_BYTES)))).last_offset < offset:
         found.start += max(HEADER_BYTES, header.size_bytes)
         if found.start >= found.end:

@@ -45,7 +45,7 @@ class Footers:
     _loading: dict[SegmentKey, Flight] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show the cache to whoever scrapes."""
+        """Register the metrics."""
         metrics.gauge("kafscale_footer_cache_bytes", "Footers kept in memory.", lambda: self.size_bytes)
         metrics.counts(
             "kafscale_footer_lookups_total",

@@ -1,4 +1,4 @@
-"""What a fetch answers where no record follows any more below the high watermark: a batch without records.
+"""Answer a fetch with an empty batch where no record follows below the high watermark.
 
 A segment at the end of the log that has gone, or is quarantined, leaves such a hole: its offsets may have been
 acknowledged, so they are not given out again, and the log goes on behind them. In the middle of the log a consumer is

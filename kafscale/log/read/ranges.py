@@ -35,7 +35,7 @@ class RangeReader:
     on_checked: list[Callable[[SegmentKey, int, int], None]] = attrs.field(factory=list, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show the caches and the fetch budget to whoever scrapes."""
+        """Register the metrics."""
         budget = self.budget
         self.cache.register(metrics)
         if self.disk is not None:

@@ -63,7 +63,7 @@ class ReadAheadStatistics:
 
 @attrs.define(eq=False, repr=False)
 class _Piece:
-    """What was asked for ahead of a stream, up to `end_offset`.
+    """A range that was requested ahead of a stream, up to `end_offset`.
 
     `range` is pinned until the stream has passed it; None if it could not be had, and then a fetch will read it.
     `is_own` if it was read for this stream, and not found in the cache.
@@ -110,7 +110,7 @@ class ReadAhead:
     _under_way_count: int = attrs.field(default=0, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what it is good for to whoever scrapes."""
+        """Register the metrics."""
         ahead = self.statistics
         metrics.count("kafscale_segment_served_bytes_total", "Bytes of segments fetched.", lambda: ahead.served_bytes)
         metrics.counts(

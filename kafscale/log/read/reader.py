@@ -66,7 +66,7 @@ class LogReader:
             self.ranges.on_checked.append(self.files.note_checked)
 
     def register(self, metrics: Metrics) -> None:
-        """Show all parts of it to whoever scrapes."""
+        """Register the metrics."""
         for part in (self.footers, self.ranges, self.read_ahead, self.examiner):
             part.register(metrics)
         help = "Batches whose records can't be read, met by look-ups by time."
@@ -193,7 +193,7 @@ class LogReader:
             self.footers.forget(segment)
 
     async def _read_tail(self, partition: Partition, selected: Sequence[TailBatch], may_wait: bool) -> Slices | None:
-        """These batches, or as many; none, if they were flushed while this one waited."""
+        """Read these batches of the tail; none if they were flushed meanwhile."""
         first_offset, end_offset = selected[0].base_offset, selected[-1].last_offset + 1
         aborted = partition.transactions.aborted_between(first_offset, end_offset)
         if _are_pooled(selected):
@@ -393,7 +393,7 @@ class LogReader:
             slices.release()
 
     async def find_max_timestamp(self, partition: Partition) -> FoundOffset | None:
-        """The first of the live records with the largest timestamp (ListOffsets -3, KIP-734); None if there is none.
+        """The first of the live records with the largest timestamp (ListOffsets -3, KIP-734), or None.
 
         Kafka also tells deleted records, as long as their segment is there. Raises as `find_timestamp`.
         """
@@ -467,7 +467,7 @@ class LogReader:
 
 @attrs.frozen
 class _Wanted:
-    """What is to be read of a segment: from `offset` on and before `end_offset`, as far as `max_bytes` allow."""
+    """A read of a segment: from `offset` to `end_offset` (exclusive), at most `max_bytes`."""
 
     offset: int
     end_offset: int

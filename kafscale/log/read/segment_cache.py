@@ -67,7 +67,7 @@ class RangeMap(Generic[R]):
         return ranges[index] if index >= 0 and position < ranges[index].end else None
 
     def gap_end(self, key: SegmentKey, start: int, end: int) -> int:
-        """Up to where there is no range, from `start` on and no further than `end`; `start` itself if it is in one."""
+        """Return the end of the gap between ranges that begins at `start`, at most `end`; `start` if a range has it."""
         ranges = self._ranges.get(key, ())
         following = bisect_right(ranges, start, key=_start)
         if following and start < ranges[following - 1].end:
@@ -167,7 +167,7 @@ class SegmentCache:
         return self.size_bytes - self._idle_bytes
 
     def register(self, metrics: Metrics) -> None:
-        """Show the cache to whoever scrapes."""
+        """Register the metrics."""
         looks = self.statistics
         metrics.gauge("kafscale_cache_bytes", "Ranges of segments kept in memory.", lambda: self.size_bytes)
         metrics.gauge("kafscale_cache_pinned_bytes", "Of these, being sent or read ahead.", lambda: self.pinned_bytes)
@@ -183,7 +183,7 @@ class SegmentCache:
         )
 
     def take(self, key: SegmentKey, start: int, end: int) -> Slices | None:
-        """The bytes from `start` on, as far as they are here, up to `end`; None if there are none.
+        """The bytes from `start` on, as far as they are here, up to `end`, or None.
 
         The slices pin their ranges. Their `end_offset` is left to the caller, who has the footer.
         """
@@ -201,7 +201,7 @@ class SegmentCache:
         return self._listed.find(key, position)
 
     def gap_end(self, key: SegmentKey, start: int, end: int) -> int:
-        """Up to where nothing is here or being read, from `start` on and no further than `end`; `start` if that is."""
+        """Return the end of the stretch from `start` that is neither cached nor being read, at most `end`."""
         return self._listed.gap_end(key, start, end)
 
     # ---- reading ------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class SegmentCache:
         read.flight.land()
 
     def failed(self, read: Range, error: BaseException | None) -> None:
-        """They will not come. Who began still owes `release`."""
+        """Fail a read. Its owner must still `release` it."""
         self._unlist(read)
         read.flight.land(error)
 

@@ -43,7 +43,7 @@ class TimeSearch:
     unreadable_count: Counter = attrs.field(factory=Counter)  # of batches that were found as a whole
 
     async def latest_ms(self, data: Buffer) -> int:
-        """Return the greatest timestamp from `min_offset` on; -1 if there is none. Raises CorruptBatch.
+        """Return the greatest timestamp from `min_offset` on, or -1. Raises CorruptBatch.
 
         Unpacks only a batch that begins before that offset: the headers of all others tell it.
         """

@@ -1,4 +1,4 @@
-"""What a verification finds: one line each of its report."""
+"""Findings of a verification: one line of its report for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 
 
 class Kind(enum.StrEnum):
-    """What a finding is about."""
+    """The subject of a finding."""
 
     BATCHES = "batches"
     FOOTER = "footer"
@@ -31,7 +31,7 @@ class Kind(enum.StrEnum):
 
 @attrs.define(kw_only=True)
 class Finding:
-    """Something about an object, a partition or a file of the write-ahead log.
+    """A finding about an object, a partition or a WAL file.
 
     What is not `damage` is worth knowing and no fault. `position` is in bytes from the start of the object or file.
     """

@@ -1,4 +1,4 @@
-"""What a write-ahead log holds, and whether it goes with the segments: no hole between the two, and the same batches.
+"""Check the batches of a write-ahead log against the segments: no gap between the two, and equal batches.
 
 A log may have what segments have too, until it is trimmed; then both must have the same. Of a batch its offsets, CRC
 and place are kept, in arrays: 40 bytes each.
@@ -24,7 +24,7 @@ WRITTEN_ANEW = "; a broker that took over has written it anew"
 
 @attrs.frozen
 class BatchMark:
-    """What tells a batch in a segment from another one at its place."""
+    """Fields that distinguish a batch from another one at the same offset."""
 
     crc: int
     leader_epoch: int
@@ -57,7 +57,7 @@ class LoggedPartition:
 
 @attrs.frozen(kw_only=True)
 class SegmentsEnd:
-    """Where the segments of a partition end: the offset behind the last one, and the leader epoch there."""
+    """The end of a partition's segments: the offset behind the last one, and its leader epoch."""
 
     offset: int = 0
     leader_epoch: int = -1

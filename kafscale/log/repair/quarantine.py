@@ -70,7 +70,7 @@ class Examiner:
     _under_way: dict[SegmentKey, trio.Event] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what was rebuilt to whoever scrapes."""
+        """Register the metrics."""
         metrics.counts(
             "kafscale_rebuilt_objects_total",
             "Damaged or missing objects of segments that were written again from what is whole.",
@@ -149,7 +149,7 @@ class Examiner:
         self.rebuilt_index_count.value += 1
 
     async def settle(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
-        """Somebody who read a segment has met damage: afterwards it is rebuilt, or out of the manifest.
+        """Rebuild a segment in which a reader met damage, or take it out of the manifest.
 
         Raises `damage` again if the segment is whole: it was damaged on its way, or is of a newer version. Raises
         NotFound, StoreError.

@@ -101,7 +101,7 @@ class CheckedSegment:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Objects:
-    """What was read of a segment before its batches: the ends of the `.kfs`, and the `.index` if there is one."""
+    """The parts of a segment that are read before its batches: both ends of the `.kfs`, and the `.index` if present."""
 
     key: SegmentKey
     head: Buffer

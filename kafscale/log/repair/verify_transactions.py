@@ -1,4 +1,4 @@
-"""Whether what a segment's footer tells of transactions is what its batches say, and goes on where the one before ends.
+"""Check the transactions in a segment's footer against its batches and against the footer of the segment before it.
 
     each aborted transaction that is told     has its marker there, which says that it was aborted
     each batch of a transaction               is followed by a marker that committed it, or told as aborted, or as open
@@ -26,7 +26,7 @@ Key = tuple[int, int]  # producer id, first offset
 
 @attrs.frozen
 class Told:
-    """What is kept of a segment, to hold the following one against it.
+    """The facts of a segment that the next one is checked against.
 
     `first_markers`: by producer, whether the first marker of it here committed; None if compaction has emptied it.
     """

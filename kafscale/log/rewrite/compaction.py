@@ -30,7 +30,7 @@ from kafscale.metrics import Counter, Metrics
 
 logger = logging.getLogger(__name__)
 
-FAILED_PAUSE_SECONDS = 300.0  # the store has been retried before; nobody waits for it
+FAILED_PAUSE_SECONDS = 300.0  # the store client has retried already, and no request waits for it
 PASSED_BY_COUNT = 1_000  # partitions with nothing to compact, between two of trio's checkpoints
 GENERATIONS_LEFT_OUT_COUNT = 2  # above those listed: an upload of the process before may still arrive, and a merge's
 
@@ -63,7 +63,7 @@ class Compactor:
     _generations: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show compactions to whoever scrapes."""
+        """Register the metrics."""
         self.statistics.register(metrics)
         metrics.adopt_counter("kafscale_compactions_total", "Compactions of a partition.", self.rounds_count)
         help = "Compactions that failed; see the log."
@@ -160,7 +160,7 @@ class Compactor:
         return is_done
 
     def _report_unreadable(self, partition: Partition, unreadable: Unreadable) -> None:
-        """Once for each: the next round is about what came later."""
+        """Log unreadable segments once; the next compaction starts behind them."""
         if unreadable.first_offset > self._reported_to.get(partition, -1):
             self._reported_to[partition] = unreadable.first_offset
             self.unreadable_count.value += unreadable.count

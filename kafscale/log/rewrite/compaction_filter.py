@@ -30,7 +30,7 @@ from kafscale.wire.records import BatchHeader
 
 @attrs.frozen(kw_only=True)
 class CompactionRules:
-    """What holds for one compaction of a partition.
+    """The rules of one compaction of a partition.
 
     end_offset: where the part ends whose keys are in the map.
     producers_last_offsets: where the last batch of each producer that is remembered ends.
@@ -132,7 +132,7 @@ class AbortedTransaction:
 
 @attrs.define(eq=False, repr=False)
 class Outcomes:
-    """How transactions ended, gathered from batches in order of offset."""
+    """Outcomes of transactions, gathered from batches in order of offset."""
 
     aborted: list[AbortedTransaction] = attrs.field(factory=list, init=False)
     _open: dict[int, int] = attrs.field(factory=dict, init=False)  # producer id -> first offset
@@ -147,7 +147,7 @@ class Outcomes:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Return where the oldest transaction begins that has no marker yet; None if there is none."""
+        """Return where the oldest transaction begins that has no marker yet, or None."""
         return min(self._open.values(), default=None)
 
 

@@ -25,7 +25,7 @@ from kafscale.wire.records import BatchHeader, compute_crc, parse_header, parse_
 
 @attrs.frozen
 class BatchSpan:
-    """What an index needs to know of a batch that is written."""
+    """The fields of a written batch that the index needs."""
 
     base_offset: int
     last_offset: int

@@ -1,4 +1,4 @@
-"""Which part of a partition compaction would clean, whether that is worth it, and in which pieces. Kafka's rules.
+"""Choose the part of a partition to compact, decide if it is dirty enough, and cut it into pieces, by Kafka's rules.
 
     log start ... clean ... | first dirty offset ... cleanable ... | end offset ... not cleanable yet ... | tail
 
@@ -27,7 +27,7 @@ _base_offset = attrgetter("base_offset")
 
 @attrs.frozen(kw_only=True)
 class CleanablePart:
-    """What could be cleaned of a partition now. The end is exclusive; sizes are in bytes."""
+    """The part of a partition that can be compacted now. The end is exclusive; sizes are in bytes."""
 
     partition: Partition
     first_dirty_offset: int

@@ -72,7 +72,7 @@ class CompactionStatistics:
     removed_records: Counter = attrs.field(factory=Counter)
 
     def register(self, metrics: Metrics) -> None:
-        """Show them to whoever scrapes."""
+        """Register the metrics."""
         count = metrics.adopt_counter
         count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
         count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
@@ -81,7 +81,7 @@ class CompactionStatistics:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class CompactionRound:
-    """What one compaction has to do with. No attempt before has used `generation`, or a higher one."""
+    """One compaction of a partition. No earlier attempt has used `generation` or a higher one."""
 
     part: CleanablePart
     rewriter: Rewriter

@@ -77,7 +77,7 @@ class Merger:
         self.rewriter.on_released.append(self._note_rewritten)
 
     def register(self, metrics: Metrics) -> None:
-        """Show merges to whoever scrapes."""
+        """Register the metrics."""
         count = metrics.adopt_counter
         count("kafscale_merges_total", "Merges of small segments into a larger one.", self.merges_count)
         count("kafscale_merged_segments_total", "Segments that they were made of.", self.sources_count)
@@ -234,7 +234,7 @@ SOURCES_MAX_COUNT = 1000  # of one merge; each is a GET
 
 @attrs.frozen
 class Found:
-    """What to merge first, none if nothing; the groups before index `open_from` are not worth another look."""
+    """The segments to merge first, if any. Groups before index `open_from` need not be searched again."""
 
     sources: Sequence[Segment]
     open_from: int

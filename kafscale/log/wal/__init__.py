@@ -1,4 +1,4 @@
-"""What is acknowledged is in a write-ahead log, or in a segment: the three journals, one for each `--durability`.
+"""The three journals, one for each `--durability`: they keep acknowledged records until a segment has them.
 
     journal                    the protocol that all of them follow, and by which partition, log and broker know them
     local_wal, local_replay    the log on the local disk (`wal`); `disk` and `direct_io` are the disk itself

@@ -39,7 +39,7 @@ class WalExtent:
 
 
 class ExtentStore(Protocol):
-    """Where the note is kept. Both raise StorageFailed."""
+    """Storage of the note. Both methods raise StorageFailed."""
 
     async def read(self) -> WalExtent | None:
         """Return the last note; None if there is none, as of an earlier version or a new data directory."""

@@ -244,7 +244,7 @@ def _oldest_of(run: LogRun) -> int:
 
 @attrs.frozen(eq=False, repr=False)
 class FollowedJournal(LogJournal):
-    """What partitions that are only followed have as their journal: it reads objects, and keeps none."""
+    """The journal of partitions that this broker only follows: it reads objects and keeps none."""
 
     store: ObjectStore
 

@@ -1,4 +1,4 @@
-"""What makes a batch durable, and keeps it until a segment has it: one protocol, and three that follow it.
+"""The journal protocol: make a batch durable and keep it until a segment has it. Three classes implement it.
 
     `--durability wal`      `local_wal.Wal`                    a log on the local disk: durable by a sync
     `--durability s3-wal`   `s3_wal.S3Wal`                     a log in the bucket: durable by a PUT
@@ -36,7 +36,7 @@ CROWDED_ENTRIES_COUNT = 250_000  # at 360 bytes of memory for each that waits fo
 
 @attrs.define(eq=False, repr=False)
 class Round:
-    """What becomes durable together. `done` says that it is; `failed` is set instead when it never will be."""
+    """Batches that become durable together: then `done` is set, or `failed` if they never will."""
 
     done: bool = attrs.field(default=False, init=False)
     failed: StorageFailed | None = attrs.field(default=None, init=False)
@@ -44,17 +44,17 @@ class Round:
     _signals: dict[Signal, None] = attrs.field(factory=dict, init=False)
 
     def succeed(self) -> None:
-        """It is durable: wake who waits."""
+        """Mark it durable and wake the waiters."""
         self.done = True
         self._finish()
 
     def fail(self, failure: StorageFailed) -> None:
-        """It will never be durable: tell who waits."""
+        """Fail it for good and wake the waiters."""
         self.failed = failure
         self._finish()
 
     def put_off(self) -> None:
-        """It will be durable, but nobody knows when: tell who waits."""
+        """Tell the waiters that it will become durable at an unknown time."""
         self._finish()
 
     def _finish(self) -> None:
@@ -84,7 +84,7 @@ class Round:
 
 @attrs.frozen
 class ReplayProgress:
-    """How far a replay has come: of `files_count` files, or objects, `file_count` are done."""
+    """Progress of a replay: `file_count` of `files_count` files or objects are done."""
 
     file_count: int
     files_count: int
@@ -96,7 +96,7 @@ Handle = Callable[[WalEntry], bool]  # whether a replayed entry is still needed;
 
 
 class EntryJournal(Protocol):
-    """What partitions use, and those who read them."""
+    """The part of a journal that partitions and their readers use."""
 
     @property
     def keeps_entries(self) -> bool:
@@ -164,7 +164,7 @@ class Journal(EntryJournal, Protocol):
 
     @property
     def on_growth(self) -> list[Callable[[], None]]:
-        """Whoever is in this list is called when it has one more object, or more to keep while it is crowded."""
+        """Callbacks for when the log has one more object, or more entries while it is crowded."""
 
     @property
     def pending_count(self) -> int:
@@ -203,7 +203,7 @@ class Journal(EntryJournal, Protocol):
 
 
 class LogJournal:
-    """What both logs do alike: a flush changes nothing for them but that entries are released."""
+    """Defaults shared by the two logs: for them a flush only releases entries."""
 
     __slots__ = ()
 
@@ -221,7 +221,7 @@ class LogJournal:
 
 @attrs.define(eq=False, repr=False)
 class _Waiting:
-    """What one partition waits for: `taken` are rounds that flushes have begun with, and the offset behind each."""
+    """The rounds that one partition waits for: `taken` ones are in a flush, each with its end offset."""
 
     round: Round = attrs.field(factory=Round, init=False)
     taken: deque[tuple[int, Round]] = attrs.field(factory=deque, init=False)
@@ -247,7 +247,7 @@ class FlushOnAppend:
         return self._waiting[entry.owner].round
 
     def flush_began(self, owner: object, next_offset: int) -> None:
-        """Have what comes from now on share no round with what has come, so as not to put that off."""
+        """Start a new round, so that later batches do not delay the ones that are being flushed."""
         waiting = self._waiting[owner]
         if not waiting.taken or waiting.taken[-1][0] < next_offset:
             waiting.taken.append((next_offset, waiting.round))
@@ -276,10 +276,10 @@ class FlushOnAppend:
         raise AssertionError(f"{file.name}: no entry is in a file")
 
     async def wait_for_room(self) -> None:
-        """There is room."""
+        """Return at once: there is always room."""
 
     async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
-        """There is nothing: what was acknowledged is in segments."""
+        """Do nothing: all acknowledged batches are in segments."""
 
     @property
     def has_lost_entries(self) -> bool:
@@ -290,7 +290,7 @@ class FlushOnAppend:
         """Do nothing."""
 
     async def keep_aside(self, kept: KeptAside) -> None:
-        """There is nothing."""
+        """Do nothing: nothing is kept."""
 
     async def settle(self) -> None:
         """All that was appended can be flushed."""

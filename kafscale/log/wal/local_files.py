@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, repr=False)
 class Room:
-    """Whether there is room: `out_of_space` once it was looked for in vain, for a file or to overwrite bytes of one.
+    """State of the disk: `out_of_space` after a failed attempt to make a file or overwrite one.
 
     `disk_is_full` if that was the disk, and not the limit of the log. `stalled_since` is set while the writer is held
     up by that, or by a file that is not ready.
@@ -191,7 +191,7 @@ class LocalFiles:
         return StorageFailed(f"{told}; free some space, nothing is lost" if exc.errno in NO_SPACE_ERRORS else told)
 
     async def _prepare_next(self, size_bytes: int) -> None:
-        """Have a next file of at least this size; waits while the disk is full."""
+        """Prepare a next file of at least this size; wait while the disk is full."""
         async with self._lock:
             while self._next is None or self._next.size_bytes < size_bytes:
                 if self._next is not None:

@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class Lease(Protocol):
-    """Whether anything may be acknowledged."""
+    """Permission to acknowledge."""
 
     def is_good(self) -> bool:
         """Tell whether it may now."""
@@ -83,7 +83,7 @@ class LocalLog:
 
 @attrs.define(eq=False, repr=False)
 class LocalRound(Round):
-    """What one sync makes durable, as far as it is not yet."""
+    """The entries that the next sync makes durable."""
 
     _entries: list[WalEntry] = attrs.field(factory=list, init=False)
     _size_bytes: int = attrs.field(default=0, init=False)
@@ -262,7 +262,7 @@ class Wal(LogJournal):
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Show the log to whoever scrapes."""
+        """Register the metrics."""
         log = metrics.of(self.statistics)
         log.count("kafscale_wal_syncs_total", "Writes to the WAL, each with one fsync.", lambda seen: seen.sync_count)
         log.count("kafscale_wal_entries_total", "Record batches in these writes.", lambda seen: seen.entry_count)
@@ -427,7 +427,7 @@ class Wal(LogJournal):
         self.on_durable(group)
 
     def _can_tell(self, file: WalFile, group: Sequence[WalEntry]) -> bool:
-        """Have the file say that it has transactions, if any have come since the start. Its header is written once.
+        """Mark the file as one with transactions, if any came since the start. Its header is written once.
 
         False if that was done: then the next file is to be begun.
         """
@@ -460,7 +460,7 @@ class Wal(LogJournal):
             self._tell_crowded()
 
     def _no_space(self) -> None:
-        """There is no space for the next file. Nobody waits for it for ever, nor does a start."""
+        """Handle a full disk when the next file is needed: waiters and a start fail after a deadline."""
         self._put_off_rounds()
         self._report_started()
         self._tell_crowded()

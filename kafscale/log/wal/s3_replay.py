@@ -311,7 +311,7 @@ WHOLE_FRACTION = 0.75  # of an object: who wants that much gets all of it by one
 
 @attrs.frozen(eq=False, repr=False)
 class ReadObject:
-    """What was read of an object, for which `read_bytes` were got; the entries' data are views of that."""
+    """The entries read from an object with `read_bytes` of GETs; their data are views."""
 
     header: ObjectHeader
     entries: Sequence[WalEntry]

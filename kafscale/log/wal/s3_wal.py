@@ -219,7 +219,7 @@ class S3Wal(LogJournal):
         return self._objects_bytes >= self.max_bytes * CROWDED_FRACTION or self.pending_count >= CROWDED_ENTRIES_COUNT
 
     async def wait_for_room(self) -> None:
-        """There is room: a PUT that fails is tried again."""
+        """Return at once: a failed PUT is retried, so there is always room."""
 
     async def settle(self) -> None:
         """Wait until everything that was appended before is durable. Raises StorageFailed."""
@@ -245,7 +245,7 @@ class S3Wal(LogJournal):
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Show the log to whoever scrapes."""
+        """Register the metrics."""
         log = metrics.of(self.statistics)
         log.count(
             "kafscale_s3_wal_puts_total",
@@ -313,7 +313,7 @@ class S3Wal(LogJournal):
         """Do nothing."""
 
     async def keep_aside(self, kept: KeptAside) -> None:
-        """They stay in the bucket's objects, whose entries are told apart by their epochs."""
+        """Do nothing: the entries stay in the bucket's objects, and their epochs distinguish them."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is appended, until cancelled; what is not acknowledged by then may be in the bucket or not.

@@ -44,7 +44,7 @@ Recover = Mapping[PartitionId, Sequence[int]]  # the streams that each partition
 
 
 class Earlier(Protocol):
-    """What earlier brokers have left in the bucket's log: `EarlierLog` or `EarlierStreams`."""
+    """The bucket's log of earlier brokers: `EarlierLog` or `EarlierStreams`."""
 
     async def replay(
         self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None
