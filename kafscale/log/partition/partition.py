@@ -236,7 +236,7 @@ class Partition:
             self._chunk = None
 
     def give_back(self, placed: Placed) -> None:
-        """Return the chunks of a batch that is not appended; a clean partition keeps none, as no flush would free it."""
+        """Return the chunks of a batch that is not appended; without a coming flush none is kept."""
         placed.lease.release()
         if self.closed or not self.tail.batches:
             self._leave_chunk()

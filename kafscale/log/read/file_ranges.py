@@ -32,7 +32,7 @@ NO_END = sys.maxsize
 
 @attrs.define(eq=False, repr=False)
 class FileSlice:
-    """Batches in a file on their way to a socket, up to `end_offset`, like `Slices` in memory. The caller must `release`.
+    """Batches in a file on their way to a socket, up to `end_offset`, like `Slices`. The caller must `release`.
 
     `aborted` is that of `Slices`.
     """
