@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,7 +28,6 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import ListedApi
-from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
 from kafscale.broker_components import (
@@ -41,13 +39,10 @@ from kafscale.broker_components import (
     open_orphan_collector,
     open_retention,
     open_topic_deleter,
-    partition_count,
     topic_spec,
 )
 from kafscale.broker_security import BrokerSecurity, open_security
 from kafscale.cluster.groups.follow_topics import follow_topics
-from kafscale.cluster.groups.keeper import MoveDestination
-from kafscale.cluster.groups.moving import move_groups
 from kafscale.cluster.membership.leading.leading import Leading
 from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.membership.peers.heartbeats import Connect
@@ -59,10 +54,9 @@ from kafscale.cluster.membership.start.starting import start_leading
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.topics.topics import Topic, TopicListener
 from kafscale.config import Durability, Settings
-from kafscale.errors import KafkaError, StartupError, StoreError
+from kafscale.errors import KafkaError, StoreError
 from kafscale.log.bucket.deletion import BuriedTopic
 from kafscale.log.housekeeping import expire_producers
 from kafscale.log.log import Log
@@ -280,24 +274,6 @@ class Broker:
             await log.manifest_checkpointer.decide()
             await lead.check.confirm()
 
-    async def _move_groups(self, lead: Lead) -> None:
-        """Have `__consumer_offsets` hold what earlier versions kept in the metadata."""
-        services = self.services
-
-        async def make_topic() -> None:
-            if await ensure_internal_topic(services, CONSUMER_OFFSETS_NAME) is None:
-                raise StartupError(f"{CONSUMER_OFFSETS_NAME} can't be made, which the consumer groups are to move to")
-
-        destination = MoveDestination(
-            internal=services.internal,
-            topic=CONSUMER_OFFSETS_NAME,
-            count=partial(partition_count, services.topics, CONSUMER_OFFSETS_NAME),
-            make_topic=make_topic,
-        )
-        with startup_errors():
-            if await move_groups(lead.metadata, destination, now_ms=time.time_ns() // 1_000_000):
-                await self._last_checkpoints(lead, services.log)
-
     async def _wait_loaded(self) -> None:
         """Wait for some time until all groups are known; clients that ask too early are told to try again."""
         with trio.move_on_after(LOAD_SECONDS) as waiting:
@@ -410,7 +386,6 @@ class Broker:
             if log.spiller is not None:
                 flusher.start_soon(log.spiller.run)
             flusher.start_soon(log.reader.run)
-            await self._move_groups(lead)
             await flusher.start(self.services.leadership.run)
             if leading is not None:
                 await flusher.start(leading.run)

@@ -1,17 +1,16 @@
-"""What is between the coordinator and the log: partitions of `__consumer_offsets` are read when they are led here.
+"""The group coordinator's side of `kafscale.cluster.coordinator`: partitions of `__consumer_offsets` come and go.
 
-`GroupKeeper` is what `kafscale.cluster.coordinator.Leadership` tells of them; `InternalOffsetsLog` is where the
-coordinator writes to, and `MoveDestination` where a start writes to that finds groups in the metadata.
+`Leadership` tells `GroupKeeper` which partitions this broker leads; `InternalOffsetsLog` writes to them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from kafscale.cluster.coordinator import Appended, InternalBatch, InternalLog, LeftOut, RecordsEntry, load
+from kafscale.cluster.coordinator import Appended, InternalBatch, InternalLog, LeftOut, RecordsEntry
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.loading import GroupsLoading
 from kafscale.errors import KafkaError
@@ -43,46 +42,6 @@ class InternalOffsetsLog:
         found = self.internal.partition(self.topic, partition)
         if found is not None:
             await self.internal.wait_for_room([RecordsEntry(found, records)])
-
-
-@attrs.define(eq=False, kw_only=True, repr=False)
-class MoveDestination:
-    """`__consumer_offsets`, which is the `topic`, before anybody coordinates its groups."""
-
-    internal: InternalLog
-    topic: str
-    count: Callable[[], int]  # of its partitions; 0 if there is no such topic
-    make_topic: Callable[[], Awaitable[None]]
-    _appended: list[Appended] = attrs.field(factory=list, init=False)
-
-    @property
-    def partition_count(self) -> int:
-        return self.count()
-
-    async def make(self) -> None:
-        """Make the topic. Raises as `make_topic`."""
-        await self.make_topic()
-
-    def batches(self, partition: int) -> AsyncIterator[InternalBatch]:
-        """Iterate over all that a partition has. Raises DamagedObject, StoreError, StorageFailed."""
-        return load(self.internal.log.reader, self._partition(partition))
-
-    async def write(self, partition: int, records: Sequence[Record]) -> None:
-        """Append records, as soon as there is room. Raises StorageFailed."""
-        entries = [RecordsEntry(self._partition(partition), records)]
-        self._appended.append(await self.internal.append(entries, time.time_ns() // 1_000_000))
-
-    async def settle(self) -> None:
-        """Wait until all that was written is durable, and in the bucket. Raises StorageFailed."""
-        for appended in self._appended:
-            await appended.wait()
-        for index in range(self.partition_count):
-            await self.internal.log.flusher.settle(self._partition(index))
-
-    def _partition(self, index: int) -> Partition:
-        found = self.internal.partition(self.topic, index)
-        assert found is not None, "at a start it leads all of the topic"
-        return found
 
 
 @attrs.define(eq=False, repr=False)

@@ -19,7 +19,6 @@ import attrs
 import trio
 
 from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.groups.former_metadata import MOVED_KEY, PREFIX
 from kafscale.cluster.membership.records import UNDECIDED, Placement, rows_of
 from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
 from kafscale.cluster.membership.start.recovery import find_head
@@ -146,7 +145,6 @@ class Sharing:
                 return claimed, await self._recover(claimed, is_alone=False)
         claimed = await self.start.claim()
         versions = await self._recover(claimed, is_alone=True)
-        await self._check_groups()
         found = await self._store.get(key)
         if decode_claim(key, found.data).nonce == claimed.claim.nonce:
             last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
@@ -160,14 +158,6 @@ class Sharing:
         versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
         await self.start.recover(claimed, versions, is_alone=is_alone)
         return versions
-
-    async def _check_groups(self) -> None:
-        former = await self.start.local.list(PREFIX)
-        if any(entry.key != MOVED_KEY for entry in former):
-            raise StartupError(
-                "the consumer groups of an earlier version are still in the metadata: start this broker once without "
-                "--several-brokers, which moves them to __consumer_offsets"
-            )
 
     async def _first_registration(self, incarnation: int) -> Transaction:
         """Lead every topic that there is, and recover it from the log of the broker alone."""
