@@ -18,15 +18,13 @@ from kafscale.client.isolation import IsolationLevel
 from kafscale.errors import KafkaError
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import RequestHeader, request_frame, response_frame
-from kafscale.wire.messages.fetch import (
+from kafscale.wire.messages.records import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     PartitionData,
-)
-from kafscale.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -27,20 +27,24 @@ from kafscale import __version__
 from kafscale.client.client import Client, connect
 from kafscale.client.connection import Connection, Reply
 from kafscale.wire import error_codes
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from kafscale.wire.messages.txn_offset_commit import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
+)
+from kafscale.wire.messages.transactions import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 
 TOPIC = "bench"

@@ -16,7 +16,7 @@ from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.records import batches, parse_header
 from tests.devtools.history.history import History
 from tests.devtools.world.producers import IdempotentProducer

@@ -27,12 +27,7 @@ from kafscale.config import Address
 from kafscale.login.security import PLAINTEXT, client_security
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import codec
-from kafscale.wire.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.processes.process import KAFSCALE, BrokerProcess
 from tests.devtools.processes.resident import main_thread_seconds

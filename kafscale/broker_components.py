@@ -65,7 +65,7 @@ from kafscale.log.wal.local_wal import LocalLog
 from kafscale.metrics import Metrics
 from kafscale.server.kafka.binding import BoundListener
 from kafscale.server.token_keys import PublishedKeys
-from kafscale.wire.messages.api_versions import ApiVersion
+from kafscale.wire.messages.cluster import ApiVersion
 
 
 async def build_services(

@@ -29,33 +29,37 @@ from kafscale.wire.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
-from kafscale.wire.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.fakes.memory_log import append_nowait

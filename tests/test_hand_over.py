@@ -17,9 +17,17 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings

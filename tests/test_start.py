@@ -21,4 +21,4 @@ def test_a_start_imports_neither_what_only_some_brokers_need_nor_apis_that_nobod
     assert "kafscale.broker" in modules
     assert not LATER & {each.partition(".")[0] for each in modules}
     assert "kafscale.api.records.fetch" in modules
-    assert not {"kafscale.api.topics.create_topics", "kafscale.wire.messages.join_group"} & modules
+    assert not {"kafscale.api.topics.create_topics", "kafscale.wire.messages.groups"} & modules

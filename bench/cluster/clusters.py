@@ -22,7 +22,7 @@ from bench.points import TOPIC
 from bench.processes import cpu_seconds, stop
 from kafscale.client.client import connect
 from kafscale.config import Address
-from kafscale.wire.messages.describe_quorum import (
+from kafscale.wire.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     PartitionToDescribe,

@@ -59,7 +59,7 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.messages.own.heartbeat import BegunPartition, OwnHeartbeatRequest
+from kafscale.wire.messages.brokers import BegunPartition, OwnHeartbeatRequest
 from tests.devtools.fakes.simulated_store import SimulatedStore
 
 NAMESPACE = "default"

@@ -29,13 +29,13 @@ from kafscale.config.units import KIB, MIB
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.devtools.fakes.broker_network import BrokerNetwork, RunningBroker
 from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.fakes.simulated_store import SimulatedStore

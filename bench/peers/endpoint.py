@@ -18,20 +18,20 @@ from bench.brokers import RunningBroker
 from bench.peers.names import ENDPOINT
 from bench.points import TOPIC
 from kafscale.config import Address
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.metadata import (
+from kafscale.wire.messages.records import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from kafscale.wire.messages.topics import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafscale.wire.messages.produce import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tests.devtools.fakes.scripted_broker import ScriptedBroker
 
 PARTITION_COUNT = 16

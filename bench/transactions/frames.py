@@ -11,7 +11,7 @@ from bench.points import Point
 from kafscale.wire import codec
 from kafscale.wire.batch_header import set_crc
 from kafscale.wire.frames import RequestHeader, request_frame
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kafscale.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 from kafscale.wire.records import TRANSACTIONAL
 
 PRODUCE_VERSION = 12  # enrols the partition by itself; earlier ones need AddPartitionsToTxn (KIP-890)

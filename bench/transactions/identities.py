@@ -12,7 +12,7 @@ from kafscale.client.client import connect
 from kafscale.config import Address
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 TIMEOUT_MS = 60_000
 WITHIN_SECONDS = 60.0  # Kafka makes __transaction_state when it is first asked for

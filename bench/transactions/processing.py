@@ -42,7 +42,7 @@ from kafscale.wire.error_codes import (
     name,
 )
 from kafscale.wire.frames import RequestHeader, request_frame
-from kafscale.wire.messages.txn_offset_commit import (
+from kafscale.wire.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafscale.client import Client
     from kafscale.client.brokers import Place
     from kafscale.client.reassignments import At
-    from kafscale.wire.messages.own.balance import BalancedBroker
+    from kafscale.wire.messages.replicas import BalancedBroker
 
 CALM_SECONDS = 12.0  # without a move, after which there is none to come: balance is looked at every 5 s
 

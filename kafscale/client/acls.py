@@ -8,15 +8,15 @@ from typing import Any
 from kafscale.client.client import Client
 from kafscale.login.failures import check
 from kafscale.security.acls import AclBinding, AclFilter
-from kafscale.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from kafscale.wire.messages.delete_acls import (
+from kafscale.wire.messages.security import (
+    AclCreation,
+    AclDescription,
+    CreateAclsRequest,
+    CreateAclsResponse,
     DeleteAclsFilter,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
-)
-from kafscale.wire.messages.describe_acls import (
-    AclDescription,
     DescribeAclsRequest,
     DescribeAclsResource,
     DescribeAclsResponse,

@@ -8,31 +8,29 @@ import attrs
 
 from kafscale.client.client import Client
 from kafscale.login.failures import check
-from kafscale.wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-)
-from kafscale.wire.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from kafscale.wire.messages.describe_configs import (
+from kafscale.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
-)
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
-from kafscale.wire.messages.metadata import MetadataResponseTopic
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    MetadataResponseTopic,
+)
 
 TIMEOUT_MS = 30_000
 TOPIC_RESOURCE = 2
@@ -106,10 +104,10 @@ async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResour
 async def alter_topic_configs(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
     """Set configs of a topic; None puts one back to its default. Raises KafkaError, BrokerUnavailable."""
     configs = [
-        AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+        IncrementalAlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
         for key, value in changes.items()
     ]
-    resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=configs)
+    resource = IncrementalAlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=[resource])
     for result in (await client.request(request, IncrementalAlterConfigsResponse)).responses:
         check(result.error_code, f"configs of topic '{name}'", result.error_message)

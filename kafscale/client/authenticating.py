@@ -9,8 +9,7 @@ import trio
 from kafscale.login.sasl import ClientSasl
 from kafscale.login.steps import HANDSHAKE_VERSION, LoginSteps, Request
 from kafscale.wire import codec
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateResponse
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.security import SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from kafscale.client.connection import Connection

@@ -13,7 +13,7 @@ from kafscale.client.reassignments import At
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable
 from kafscale.login.failures import check
-from kafscale.wire.messages.own.balance import BalancedBroker, BalanceRequest, BalanceResponse
+from kafscale.wire.messages.replicas import BalancedBroker, BalanceRequest, BalanceResponse
 
 
 def known(bytes_per_second: int) -> int | None:

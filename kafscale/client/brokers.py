@@ -10,19 +10,17 @@ from kafscale.client.admin import list_topics
 from kafscale.client.client import Client
 from kafscale.login.failures import check
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kafscale.wire.messages.describe_configs import (
+from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from kafscale.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-)
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
-from kafscale.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 BROKER_RESOURCE = 4
 SET = 0
@@ -99,8 +97,10 @@ async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping
 
 async def set_draining(client: Client, broker_id: int, is_draining: bool) -> None:
     """Say whether a broker is to lead nothing. Raises KafkaError, BrokerUnavailable."""
-    config = AlterableConfig(name=DRAINING, config_operation=SET, value=str(is_draining).lower())
-    resource = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configs=[config])
+    config = IncrementalAlterableConfig(name=DRAINING, config_operation=SET, value=str(is_draining).lower())
+    resource = IncrementalAlterConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configs=[config]
+    )
     request = IncrementalAlterConfigsRequest(resources=[resource])
     for result in (await client.request(request, IncrementalAlterConfigsResponse)).responses:
         check(result.error_code, f"broker {broker_id}", result.error_message)

@@ -20,13 +20,8 @@ from kafscale.errors import BrokerUnavailable
 from kafscale.login.failures import check, failure
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.wire import error_codes
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseTopic,
-)
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 
 GROUP, TRANSACTION = 0, 1  # of FindCoordinator's keys
 CREATION_SECONDS = 3.0  # in which a topic that was asked for is there, unless the broker creates none

@@ -29,7 +29,7 @@ from kafscale.login.steps import SESSION_FRACTION
 from kafscale.network_errors import root_cause, why_unreachable
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
-from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but a single batch may be larger
 RECEIVE_BYTES = 256 << 10

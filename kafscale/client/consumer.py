@@ -16,7 +16,7 @@ from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLeve
 from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.login.failures import check
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import (
+from kafscale.wire.messages.records import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,

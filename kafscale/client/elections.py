@@ -9,7 +9,7 @@ from kafscale.client.client import Client
 from kafscale.client.reassignments import At
 from kafscale.login.failures import check
 from kafscale.wire.error_codes import ELECTION_NOT_NEEDED, REQUEST_TIMED_OUT
-from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from kafscale.wire.messages.replicas import ElectedTopicPartitions, ElectLeadersRequest, ElectLeadersResponse
 
 UNCLEAN = 1
 _FINE = frozenset({ELECTION_NOT_NEEDED, REQUEST_TIMED_OUT})  # it is led already, or it is decided that it will be
@@ -20,9 +20,9 @@ async def elect_any_leader(client: Client, partitions: Collection[At]) -> None:
 
     Returns when that is decided at least. Raises KafkaError, BrokerUnavailable.
     """
-    topics: dict[str, TopicPartitions] = {}
+    topics: dict[str, ElectedTopicPartitions] = {}
     for name, index in partitions:
-        topics.setdefault(name, TopicPartitions(topic=name)).partitions.append(index)
+        topics.setdefault(name, ElectedTopicPartitions(topic=name)).partitions.append(index)
     request = ElectLeadersRequest(
         election_type=UNCLEAN, topic_partitions=list(topics.values()), timeout_ms=TIMEOUT_MS // 3
     )

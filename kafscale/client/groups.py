@@ -11,26 +11,31 @@ from kafscale.client.retrying import retried
 from kafscale.errors import DecodeError, KafkaError
 from kafscale.login.failures import check
 from kafscale.wire import codec, error_codes
-from kafscale.wire.messages.consumer_group_describe import (
+from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    ConsumerProtocolAssignment,
 )
-from kafscale.wire.messages.consumer_group_describe import Member as ConsumerMember
-from kafscale.wire.messages.consumer_protocol import ConsumerProtocolAssignment
-from kafscale.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kafscale.wire.messages.describe_groups import (
+from kafscale.wire.messages.consumer_groups import DescribedConsumer as ConsumerMember
+from kafscale.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
-from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
 )
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 DEAD = "Dead"  # what Kafka calls a group that it does not know
 CLASSIC, CONSUMER = "classic", "consumer"  # the types of groups

@@ -9,7 +9,7 @@ from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
 from kafscale.client.isolation import IsolationLevel
 from kafscale.client.retrying import STALE_LEADER, retried
 from kafscale.login.failures import check
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -17,7 +17,7 @@ from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.login.failures import check
 from kafscale.wire import codec as wire_codec
 from kafscale.wire import compression
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -9,15 +9,13 @@ from kafscale.client.client import Client
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check, failure
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from kafscale.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 
 At = tuple[str, int]  # a topic's name and a partition

@@ -5,18 +5,20 @@ from __future__ import annotations
 from kafscale.client.client import Client
 from kafscale.client.retrying import retried
 from kafscale.login.failures import check
-from kafscale.wire.messages.describe_transactions import (
+from kafscale.wire.messages.transactions import (
+    DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
-from kafscale.wire.messages.describe_transactions import TransactionState as DescribedTransaction
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kafscale.wire.messages.list_transactions import TransactionState as ListedTransaction
 
 
 @retried
-async def list_transactions(client: Client, states: list[str] | None = None) -> list[ListedTransaction]:
+async def list_transactions(client: Client, states: list[str] | None = None) -> list[ListedTransactionState]:
     """The transactional ids that all brokers coordinate, by name. Raises KafkaError, BrokerUnavailable."""
     await client.metadata([])
     found = []

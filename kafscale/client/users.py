@@ -11,15 +11,13 @@ from kafscale.config import SaslMechanism
 from kafscale.login.failures import check
 from kafscale.security.verifiers import SCRAM_TYPES
 from kafscale.wire.error_codes import RESOURCE_NOT_FOUND
-from kafscale.wire.messages.alter_user_scram_credentials import (
+from kafscale.wire.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
-from kafscale.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
 )
 
 _NUMBERS = {mechanism: number for number, mechanism in SCRAM_TYPES.items()}

@@ -23,8 +23,12 @@ from kafscale.login.failures import check
 from kafscale.login.sasl import ClientSasl
 from kafscale.login.scram import load_scramp
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 HANDSHAKE_VERSION = 1
 # What a broker may ask for: at 1,000,000, a second. Kafka's allow 16,384.

@@ -34,7 +34,7 @@ from kafscale.testing.faulty_store import FaultyStore, On, Rule
 from kafscale.testing.tcp_proxy import TcpProxy
 from kafscale.testing.trio_thread import TrioThread
 from kafscale.wire import error_codes
-from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.messages.records import ProduceRequest
 
 EVERY_API = "*"
 

@@ -40,6 +40,10 @@ MAX: Final = 0x7FFF
 NEVER: Final = MAX + 1
 """`FLEXIBLE_SINCE` of a message that has no flexible version (KIP-482)."""
 
+OWN_TAG: Final = 10_000
+"""First tag of fields that are KafScale's own, far from Kafka's. Peers that do not know them skip them (KIP-482), so a
+sender must work with an answer that lacks them."""
+
 FIXED: Final = {
     "int8": "b",
     "int16": "h",

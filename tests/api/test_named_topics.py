@@ -9,7 +9,7 @@ from kafscale.api.topics.named_topics import outcomes_by_name
 from kafscale.cluster.topics.topics import MorePartitions, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_partitions import CreatePartitionsTopic
+from kafscale.wire.messages.topics import CreatePartitionsTopic
 
 
 async def test_outcomes_are_in_the_order_of_the_names_whether_they_were_refused_or_not(autojump_clock) -> None:

@@ -8,18 +8,20 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
-)
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kafscale.wire.messages.list_offsets import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionData,
 )
 from kafscale.wire.records import batches, iterate_records, parse_header
 from tests.devtools.fakes.memory_broker import memory_parts

@@ -21,8 +21,13 @@ from bench.points import TOPIC, Point
 from kafscale.errors import KafkaError
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, parse_request_header, response_frame
-from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.messages.records import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ProduceRequest,
+)
 from kafscale.wire.records import validate
 from kafscale.wire.schema import NEVER
 

@@ -33,7 +33,7 @@ from bench.runner import Runner
 from kafscale.config import Address
 from kafscale.wire import codec
 from kafscale.wire.frames import parse_response_header
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
 
 LARGE = "produce 960KiB/5/1"

@@ -25,13 +25,13 @@ from kafscale.testing.background_broker import running_broker
 from kafscale.wire import codec
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.frames import parse_request_header, response_frame
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from kafscale.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 from kafscale.wire.records import parse_header
 
 POINT = Point(batch_bytes=1024, in_flight=2, partitions=2)

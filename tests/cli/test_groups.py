@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from kafscale.wire import codec
-from kafscale.wire.messages import consumer_group_describe
-from kafscale.wire.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
-from kafscale.wire.messages.describe_groups import DescribedGroupMember
+from kafscale.wire.messages.consumer_groups import (
+    ConsumerProtocolAssignment,
+    ConsumerTopicPartitions,
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedTopicPartitions,
+)
+from kafscale.wire.messages.groups import DescribedGroupMember
 
 
 @pytest.fixture
@@ -23,7 +28,7 @@ async def with_records(kafscale: Any, monkeypatch: pytest.MonkeyPatch, feed: Any
 
 
 def member(name: str, *partitions: int) -> DescribedGroupMember:
-    assigned = [TopicPartition(topic="t", partitions=list(partitions))]
+    assigned = [ConsumerTopicPartitions(topic="t", partitions=list(partitions))]
     assignment = struct.pack(">h", 1) + b"".join(
         codec.encode(ConsumerProtocolAssignment(assigned_partitions=assigned), 1)
     )
@@ -75,14 +80,14 @@ async def test_records_that_were_deleted_are_no_lag(with_records: Any) -> None:
 
 
 async def test_a_group_of_kafka_4_is_described_by_its_own_call(with_records: Any) -> None:
-    has = consumer_group_describe.TopicPartitions(topic_id=bytes(16), topic_name="t", partitions=[0])
+    has = DescribedTopicPartitions(topic_id=bytes(16), topic_name="t", partitions=[0])
     with_records.cluster.consumer_members["g"] = [
-        consumer_group_describe.Member(
+        DescribedConsumer(
             member_id="a",
             member_epoch=1,
             client_id="client-a",
             client_host="/h",
-            assignment=consumer_group_describe.Assignment(topic_partitions=[has]),
+            assignment=DescribedAssignment(topic_partitions=[has]),
         )
     ]
     described = await with_records.json("groups", "describe", "g")

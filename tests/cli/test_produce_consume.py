@@ -16,7 +16,7 @@ import trio
 from kafscale.cli.main import run
 from kafscale.cli.produce import LineReader
 from kafscale.cli.records import json_formatter, text_formatter
-from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.messages.records import ProduceRequest
 from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import Record
 from tests.devtools.processes.process import interruptible

@@ -13,9 +13,9 @@ from kafscale.client import Client, Connection, connect
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kafscale.wire.messages.metadata import (
+from kafscale.wire.messages.cluster import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kafscale.wire.messages.topics import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,

@@ -13,20 +13,18 @@ from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, JOIN_BELOW_BYTES
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, DecodeError, KafkaError, ProtocolError
 from kafscale.wire import codec
-from kafscale.wire.messages.api_versions import ApiVersionsRequest
-from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.cluster import ApiVersionsRequest
+from kafscale.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,

@@ -12,7 +12,7 @@ from kafscale.client.client import Client
 from kafscale.client.retrying import PAUSE_SECONDS
 from kafscale.errors import CorruptBatch
 from kafscale.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
-from kafscale.wire.messages import fetch
+from kafscale.wire.messages.records import FetchRequest, FetchResponse
 from kafscale.wire.records import CONTROL, Record, build_batch
 from tests.devtools.fakes.small_cluster import SmallCluster
 
@@ -51,7 +51,7 @@ async def test_several_partitions_are_read_in_one_poll(cluster: SmallCluster, cl
         log.append(batch(b"%d" % number))
     consumer = Consumer(client=client, topic="t", positions={0: 0, 2: 0})
     assert await values(consumer) == [(0, 0, b"0"), (2, 0, b"2")]
-    assert len([each for each in cluster.broker.requests if isinstance(each, fetch.FetchRequest)]) == 1
+    assert len([each for each in cluster.broker.requests if isinstance(each, FetchRequest)]) == 1
 
 
 async def test_control_batches_are_stepped_over(cluster: SmallCluster, client: Client) -> None:
@@ -77,9 +77,9 @@ async def test_a_leader_that_had_moved_was_asked_again_without_a_pause(
     cluster: SmallCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create("t").logs[0].append(batch(b"a"))
-    codes, pauses, handle = [NOT_LEADER_OR_FOLLOWER, NONE], list[float](), cluster.broker.handlers[fetch.FetchRequest]
+    codes, pauses, handle = [NOT_LEADER_OR_FOLLOWER, NONE], list[float](), cluster.broker.handlers[FetchRequest]
 
-    def answer(request: fetch.FetchRequest) -> fetch.FetchResponse:
+    def answer(request: FetchRequest) -> FetchResponse:
         response = handle(request)
         response.responses[0].partitions[0].error_code = codes.pop(0)
         return response
@@ -88,7 +88,7 @@ async def test_a_leader_that_had_moved_was_asked_again_without_a_pause(
         pauses.append(seconds)
         await trio.lowlevel.checkpoint()
 
-    cluster.broker.handlers = {**cluster.broker.handlers, fetch.FetchRequest: answer}
+    cluster.broker.handlers = {**cluster.broker.handlers, FetchRequest: answer}
     monkeypatch.setattr(trio, "sleep", pause)
     consumer = Consumer(client=client, topic="t", positions={0: 0})
     assert [await values(consumer) for _ in range(2)] == [[], [(0, 0, b"a")]]

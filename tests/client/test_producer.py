@@ -10,7 +10,12 @@ from kafscale.client import Producer, connect
 from kafscale.client.producer import MAX_BATCH_BYTES, split
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages import produce
+from kafscale.wire.messages.records import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.small_cluster import SmallCluster
 
@@ -50,13 +55,11 @@ async def test_a_leader_that_moved_is_looked_up_again_and_a_refusal_is_not_retri
     cluster = SmallCluster()
     cluster.create("t")
 
-    def answer(request: produce.ProduceRequest) -> produce.ProduceResponse:
-        partition = produce.PartitionProduceResponse(index=0, error_code=codes.pop(0), base_offset=5)
-        return produce.ProduceResponse(
-            responses=[produce.TopicProduceResponse(name="t", partition_responses=[partition])]
-        )
+    def answer(request: ProduceRequest) -> ProduceResponse:
+        partition = PartitionProduceResponse(index=0, error_code=codes.pop(0), base_offset=5)
+        return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[partition])])
 
-    cluster.broker.handlers = {**cluster.broker.handlers, produce.ProduceRequest: answer}
+    cluster.broker.handlers = {**cluster.broker.handlers, ProduceRequest: answer}
     async with cluster.broker.listening() as cluster.address, connect(cluster.address) as client:
         producer = Producer(client=client, topic="t")
         assert await producer.send_batch(0, build_batch([Record(value=b"x")])) == 5

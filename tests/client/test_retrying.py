@@ -25,23 +25,21 @@ from kafscale.client.retrying import PAUSE_MAX_SECONDS, RETRY_SECONDS, STALE_LEA
 from kafscale.client.transactions import abort_transaction, describe_transaction, list_transactions
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kafscale.wire.messages.delete_groups import DeleteGroupsRequest
-from kafscale.wire.messages.describe_transactions import (
+from kafscale.wire.messages.cluster import FindCoordinatorRequest
+from kafscale.wire.messages.consumer_groups import ConsumerGroupDescribeRequest
+from kafscale.wire.messages.groups import DeleteGroupsRequest, ListGroupsRequest
+from kafscale.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kafscale.wire.messages.records import FetchRequest, FetchResponse, ListOffsetsRequest, ProduceRequest
+from kafscale.wire.messages.topics import MetadataRequest
+from kafscale.wire.messages.transactions import (
+    DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    TransactionState,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
-from kafscale.wire.messages.fetch import FetchRequest, FetchResponse
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.list_groups import ListGroupsRequest
-from kafscale.wire.messages.list_offsets import ListOffsetsRequest
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kafscale.wire.messages.metadata import MetadataRequest
-from kafscale.wire.messages.offset_commit import OffsetCommitRequest
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest
-from kafscale.wire.messages.produce import ProduceRequest
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.small_cluster import SmallCluster
 
@@ -84,7 +82,7 @@ async def cluster() -> AsyncIterator[SmallCluster]:
     found = SmallCluster()
     found.create("t").logs[0].append(build_batch([Record(value=b"a")]))
     found.offsets["g"] = {("t", 0): 0}
-    described = DescribeTransactionsResponse(transaction_states=[TransactionState(transactional_id="x")])
+    described = DescribeTransactionsResponse(transaction_states=[DescribedTransaction(transactional_id="x")])
     found.broker.handlers = {
         **found.broker.handlers,
         ListTransactionsRequest: lambda request: ListTransactionsResponse(),

@@ -17,8 +17,12 @@ from kafscale.login.security import client_security
 from kafscale.login.tokens import TokenEndpoint, TokenFile
 from kafscale.security.tokens import parse_key_set
 from kafscale.wire.error_codes import NONE, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from tests.devtools.external.token_endpoint import CLIENT_ID, CLIENT_SECRET, token_endpoint
 from tests.devtools.fakes.scripted_broker import ScriptedBroker
 from tests.devtools.processes.sasl import ALICE, PASSWORD, key_set, sign, signing_key

@@ -15,12 +15,12 @@ from confluent_kafka.admin import (
 
 from kafscale.client.connection import open_connection
 from kafscale.config import SecurityProtocol
-from kafscale.wire.messages.alter_client_quotas import (
-    AlterClientQuotasEntity,
+from kafscale.wire.messages.configs import (
     AlterClientQuotasEntry,
     AlterClientQuotasOp,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    ClientQuotasEntity,
 )
 from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
 from tests.devtools.processes.sasl import PASSWORD, sasl_broker
@@ -41,7 +41,7 @@ def broker():
 
 def set_quota(broker, key, value, **names):
     """Have the broker take over a quota of a user or client id."""
-    entity = [AlterClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in names.items()]
+    entity = [ClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in names.items()]
     entry = AlterClientQuotasEntry(entity=entity, ops=[AlterClientQuotasOp(key=key, value=value)])
 
     async def alter():

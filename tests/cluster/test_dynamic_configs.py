@@ -22,13 +22,13 @@ from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import MESSAGE_TOO_LARGE, NONE
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kafscale.wire.messages.configs import (
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
@@ -177,9 +177,10 @@ async def produce(connection: Connection, topic: str) -> int:
 
 async def alter(connection: Connection, name: str, **values: str) -> None:
     configs = [
-        AlterableConfig(name=each.replace("_", "."), config_operation=0, value=value) for each, value in values.items()
+        IncrementalAlterableConfig(name=each.replace("_", "."), config_operation=0, value=value)
+        for each, value in values.items()
     ]
-    resource = AlterConfigsResource(resource_type=4, resource_name=name, configs=configs)
+    resource = IncrementalAlterConfigsResource(resource_type=4, resource_name=name, configs=configs)
     answer = await connection.request(
         IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse
     )

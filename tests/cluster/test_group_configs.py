@@ -19,16 +19,13 @@ from kafscale.cluster.topics.topics import NewConfigs
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_CONFIG, NONE, POLICY_VIOLATION
-from kafscale.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kafscale.wire.messages.configs import (
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
+from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
@@ -177,8 +174,8 @@ async def test_members_are_told_by_their_next_heartbeat_and_after_a_restart(auto
     parts = memory_parts()
     async with memory_broker(parts) as broker:
         assert await heartbeat_interval(broker) == 5_000
-        config = AlterableConfig(name=HEARTBEAT_INTERVAL, config_operation=0, value="9000")
-        resource = AlterConfigsResource(resource_type=GROUP, resource_name="a", configs=[config])
+        config = IncrementalAlterableConfig(name=HEARTBEAT_INTERVAL, config_operation=0, value="9000")
+        resource = IncrementalAlterConfigsResource(resource_type=GROUP, resource_name="a", configs=[config])
         client = await broker.connect()
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = await client.request(request, IncrementalAlterConfigsResponse)

@@ -32,10 +32,8 @@ from kafscale.client.admin import NewTopic
 from kafscale.client.client import connect
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.frames import FrameReader
-from kafscale.wire.messages.fetch import FetchRequest
-from kafscale.wire.messages.join_group import JoinGroupRequest
-from kafscale.wire.messages.produce import ProduceRequest
-from kafscale.wire.messages.sync_group import SyncGroupRequest
+from kafscale.wire.messages.groups import JoinGroupRequest, SyncGroupRequest
+from kafscale.wire.messages.records import FetchRequest, ProduceRequest
 from tests.devtools.processes.fuzz_frames import SIZE_BYTES, TOPIC, Frame, make_frame
 from tests.devtools.processes.hostile import STANDSTILL_SECONDS, bystander, raw_connection
 from tests.devtools.processes.process import BrokerProcess, broker_process

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafscale.client.connection import open_connection
 from kafscale.errors import KafScaleError
 from kafscale.testing.certificates import make_authority
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.devtools.external.clients import wait_until
 from tests.devtools.external.s3_processes import minio_server
 from tests.devtools.processes.cluster_load import QUIET, ClusterLoad, leaders_of

@@ -17,9 +17,9 @@ from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 

@@ -34,9 +34,17 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.world.seeds import seeds

@@ -13,95 +13,96 @@ from kafscale.client.connection import Connection
 from kafscale.wire import codec
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST, LEADER_NOT_AVAILABLE, NONE, POLICY_VIOLATION
 from kafscale.wire.frames import parse_response_header
-from kafscale.wire.messages.alter_client_quotas import (
-    AlterClientQuotasEntity,
+from kafscale.wire.messages.cluster import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    FeatureUpdateKey,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    PartitionToDescribe,
+    TopicToDescribe,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from kafscale.wire.messages.configs import (
     AlterClientQuotasEntry,
     AlterClientQuotasOp,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
-)
-from kafscale.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from kafscale.wire.messages.alter_replica_log_dirs import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopic,
-)
-from kafscale.wire.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    ScramCredentialUpsertion,
-)
-from kafscale.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from kafscale.wire.messages.consumer_group_heartbeat import (
-    TopicPartitions as OwnedPartitions,
-)
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.describe_client_quotas import (
+    ClientQuotasEntity,
     DescribeClientQuotasComponent,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-)
-from kafscale.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kafscale.wire.messages.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-)
-from kafscale.wire.messages.describe_producers import (
-    TopicRequest as ProducersTopic,
-)
-from kafscale.wire.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    PartitionToDescribe,
-    TopicToDescribe,
-)
-from kafscale.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from kafscale.wire.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    UserName,
-)
-from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kafscale.wire.messages.list_groups import ListGroupsRequest
-from kafscale.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
+from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from kafscale.wire.messages.consumer_groups import HeartbeatTopicPartitions as OwnedPartitions
+from kafscale.wire.messages.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    ListGroupsRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kafscale.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+    ElectedTopicPartitions,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kafscale.wire.messages.security import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ScramCredentialUpsertion,
+    UserName,
+)
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    TopicRequest,
+)
+from kafscale.wire.messages.transactions import DescribedProducersTopic as ProducersTopic
+from kafscale.wire.messages.transactions import DescribeProducersRequest, DescribeProducersResponse
 from kafscale.wire.primitives import uvarint
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
@@ -210,7 +211,7 @@ async def test_partitions_of_many_names(broker: BrokerProcess) -> None:
 
 
 async def test_leaders_of_partitions_that_are_named_many_times(broker: BrokerProcess) -> None:
-    asked = [TopicPartitions(topic="nothing", partitions=[*range(100_000)] * 3)]
+    asked = [ElectedTopicPartitions(topic="nothing", partitions=[*range(100_000)] * 3)]
     _, (answer,) = await attack(broker, [request_bytes(ElectLeadersRequest(topic_partitions=asked), 2)])
     (topic,) = decoded(answer, ElectLeadersResponse, 2).replica_election_results
     assert len(topic.partition_result) == 100_000
@@ -300,8 +301,8 @@ async def test_lists_of_configs_that_grow_by_thousands(broker: BrokerProcess) ->
     names = [f"listed{index}" for index in range(10)]
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
     items = ",".join(f"{index:x}" for index in range(7_000))
-    grown = [AlterableConfig(name="cleanup.policy", config_operation=2, value=items)]
-    resources = [AlterConfigsResource(resource_type=2, resource_name=name, configs=grown) for name in names]
+    grown = [IncrementalAlterableConfig(name="cleanup.policy", config_operation=2, value=items)]
+    resources = [IncrementalAlterConfigsResource(resource_type=2, resource_name=name, configs=grown) for name in names]
     async with connect(broker.kafka) as client:
         await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000), CreateTopicsResponse)
     _, (answer,) = await attack(broker, [request_bytes(IncrementalAlterConfigsRequest(resources=resources), 1)])
@@ -309,10 +310,11 @@ async def test_lists_of_configs_that_grow_by_thousands(broker: BrokerProcess) ->
     assert [each.error_code for each in outcomes] == [INVALID_CONFIG] * 10
 
 
-def group_resources(count: int) -> list[AlterConfigsResource]:
-    configs = [AlterableConfig(name="consumer.session.timeout.ms", config_operation=0, value="50000")]
+def group_resources(count: int) -> list[IncrementalAlterConfigsResource]:
+    configs = [IncrementalAlterableConfig(name="consumer.session.timeout.ms", config_operation=0, value="50000")]
     return [
-        AlterConfigsResource(resource_type=32, resource_name=f"g{index}", configs=configs) for index in range(count)
+        IncrementalAlterConfigsResource(resource_type=32, resource_name=f"g{index}", configs=configs)
+        for index in range(count)
     ]
 
 
@@ -348,7 +350,7 @@ async def test_quotas_of_very_many_users(own_broker: BrokerProcess) -> None:
     """100,000 stopped the event loop for 0.3 s."""
     entries = [
         AlterClientQuotasEntry(
-            entity=[AlterClientQuotasEntity(entity_type="user", entity_name=f"u{index}")],
+            entity=[ClientQuotasEntity(entity_type="user", entity_name=f"u{index}")],
             ops=[AlterClientQuotasOp(key="producer_byte_rate", value=1e9, remove=False)],
         )
         for index in range(100_000)

@@ -7,14 +7,19 @@ import struct
 from kafscale.config import Address
 from kafscale.wire import codec
 from kafscale.wire.error_codes import UNSUPPORTED_VERSION
-from kafscale.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest
-from kafscale.wire.messages.alter_configs import AlterConfigsResource as AlteredResource
-from kafscale.wire.messages.api_versions import ApiVersionsResponse
-from kafscale.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kafscale.wire.messages.describe_client_quotas import DescribeClientQuotasComponent, DescribeClientQuotasRequest
-from kafscale.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kafscale.wire.messages.cluster import ApiVersionsResponse
+from kafscale.wire.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    DescribeClientQuotasComponent,
+    DescribeClientQuotasRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from kafscale.wire.messages.configs import AlterConfigsResource as AlteredResource
+from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kafscale.wire.messages.replicas import ElectedTopicPartitions, ElectLeadersRequest
+from kafscale.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kafscale.wire.schema import STRING_MAX_BYTES
 from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
 from tests.devtools.processes.process import BrokerProcess
@@ -75,7 +80,7 @@ async def test_names_as_long_as_can_be_are_quoted_in_part(broker: BrokerProcess)
         (AlterConfigsRequest(resources=[AlteredResource(resource_type=2, resource_name="t", configs=nulls)]), 0),
         (CreateTopicsRequest(topics=[_topic(number)], timeout_ms=0), 2),
         (DescribeClientQuotasRequest(components=[user]), 0),
-        (ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=longest, partitions=[0])]), 0),
+        (ElectLeadersRequest(topic_partitions=[ElectedTopicPartitions(topic=longest, partitions=[0])]), 0),
     ]
     for request, version in requests:
         assert await _ask(broker.kafka, request_bytes(request, version)) is not None, request

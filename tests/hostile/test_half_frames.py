@@ -17,7 +17,7 @@ from kafscale.client.client import connect
 from kafscale.client.producer import Producer
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable
-from kafscale.wire.messages.api_versions import ApiVersionsRequest
+from kafscale.wire.messages.cluster import ApiVersionsRequest
 from kafscale.wire.records import Record
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import (

@@ -9,9 +9,15 @@ import trio
 from kafscale.client.client import connect
 from kafscale.client.producer import Producer
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from kafscale.wire.records import Record
 from tests.devtools.processes.hostile import (
     WARM_UP_ROUNDS,

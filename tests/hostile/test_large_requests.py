@@ -19,10 +19,9 @@ from kafscale.cli.main import run
 from kafscale.config import Address, SaslMechanism
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, request_frame
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.fakes.large_requests import NAME, PREFIX, large_requests
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import (

@@ -34,15 +34,17 @@ from kafscale.wire.error_codes import (
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
 )
-from kafscale.wire.messages.alter_user_scram_credentials import (
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
     ScramCredentialUpsertion,
 )
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.topics import MetadataRequest, MetadataResponse
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import bystander, next_answer, raw_connection, raw_connections, request_bytes

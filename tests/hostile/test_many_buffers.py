@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from kafscale.wire import codec
-from kafscale.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
+from kafscale.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
 from tests.devtools.processes.hostile import bystander, next_answer, raw_connection, request_bytes
 from tests.devtools.processes.process import BrokerProcess
 

@@ -12,8 +12,8 @@ import trio
 from kafscale.client.client import connect
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import (
     HEADER_BYTES,
     BatchHeader,

@@ -13,13 +13,16 @@ import trio
 from kafscale.client.client import connect
 from kafscale.wire import codec, compression, error_codes
 from kafscale.wire.frames import parse_response_header
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.primitives import varint
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.external.foreign_headers import of_records, raw_record

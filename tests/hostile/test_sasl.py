@@ -16,9 +16,8 @@ from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.client.producer import Producer
 from kafscale.config import Address, SaslMechanism
 from kafscale.login.security import client_security
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
+from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import (

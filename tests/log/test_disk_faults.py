@@ -15,9 +15,17 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 

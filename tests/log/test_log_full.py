@@ -9,8 +9,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.memory_log import memory_log

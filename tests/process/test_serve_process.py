@@ -19,7 +19,7 @@ from kafscale.client.consumer import Consumer
 from kafscale.client.producer import Producer
 from kafscale.config import Address
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record
 from tests.devtools.processes.process import BrokerProcess, ProcessFailed
 

@@ -16,8 +16,16 @@ from kafscale.config import Limits
 from kafscale.server.kafka.connection import Connection
 from kafscale.server.kafka.pauses import PauseReason
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts, memory_settings
 from tests.devtools.fakes.one_topic import TOPIC, one_topic

@@ -16,21 +16,24 @@ from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.records import Record, build_batch
 
 TOPIC = "orders"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafscale.buffers import Buffer
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decode, decoder, decoder_in_pieces, encode, encode_array, encoder_in_pieces
-from kafscale.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from kafscale.wire.messages.topics import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from kafscale.wire.primitives import TAGS_MAX_COUNT, uvarint
 from kafscale.wire.schema import NEVER, Array, Nullable, mapped, wire
 from kafscale.wire.source import PIECE_COUNT

@@ -18,7 +18,7 @@ from kafscale.api.cluster import features
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
-from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 NAME_MAX_COUNT = 100  # characters that are remembered as long as the connection is open
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 
 async def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:

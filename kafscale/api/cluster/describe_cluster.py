@@ -14,11 +14,7 @@ from kafscale.api.handling.brokers import ReachableBroker, fenced_brokers, reach
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
-from kafscale.wire.messages.describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from kafscale.wire.messages.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
 BROKERS, CONTROLLERS = 1, 2
 

@@ -23,7 +23,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.topics.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.log.log import Log
-from kafscale.wire.messages.describe_log_dirs import (
+from kafscale.wire.messages.replicas import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

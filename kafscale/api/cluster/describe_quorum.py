@@ -21,14 +21,14 @@ from kafscale.cluster.membership.node import Node as BrokerNode
 from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.messages.describe_quorum import (
+from kafscale.wire.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
-    Listener,
     Node,
-    PartitionData,
-    ReplicaState,
-    TopicData,
+    QuorumListener,
+    QuorumPartitionData,
+    QuorumReplicaState,
+    QuorumTopicData,
 )
 from kafscale.wire.schema import mapped
 
@@ -41,39 +41,41 @@ async def handle(services: Services, call: Call, request: DescribeQuorumRequest)
     )
     if {name: list(indexes) for name, indexes in asked.items()} != {CLUSTER_METADATA_NAME: [0]}:
         return DescribeQuorumResponse(
-            topics=[TopicData(topic_name=name, partitions=mapped(_unknown, tuple(of))) for name, of in asked.items()]
+            topics=[
+                QuorumTopicData(topic_name=name, partitions=mapped(_unknown, tuple(of))) for name, of in asked.items()
+            ]
         )
     return DescribeQuorumResponse(
-        topics=[TopicData(topic_name=CLUSTER_METADATA_NAME, partitions=[_metadata(services)])],
+        topics=[QuorumTopicData(topic_name=CLUSTER_METADATA_NAME, partitions=[_metadata(services)])],
         nodes=_nodes(services, call.peer),
     )
 
 
-def _unknown(index: int) -> PartitionData:
-    return PartitionData(
+def _unknown(index: int) -> QuorumPartitionData:
+    return QuorumPartitionData(
         partition_index=index,
         error_code=UNKNOWN_TOPIC_OR_PARTITION,
         error_message="This server does not host this topic-partition.",
     )
 
 
-def _metadata(services: Services) -> PartitionData:
+def _metadata(services: Services) -> QuorumPartitionData:
     controller = _controller(services)
     revision, now_ms = services.topics.store.revision, time.time_ns() // 1_000_000
-    voter = ReplicaState(
+    voter = QuorumReplicaState(
         replica_id=services.assignment.controller_id,
         log_end_offset=revision,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
-    return PartitionData(
+    return QuorumPartitionData(
         partition_index=0,
         leader_id=voter.replica_id,
         leader_epoch=UNKNOWN_EPOCH if controller is None else controller.broker_epoch,
         high_watermark=revision,
         current_voters=[voter],
         observers=[
-            ReplicaState(
+            QuorumReplicaState(
                 replica_id=node.node_id,
                 log_end_offset=revision if node.node_id == services.node.node_id else UNKNOWN_OFFSET,
             )
@@ -93,7 +95,7 @@ def _nodes(services: Services, peer: Peer) -> list[Node]:
     controller = reachable_broker(services, services.assignment.controller_id, peer)
     if controller is None:
         return []
-    listener = Listener(name=peer.listener_name, host=controller.at.host, port=controller.at.port)
+    listener = QuorumListener(name=peer.listener_name, host=controller.at.host, port=controller.at.port)
     return [Node(node_id=controller.node.node_id, listeners=[listener])]
 
 

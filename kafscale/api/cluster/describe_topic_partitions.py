@@ -32,7 +32,7 @@ from kafscale.wire.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.messages.describe_topic_partitions import (
+from kafscale.wire.messages.topics import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
-from kafscale.wire.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
+from kafscale.wire.messages.cluster import FinalizedFeatureKey, SupportedFeatureKey
 
 LEVELS: Final[Mapping[str, int]] = {
     "metadata.version": 27,  # 4.1-IV1

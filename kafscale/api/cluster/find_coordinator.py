@@ -30,7 +30,7 @@ from kafscale.wire.error_codes import (
     INVALID_REQUEST,
     NONE,
 )
-from kafscale.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.cluster import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.schema import mapped
 
 GROUP, TRANSACTION = 0, 1

@@ -47,7 +47,7 @@ from kafscale.wire.error_codes import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.messages.metadata import (
+from kafscale.wire.messages.topics import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

@@ -12,7 +12,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST
-from kafscale.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 async def handle(services: Services, call: Call, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:

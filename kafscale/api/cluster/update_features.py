@@ -16,7 +16,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import INVALID_UPDATE_VERSION, NONE
-from kafscale.wire.messages.update_features import (
+from kafscale.wire.messages.cluster import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,

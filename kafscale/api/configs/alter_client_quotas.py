@@ -40,13 +40,13 @@ from kafscale.concurrency.turns import in_turns
 from kafscale.config import canonical_ip
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
-from kafscale.wire.messages.alter_client_quotas import (
-    AlterClientQuotasEntity,
+from kafscale.wire.messages.configs import (
     AlterClientQuotasEntry,
     AlterClientQuotasOp,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterClientQuotasResult,
+    ClientQuotasEntity,
 )
 
 WHOLE_TOLERANCE: Final = 1e-6  # Kafka's
@@ -113,7 +113,7 @@ def _change(entry: AlterClientQuotasEntry) -> QuotaChange:
     return QuotaChange(entity=entity, values={op.key: None if op.remove else _value(op, keys) for op in entry.ops})
 
 
-def _entity(parts: Sequence[AlterClientQuotasEntity]) -> QuotaEntity:
+def _entity(parts: Sequence[ClientQuotasEntity]) -> QuotaEntity:
     names: dict[str, Name] = {}
     for part in parts:
         entity_type, name = part.entity_type, part.entity_name
@@ -154,7 +154,7 @@ def _value(op: AlterClientQuotasOp, keys: Mapping[str, _Kind]) -> float:
     return value
 
 
-def _shown(entity: Sequence[AlterClientQuotasEntity]) -> str:
+def _shown(entity: Sequence[ClientQuotasEntity]) -> str:
     """An entity as Kafka's messages have it."""
     names = ", ".join(f"{each.entity_type}={each.entity_name}" for each in entity)
     return f"ClientQuotaEntity(entries={{{names}}})"

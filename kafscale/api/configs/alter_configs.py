@@ -19,7 +19,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST
-from kafscale.wire.messages.alter_configs import (
+from kafscale.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

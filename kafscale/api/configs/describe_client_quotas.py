@@ -17,9 +17,9 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.quota_entities import CLIENT_ID, DEFAULT, IP, USER, Name, QuotaEntity
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
-from kafscale.wire.messages.describe_client_quotas import (
+from kafscale.wire.messages.configs import (
+    ClientQuotasEntity,
     DescribeClientQuotasComponent,
-    DescribeClientQuotasEntity,
     DescribeClientQuotasEntry,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -51,12 +51,12 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
     )
 
 
-def _components(names: Mapping[str, Name]) -> list[DescribeClientQuotasEntity]:
+def _components(names: Mapping[str, Name]) -> list[ClientQuotasEntity]:
     return [_named(each, names[each]) for each in KAFKAS_ORDER if each in names]
 
 
-def _named(entity_type: str, name: Name) -> DescribeClientQuotasEntity:
-    return DescribeClientQuotasEntity(entity_type=entity_type, entity_name=None if name is DEFAULT else name)
+def _named(entity_type: str, name: Name) -> ClientQuotasEntity:
+    return ClientQuotasEntity(entity_type=entity_type, entity_name=None if name is DEFAULT else name)
 
 
 def _filter(components: Sequence[DescribeClientQuotasComponent]) -> Filter:

@@ -38,7 +38,7 @@ from kafscale.concurrency.turns import distinct
 from kafscale.config import Listener
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.messages.describe_configs import (
+from kafscale.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -21,11 +21,11 @@ from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
 from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kafscale.wire.messages.configs import (
     AlterConfigsResourceResponse,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 from kafscale.wire.schema import STRING_MAX_BYTES
@@ -40,7 +40,7 @@ async def handle(
     return IncrementalAlterConfigsResponse(responses=outcomes(AlterConfigsResourceResponse, request.resources, errors))
 
 
-def _plan(resource: AlterConfigsResource) -> Callable[[Configs], Configs]:
+def _plan(resource: IncrementalAlterConfigsResource) -> Callable[[Configs], Configs]:
     nulls = [config.name for config in resource.configs if config.value is None and config.config_operation != DELETE]
     if nulls:
         raise KafkaError(INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
@@ -57,7 +57,7 @@ def _plan(resource: AlterConfigsResource) -> Callable[[Configs], Configs]:
     return change
 
 
-def _apply(configs: dict[str, str], config: AlterableConfig) -> None:
+def _apply(configs: dict[str, str], config: IncrementalAlterableConfig) -> None:
     if config.config_operation == DELETE:
         configs.pop(config.name, None)
         return
@@ -65,7 +65,7 @@ def _apply(configs: dict[str, str], config: AlterableConfig) -> None:
     configs[config.name] = value if config.config_operation == SET else _edit_list(configs, config, value)
 
 
-def _edit_list(configs: Configs, config: AlterableConfig, value: str) -> str:
+def _edit_list(configs: Configs, config: IncrementalAlterableConfig, value: str) -> str:
     """The items of a list with those of `value` added or taken away. Raises KafkaError INVALID_CONFIG."""
     definition = TOPIC_CONFIGS.get(config.name) or DYNAMIC_CONFIGS.get(config.name)
     if definition is None or definition.type is not ConfigType.LIST:

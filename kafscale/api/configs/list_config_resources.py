@@ -16,11 +16,7 @@ from kafscale.api.configs.config_resources import BROKER, GROUP, TOPIC
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import UNSUPPORTED_VERSION
-from kafscale.wire.messages.list_config_resources import (
-    ConfigResource,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
+from kafscale.wire.messages.configs import ListConfigResourcesRequest, ListConfigResourcesResponse, ListedConfigResource
 from kafscale.wire.schema import mapped
 
 BROKER_LOGGER: Final = 8
@@ -42,9 +38,9 @@ def handle(services: Services, call: Call, request: ListConfigResourcesRequest) 
     return ListConfigResourcesResponse(config_resources=mapped(_resource, found))
 
 
-def _resource(of: tuple[int, str]) -> ConfigResource:
+def _resource(of: tuple[int, str]) -> ListedConfigResource:
     resource_type, name = of
-    return ConfigResource(resource_name=name, resource_type=resource_type)
+    return ListedConfigResource(resource_name=name, resource_type=resource_type)
 
 
 API = Api(74, "ListConfigResources", 0, 1, ListConfigResourcesRequest, ListConfigResourcesResponse, handle)

@@ -18,13 +18,13 @@ from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.security.acls import ResourceType
 from kafscale.security.rights import DESCRIBE_TOPIC
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE, TOPIC_AUTHORIZATION_FAILED
-from kafscale.wire.messages.consumer_group_describe import (
-    Assignment,
+from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedGroup,
-    Member,
-    TopicPartitions,
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
 )
 from kafscale.wire.schema import mapped
 
@@ -39,26 +39,26 @@ async def handle(
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-async def _describe(services: Services, call: Call, with_operations: bool, group_id: str) -> DescribedGroup:
+async def _describe(services: Services, call: Call, with_operations: bool, group_id: str) -> DescribedConsumerGroup:
     if not group_id:
-        return DescribedGroup(group_id=group_id, error_code=INVALID_GROUP_ID)
+        return DescribedConsumerGroup(group_id=group_id, error_code=INVALID_GROUP_ID)
     if (error_code := coordinator_error(services, group_id)) != NONE:
-        return DescribedGroup(group_id=group_id, error_code=error_code)
+        return DescribedConsumerGroup(group_id=group_id, error_code=error_code)
     await services.groups.wait_settled(group_id)
     group = services.groups.consumer_group(group_id)
     if group is None:
         reason = "is not a consumer group" if services.groups.exists(group_id) else "not found"
         message = f"Group {group_id} {reason}."
-        return DescribedGroup(group_id=group_id, error_code=GROUP_ID_NOT_FOUND, error_message=message)
+        return DescribedConsumerGroup(group_id=group_id, error_code=GROUP_ID_NOT_FOUND, error_message=message)
     described = group.machine.describe()
     if not await _may_see_topics(services, call, described.members):
-        return DescribedGroup(
+        return DescribedConsumerGroup(
             group_id=group_id,
             error_code=TOPIC_AUTHORIZATION_FAILED,
             error_message="The group has described topic(s) that the client is not authorized to describe.",
         )
     access = services.access
-    return DescribedGroup(
+    return DescribedConsumerGroup(
         group_id=group_id,
         group_state=described.state.value,
         group_epoch=described.group_epoch,
@@ -84,8 +84,8 @@ async def _may_see_topics(services: Services, call: Call, members: Sequence[Desc
     return all([services.access.allows(call, DESCRIBE_TOPIC, name) async for name in in_turns(names)])
 
 
-def _member(member: DescribedMember) -> Member:
-    return Member(
+def _member(member: DescribedMember) -> DescribedConsumer:
+    return DescribedConsumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -100,10 +100,12 @@ def _member(member: DescribedMember) -> Member:
     )
 
 
-def _assignment(partitions: Sequence[DescribedPartitions]) -> Assignment:
-    return Assignment(
+def _assignment(partitions: Sequence[DescribedPartitions]) -> DescribedAssignment:
+    return DescribedAssignment(
         topic_partitions=[
-            TopicPartitions(topic_id=each.topic_id, topic_name=each.topic_name, partitions=list(each.partitions))
+            DescribedTopicPartitions(
+                topic_id=each.topic_id, topic_name=each.topic_name, partitions=list(each.partitions)
+            )
             for each in partitions
         ]
     )

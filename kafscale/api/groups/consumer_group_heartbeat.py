@@ -18,11 +18,11 @@ from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply
 from kafscale.concurrency.turns import Turns
 from kafscale.security.rights import DESCRIBE_TOPIC
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, TOPIC_AUTHORIZATION_FAILED
-from kafscale.wire.messages.consumer_group_heartbeat import (
-    Assignment,
+from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
 )
 
 FIRST_VERSION_WITH_OWN_IDS = 1
@@ -66,7 +66,7 @@ def _heartbeat(services: Services, call: Call, request: ConsumerGroupHeartbeatRe
     )
 
 
-def _partitions(topics: Sequence[TopicPartitions]) -> Partitions:
+def _partitions(topics: Sequence[HeartbeatTopicPartitions]) -> Partitions:
     found: dict[bytes, set[int]] = {}
     for topic in topics:
         found.setdefault(topic.topic_id, set()).update(topic.partitions)
@@ -84,10 +84,11 @@ def _response(reply: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:
     )
 
 
-def _assignment(partitions: Partitions) -> Assignment:
-    return Assignment(
+def _assignment(partitions: Partitions) -> HeartbeatAssignment:
+    return HeartbeatAssignment(
         topic_partitions=[
-            TopicPartitions(topic_id=topic_id, partitions=sorted(of_topic)) for topic_id, of_topic in partitions.items()
+            HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(of_topic))
+            for topic_id, of_topic in partitions.items()
         ]
     )
 

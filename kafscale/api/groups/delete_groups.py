@@ -11,7 +11,7 @@ from kafscale.api.handling.services import Services
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kafscale.wire.messages.groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
 async def handle(services: Services, _call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:

@@ -23,7 +23,7 @@ from kafscale.cluster.groups.classic.members import Member
 from kafscale.concurrency.turns import distinct
 from kafscale.security.acls import ResourceType
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NONE
-from kafscale.wire.messages.describe_groups import (
+from kafscale.wire.messages.groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,

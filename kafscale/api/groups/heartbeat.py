@@ -11,7 +11,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kafscale.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 
 async def handle(services: Services, _call: Call, request: HeartbeatRequest) -> HeartbeatResponse:

@@ -20,7 +20,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.common.events import GroupProtocol, Join, JoinedMember, JoinResult
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from kafscale.wire.schema import mapped
 
 

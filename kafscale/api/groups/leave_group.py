@@ -14,7 +14,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.common.events import Leaving
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
-from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from kafscale.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 
 async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:

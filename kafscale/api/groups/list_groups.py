@@ -21,7 +21,7 @@ from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
 from kafscale.concurrency.turns import in_turns
 from kafscale.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS
-from kafscale.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.schema import mapped
 
 CLASSIC, CONSUMER = "classic", "consumer"

@@ -14,7 +14,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.common.records import TopicPartition
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.messages.offset_delete import (
+from kafscale.wire.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,

@@ -34,7 +34,7 @@ from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
-from kafscale.wire.messages.offset_fetch import (
+from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,

@@ -13,7 +13,7 @@ from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.common.events import Identity, Sync
 from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL, NONE
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kafscale.wire.messages.groups import SyncGroupRequest, SyncGroupResponse
 
 
 async def handle(services: Services, call: Call, request: SyncGroupRequest) -> SyncGroupResponse:

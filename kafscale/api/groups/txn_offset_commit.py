@@ -27,7 +27,7 @@ from kafscale.cluster.transactions.versions import (
 )
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.txn_offset_commit import (
+from kafscale.wire.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -26,7 +26,7 @@ from kafscale.wire.error_codes import (
     FETCH_SESSION_TOPIC_ID_ERROR,
     INVALID_FETCH_SESSION_EPOCH,
 )
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, PartitionData
 
 NO_SESSION = 0
 NO_REPLICA = -1

@@ -29,7 +29,7 @@ from kafscale.wire.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-from kafscale.wire.messages.produce import ProduceRequest, TopicProduceData
+from kafscale.wire.messages.records import ProduceRequest, TopicProduceData
 
 NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
 

@@ -18,7 +18,7 @@ from kafscale.cluster.topics.index import Topic
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
-from kafscale.wire.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
+from kafscale.wire.messages.records import LeaderIdAndEpoch, NodeEndpoint
 
 ANY_EPOCH = -1  # the client does not have its leader epoch checked
 

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import FetchResponse
+from kafscale.wire.messages.records import FetchResponse
 from kafscale.wire.schema import Array, Field, FieldType, fields_of, mapped
 
 Many = Callable[[Callable[[Any], Any], Sequence[object]], list[Any]]

@@ -37,9 +37,9 @@ from kafscale.log.log import Log
 from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
-from kafscale.wire.messages.api_versions import ApiVersion
-from kafscale.wire.messages.own.enrolled import EnrolledRequest
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.cluster import ApiVersion
+from kafscale.wire.messages.transactions import EnrolledRequest
 
 
 def refuse_senders(_request: EnrolledRequest) -> None:

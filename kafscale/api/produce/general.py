@@ -23,7 +23,7 @@ from kafscale.log.partition.partition import Placed
 from kafscale.log.partition.tail import ALONE
 from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -28,7 +28,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.journal import Round
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, parse_response_header, response_frame
-from kafscale.wire.messages.produce import ProduceResponse
+from kafscale.wire.messages.records import ProduceResponse
 
 
 @attrs.define(eq=False, repr=False)

@@ -19,7 +19,7 @@ import attrs
 from kafscale.errors import DecodeError
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, parse_request_header, request_frame, response_frame
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

@@ -10,7 +10,7 @@ import trio
 from kafscale.errors import InvalidRecord, KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
-from kafscale.wire.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
+from kafscale.wire.messages.records import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
 
 
 class Pending(Protocol):

@@ -12,7 +12,7 @@ from kafscale.cluster.topics.names import is_internal
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -50,7 +50,7 @@ from kafscale.log.read.file_ranges import FileSlice
 from kafscale.log.read.reader import LogReader
 from kafscale.security.rights import READ_TOPIC
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import (
+from kafscale.wire.messages.records import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,

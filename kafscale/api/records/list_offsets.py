@@ -24,7 +24,7 @@ from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.read.time_search import FoundOffset
 from kafscale.wire import error_codes
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

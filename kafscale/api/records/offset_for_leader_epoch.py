@@ -14,7 +14,7 @@ from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.errors import KafkaError
-from kafscale.wire.messages.offset_for_leader_epoch import (
+from kafscale.wire.messages.records import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

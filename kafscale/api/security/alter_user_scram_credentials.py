@@ -32,7 +32,7 @@ from kafscale.wire.error_codes import (
     UNACCEPTABLE_CREDENTIAL,
     UNSUPPORTED_SASL_MECHANISM,
 )
-from kafscale.wire.messages.alter_user_scram_credentials import (
+from kafscale.wire.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,

@@ -16,7 +16,7 @@ from kafscale.api.security.acl_forms import check_enabled
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding
-from kafscale.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from kafscale.wire.messages.security import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 
 async def handle(services: Services, call: Call, request: CreateAclsRequest) -> CreateAclsResponse:

@@ -17,7 +17,7 @@ from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding, AclFilter
 from kafscale.wire.error_codes import INVALID_REQUEST
-from kafscale.wire.messages.delete_acls import (
+from kafscale.wire.messages.security import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,

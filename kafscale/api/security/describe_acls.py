@@ -15,7 +15,7 @@ from kafscale.api.security.acl_forms import check_enabled, filter_of
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import PatternType, ResourceType
-from kafscale.wire.messages.describe_acls import (
+from kafscale.wire.messages.security import (
     AclDescription,
     DescribeAclsRequest,
     DescribeAclsResource,

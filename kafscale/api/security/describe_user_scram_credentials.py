@@ -15,7 +15,7 @@ from kafscale.concurrency.turns import in_turns
 from kafscale.config import SaslMechanism
 from kafscale.security.verifiers import SCRAM_TYPES
 from kafscale.wire.error_codes import DUPLICATE_RESOURCE, RESOURCE_NOT_FOUND
-from kafscale.wire.messages.describe_user_scram_credentials import (
+from kafscale.wire.messages.security import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

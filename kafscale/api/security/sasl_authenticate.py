@@ -12,7 +12,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import ILLEGAL_SASL_STATE
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 
 async def handle(services: Services, call: Call, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:

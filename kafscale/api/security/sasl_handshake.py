@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import ILLEGAL_SASL_STATE
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 async def handle(services: Services, call: Call, request: SaslHandshakeRequest) -> SaslHandshakeResponse:

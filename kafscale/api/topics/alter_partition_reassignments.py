@@ -34,7 +34,7 @@ from kafscale.wire.error_codes import (
     NO_REASSIGNMENT_IN_PROGRESS,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,

@@ -18,7 +18,7 @@ from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import LOG_DIR_NOT_FOUND, NONE, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE
-from kafscale.wire.messages.alter_replica_log_dirs import (
+from kafscale.wire.messages.replicas import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -21,7 +21,7 @@ from kafscale.api.topics.replica_assignments import check_assignment, know_broke
 from kafscale.cluster.topics.topics import MorePartitions, Outcome, Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
-from kafscale.wire.messages.create_partitions import (
+from kafscale.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

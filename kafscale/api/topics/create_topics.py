@@ -30,7 +30,7 @@ from kafscale.wire.error_codes import (
     INVALID_REQUEST,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from kafscale.wire.messages.create_topics import (
+from kafscale.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfigs,

@@ -21,7 +21,7 @@ from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.rights import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID
-from kafscale.wire.messages.delete_topics import (
+from kafscale.wire.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,

@@ -35,12 +35,12 @@ from kafscale.wire.error_codes import (
     REQUEST_TIMED_OUT,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.messages.elect_leaders import (
+from kafscale.wire.messages.replicas import (
+    ElectedTopicPartitions,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
-    TopicPartitions,
 )
 from kafscale.wire.schema import mapped
 
@@ -74,7 +74,7 @@ async def handle(services: Services, call: Call, request: ElectLeadersRequest) -
     return ElectLeadersResponse(replica_election_results=results)
 
 
-async def _named(partitions: Sequence[TopicPartitions]) -> Mapping[str, Collection[int]]:
+async def _named(partitions: Sequence[ElectedTopicPartitions]) -> Mapping[str, Collection[int]]:
     return await distinct_partitions(((each.topic, each.partitions) for each in partitions), int)
 
 

@@ -19,15 +19,13 @@ from kafscale.cluster.membership.mover import Mover
 from kafscale.cluster.membership.placement.balance import Balance, BalancePlan, Led
 from kafscale.cluster.topics.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
-from kafscale.wire.messages.list_partition_reassignments import (
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-)
-from kafscale.wire.messages.own.balance import (
+from kafscale.wire.messages.replicas import (
     BalancedBroker,
     BalanceRequest,
     BalanceResponse,
     BusyPartition,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
     PlannedMove,
     ToldBalance,
 )

@@ -10,8 +10,7 @@ from kafscale.cluster.topics.topics import MorePartitions, NewTopic, Outcome
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST
-from kafscale.wire.messages.create_partitions import CreatePartitionsTopic
-from kafscale.wire.messages.create_topics import CreatableTopic
+from kafscale.wire.messages.topics import CreatableTopic, CreatePartitionsTopic
 
 Asked = TypeVar("Asked", CreatableTopic, CreatePartitionsTopic)
 Wanted = TypeVar("Wanted", NewTopic, MorePartitions)

@@ -19,7 +19,7 @@ from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
-from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kafscale.wire.messages.transactions import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 
 async def handle(services: Services, call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:

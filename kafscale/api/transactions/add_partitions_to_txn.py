@@ -35,7 +35,7 @@ from kafscale.wire.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.messages.add_partitions_to_txn import (
+from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

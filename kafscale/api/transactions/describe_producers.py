@@ -22,7 +22,7 @@ from kafscale.formats.producers import Producer
 from kafscale.formats.transactions import OpenTransaction
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.messages.describe_producers import (
+from kafscale.wire.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

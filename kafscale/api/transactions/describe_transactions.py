@@ -8,11 +8,11 @@ from kafscale.cluster.transactions.questions import TransactionDescription
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.rights import DESCRIBE_TOPIC
-from kafscale.wire.messages.describe_transactions import (
+from kafscale.wire.messages.transactions import (
+    DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    TopicData,
-    TransactionState,
+    TransactionTopicData,
 )
 
 
@@ -21,15 +21,15 @@ async def handle(services: Services, call: Call, request: DescribeTransactionsRe
     try:
         await services.transactions.wait_settled()
     except KafkaError as exc:
-        states = [TransactionState(transactional_id=each, error_code=exc.code) for each in ids]
+        states = [DescribedTransaction(transactional_id=each, error_code=exc.code) for each in ids]
     else:
         coordinators = services.transactions.coordinators
         states = [_state(services, call, coordinators.describe(each)) async for each in in_turns(ids)]
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _state(services: Services, call: Call, found: TransactionDescription) -> TransactionState:
-    return TransactionState(
+def _state(services: Services, call: Call, found: TransactionDescription) -> DescribedTransaction:
+    return DescribedTransaction(
         error_code=found.error_code,
         transactional_id=found.transactional_id,
         transaction_state=found.state,
@@ -38,7 +38,7 @@ def _state(services: Services, call: Call, found: TransactionDescription) -> Tra
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
         topics=[
-            TopicData(topic=each.topic, partitions=list(each.partition_ids))
+            TransactionTopicData(topic=each.topic, partitions=list(each.partition_ids))
             for each in found.topics
             if services.access.allows(call, DESCRIBE_TOPIC, each.topic, tells=False)
         ],

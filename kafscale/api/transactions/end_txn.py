@@ -18,7 +18,7 @@ from kafscale.cluster.transactions.versions import (
     transaction_version,
 )
 from kafscale.errors import KafkaError
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kafscale.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 
 
 async def handle(services: Services, call: Call, request: EndTxnRequest) -> EndTxnResponse:

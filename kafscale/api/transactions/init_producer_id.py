@@ -26,7 +26,7 @@ from kafscale.wire.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     INVALID_REQUEST,
 )
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 logger = logging.getLogger(__name__)
 

@@ -23,13 +23,13 @@ from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.rights import CLUSTER_ACTION, DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import INVALID_REGULAR_EXPRESSION
-from kafscale.wire.messages.list_transactions import TransactionState
-from kafscale.wire.messages.own.enrolled import (
+from kafscale.wire.messages.transactions import (
     CoordinatedPartition,
     EnrolledProducer,
     EnrolledRequest,
     EnrolledResponse,
     EnrolledTopic,
+    ListedTransactionState,
 )
 
 
@@ -54,7 +54,7 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
         error_code=found.error_code,
         unknown_state_filters=sorted(found.unknown_state_names),
         transaction_states=[
-            TransactionState(
+            ListedTransactionState(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
             async for each in in_turns(listed)

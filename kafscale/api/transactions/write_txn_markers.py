@@ -17,7 +17,7 @@ from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import KAFKA_STORAGE_ERROR
-from kafscale.wire.messages.write_txn_markers import (
+from kafscale.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -27,14 +27,13 @@ from kafscale.wire.error_codes import (
     INVALID_TXN_STATE,
     NETWORK_EXCEPTION,
 )
-from kafscale.wire.messages.add_partitions_to_txn import (
+from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
-)
-from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
-from kafscale.wire.messages.write_txn_markers import (
+    EnrolledRequest,
+    EnrolledResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -15,14 +15,16 @@ from kafscale.login.failures import check, failure
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.spark.brokers.connection import BrokerConnection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_topics import (
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
 )
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 TRANSACTION: Final = 1  # of FindCoordinator's keys
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # Kafka: request.timeout.ms

@@ -26,19 +26,22 @@ from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
 from kafscale.network_errors import why_unreachable
 from kafscale.wire import codec
 from kafscale.wire.frames import RequestHeader, parse_response_header, request_frame
-from kafscale.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from kafscale.wire.messages.create_topics import CreateTopicsRequest
-from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest
-from kafscale.wire.messages.end_txn import EndTxnRequest
-from kafscale.wire.messages.fetch import FetchRequest
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
-from kafscale.wire.messages.list_offsets import ListOffsetsRequest
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest
-from kafscale.wire.messages.metadata import MetadataRequest
-from kafscale.wire.messages.produce import ProduceRequest
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.cluster import FindCoordinatorRequest
+from kafscale.wire.messages.records import FetchRequest, ListOffsetsRequest, ProduceRequest
+from kafscale.wire.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kafscale.wire.messages.topics import CreateTopicsRequest, MetadataRequest
+from kafscale.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+)
 
 VERSIONS: Final[dict[type, int]] = {
     ProduceRequest: 9,

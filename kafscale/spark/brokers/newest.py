@@ -19,12 +19,16 @@ from kafscale.login.security import client_security
 from kafscale.spark.brokers.cluster import Cluster
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import parse_header
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionData,
 )
 
 EARLIEST: Final = -2

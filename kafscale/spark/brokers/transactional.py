@@ -10,13 +10,15 @@ from collections.abc import Iterable
 
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.wire.messages.add_partitions_to_txn import (
+from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 def initialise(cluster: Cluster, transactional_id: str, timeout_ms: int) -> tuple[int, int]:

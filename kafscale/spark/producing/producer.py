@@ -34,14 +34,14 @@ from kafscale.spark.producing.murmur2 import partitions_of
 from kafscale.spark.producing.rows import Rows, by_topic, cut, together
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.wire import error_codes
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 GATHERED_BYTES = 8 << 20  # of rows that wait for others, and of rows that are encoded at once
 REQUEST_BYTES = 1 << 20  # Kafka: max.request.size; a larger batch is alone

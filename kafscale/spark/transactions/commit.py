@@ -32,8 +32,12 @@ from kafscale.spark.transactions.journal import Journal
 from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kafscale.wire.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 
 ONGOING: Final = "Ongoing"
 _ENDED_OTHERWISE = frozenset(

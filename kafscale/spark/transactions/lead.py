@@ -21,7 +21,7 @@ from kafscale.wire.batch_header import (
     encode_batch,
 )
 from kafscale.wire.batch_records import ProducerStamp, Record, build_batch
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 ALL: Final = -1
 PRODUCE_TIMEOUT_MS: Final = 30_000

@@ -1,1 +1,1 @@
-"""One module per API: attrs classes and nothing else; `leaders` has what two of them share."""
+"""Kafka's messages by family of APIs, with the class names of Kafka's schema; a prefix tells apart equal names."""

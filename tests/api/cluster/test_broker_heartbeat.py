@@ -8,8 +8,7 @@ from trio.testing import MockClock
 from kafscale.api.cluster.broker_heartbeat import API
 from kafscale.server.kafka.dispatch import UNCOUNTED
 from kafscale.wire import error_codes
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.brokers import BrokerHeartbeatResponse, OwnHeartbeatRequest, OwnHeartbeatResponse
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 REQUEST = OwnHeartbeatRequest(

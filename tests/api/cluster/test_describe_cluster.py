@@ -7,7 +7,7 @@ import pytest
 from kafscale.api.cluster.describe_cluster import API
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_cluster import DescribeClusterRequest
+from kafscale.wire.messages.cluster import DescribeClusterRequest
 from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PLAINTEXT": Endpoint("broker", 9999)})

@@ -10,11 +10,7 @@ from kafscale.api.cluster.describe_log_dirs import API
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.messages.describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
+from kafscale.wire.messages.replicas import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse
 from tests.devtools.fakes.handlers import ask, some_services
 
 

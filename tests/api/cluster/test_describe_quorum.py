@@ -10,7 +10,7 @@ from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_quorum import (
+from kafscale.wire.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     PartitionToDescribe,

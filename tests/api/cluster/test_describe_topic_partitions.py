@@ -12,13 +12,13 @@ from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_topic_partitions import (
+from kafscale.wire.messages.topics import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    MetadataRequest,
     TopicRequest,
 )
-from kafscale.wire.messages.metadata import MetadataRequest
 from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
 from tests.devtools.fakes.handlers import ask, some_services
 

@@ -11,34 +11,35 @@ from trio.testing import MockClock
 from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.alter_configs import AlterableConfig as ReplacedConfig
-from kafscale.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from kafscale.wire.messages.alter_configs import AlterConfigsResource as ReplacedResource
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from kafscale.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from kafscale.wire.messages.configs import IncrementalAlterableConfig as ReplacedConfig
+from kafscale.wire.messages.configs import IncrementalAlterConfigsResource as ReplacedResource
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
-from kafscale.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kafscale.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
-from kafscale.wire.messages.describe_topic_partitions import (
+from kafscale.wire.messages.topics import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
     TopicRequest,
 )
-from kafscale.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
@@ -59,8 +60,8 @@ async def two() -> AsyncIterator[LoopbackCluster]:
 async def alter(
     client: Connection, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
 ) -> tuple[int, str | None]:
-    configs = [AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
-    resource = AlterConfigsResource(resource_type=BROKER, resource_name=name, configs=configs)
+    configs = [IncrementalAlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
+    resource = IncrementalAlterConfigsResource(resource_type=BROKER, resource_name=name, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
     (answer,) = (await client.request(request, IncrementalAlterConfigsResponse)).responses
     return answer.error_code, answer.error_message

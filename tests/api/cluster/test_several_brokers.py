@@ -14,17 +14,23 @@ from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kafscale.wire.messages.describe_topic_partitions import (
+from kafscale.wire.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.topics import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
     TopicRequest,
 )
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from tests.devtools.fakes.assignments import OTHER_ID, OTHERS_EPOCH, THIRD_ID
 from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.fakes.several_brokers import ELSEWHERE, HERE, OWN_ID, TOPIC, SeveralBrokers, key_in, several_brokers

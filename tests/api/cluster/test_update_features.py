@@ -8,7 +8,7 @@ from kafscale.api.cluster.features import LEVELS
 from kafscale.api.cluster.update_features import API, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 from kafscale.cluster.membership.node import Node
 from kafscale.wire.error_codes import INVALID_UPDATE_VERSION, NONE
-from kafscale.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from kafscale.wire.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})

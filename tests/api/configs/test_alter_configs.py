@@ -15,8 +15,14 @@ from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages import alter_configs as legacy
-from kafscale.wire.messages import incremental_alter_configs as incremental
+from kafscale.wire.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from tests.devtools.fakes.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
@@ -41,22 +47,22 @@ async def services() -> Any:
 
 
 def change(*configs: tuple[str, int, str | None], name: str = "a", kind: int = TOPIC) -> Any:
-    alterable = [incremental.AlterableConfig(name=n, config_operation=op, value=value) for n, op, value in configs]
-    return incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
+    alterable = [IncrementalAlterableConfig(name=n, config_operation=op, value=value) for n, op, value in configs]
+    return IncrementalAlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
 
 
 def replacement(*configs: tuple[str, str | None], name: str = "a", kind: int = TOPIC) -> Any:
-    alterable = [legacy.AlterableConfig(name=n, value=value) for n, value in configs]
-    return legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
+    alterable = [AlterableConfig(name=n, value=value) for n, value in configs]
+    return AlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
 
 
 async def alter(services: Any, *resources: Any, version: int | None = None, validate_only: bool = False) -> list[Any]:
     """Send them by the API that they belong to."""
-    if isinstance(resources[0], legacy.AlterConfigsResource):
-        request: Any = legacy.AlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+    if isinstance(resources[0], AlterConfigsResource):
+        request: Any = AlterConfigsRequest(resources=list(resources), validate_only=validate_only)
         api = alter_configs.API
     else:
-        request = incremental.IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+        request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
         api = incremental_alter_configs.API
     return (await ask(api, services, request, version=version)).responses
 

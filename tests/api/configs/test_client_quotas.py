@@ -15,15 +15,16 @@ from kafscale.cluster.quota_entities import CLIENT_ID, DEFAULT, IP, USER, Name, 
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
-from kafscale.wire.messages.alter_client_quotas import (
-    AlterClientQuotasEntity,
+from kafscale.wire.messages.configs import (
     AlterClientQuotasEntry,
     AlterClientQuotasOp,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    ClientQuotasEntity,
+    DescribeClientQuotasComponent,
+    DescribeClientQuotasRequest,
 )
-from kafscale.wire.messages.describe_client_quotas import DescribeClientQuotasComponent, DescribeClientQuotasRequest
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.handlers import ask, some_call, some_services
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
@@ -41,7 +42,7 @@ def entry(client_id: str | None, *ops: AlterClientQuotasOp, entity_type: str = C
 
 
 def entry_of(names: dict[str, str | None], *ops: AlterClientQuotasOp) -> AlterClientQuotasEntry:
-    entity = [AlterClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in names.items()]
+    entity = [ClientQuotasEntity(entity_type=kind, entity_name=name) for kind, name in names.items()]
     return AlterClientQuotasEntry(entity=entity, ops=list(ops))
 
 
@@ -141,7 +142,7 @@ async def test_a_name_that_is_longer_than_a_message_can_be_is_refused_in_a_messa
 
 async def test_a_type_that_is_named_twice_is_refused() -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
-    twice = [AlterClientQuotasEntity(entity_type=USER, entity_name=name) for name in ("a", "b")]
+    twice = [ClientQuotasEntity(entity_type=USER, entity_name=name) for name in ("a", "b")]
     request = AlterClientQuotasRequest(entries=[AlterClientQuotasEntry(entity=twice, ops=[rate(1)])])
     response: Any = await ask(alter_client_quotas.API, services, request)
     assert response.entries[0].error_message == "Invalid client quota entity, duplicate entity entry user"

@@ -16,7 +16,7 @@ from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicPolicy, To
 from kafscale.config import Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_configs import (
+from kafscale.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -10,7 +10,7 @@ from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.list_config_resources import ListConfigResourcesRequest
+from kafscale.wire.messages.configs import ListConfigResourcesRequest
 from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
 from tests.devtools.fakes.handlers import ask, some_services
 

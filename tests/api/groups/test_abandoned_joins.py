@@ -11,7 +11,7 @@ from kafscale.client.connection import Connection
 from kafscale.config import CoordinatorSettings
 from kafscale.errors import KafScaleError
 from kafscale.server.kafka.connection import EOF_GRACE_SECONDS
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 SETTINGS = memory_settings(

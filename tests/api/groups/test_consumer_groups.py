@@ -24,15 +24,9 @@ from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permis
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.security.principals import Principal
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kafscale.wire.messages.delete_groups import DeleteGroupsRequest
-from kafscale.wire.messages.describe_groups import DescribeGroupsRequest
-from kafscale.wire.messages.list_groups import ListGroupsRequest
-from kafscale.wire.messages.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from kafscale.wire.messages.consumer_groups import ConsumerGroupDescribeRequest
+from kafscale.wire.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafscale.wire.messages.offsets import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
 from tests.devtools.fakes.handlers import some_peer
 

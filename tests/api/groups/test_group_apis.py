@@ -33,25 +33,30 @@ from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.delete_groups import DeleteGroupsRequest
-from kafscale.wire.messages.describe_groups import DescribeGroupsRequest
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest
-from kafscale.wire.messages.heartbeat import HeartbeatRequest
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kafscale.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from kafscale.wire.messages.list_groups import ListGroupsRequest
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.cluster import FindCoordinatorRequest
+from kafscale.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
 )
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.devtools.fakes.group_log import MemoryOffsetsLog
 from tests.devtools.fakes.groups import subscription
 from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services

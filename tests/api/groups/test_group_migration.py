@@ -14,13 +14,18 @@ from kafscale.api.groups import describe_groups, heartbeat, join_group, leave_gr
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, MigrationPolicy
 from kafscale.wire import error_codes as e
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
-from kafscale.wire.messages.describe_groups import DescribeGroupsRequest
-from kafscale.wire.messages.heartbeat import HeartbeatRequest
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kafscale.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from kafscale.wire.messages.list_groups import ListGroupsRequest
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kafscale.wire.messages.consumer_groups import ConsumerProtocolAssignment, ConsumerTopicPartitions
+from kafscale.wire.messages.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from tests.devtools.fakes.consumer_groups import subscription
 from tests.devtools.fakes.group_log import MemoryOffsetsLog
 from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
@@ -36,7 +41,9 @@ def member(world: GroupWorld, member_id: str = "new", **more: Any) -> ConsumerMe
 
 
 def assignment(*partitions: int) -> bytes:
-    told = ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic="t", partitions=list(partitions))])
+    told = ConsumerProtocolAssignment(
+        assigned_partitions=[ConsumerTopicPartitions(topic="t", partitions=list(partitions))]
+    )
     return bytes(2) + b"".join(encode(told, 0))
 
 

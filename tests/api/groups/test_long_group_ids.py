@@ -10,12 +10,9 @@ from trio.testing import MockClock
 
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.wire import error_codes
-from kafscale.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from kafscale.wire.messages.join_group import JoinGroupResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from kafscale.wire.messages.groups import JoinGroupResponse
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -28,18 +28,28 @@ from kafscale.wire.error_codes import (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from kafscale.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from kafscale.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.security import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.handlers import some_peer
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts

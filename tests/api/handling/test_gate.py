@@ -20,7 +20,7 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -16,14 +16,17 @@ from kafscale.config import Settings
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.handlers import ask, some_services
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings

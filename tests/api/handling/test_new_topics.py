@@ -27,28 +27,35 @@ from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages import alter_configs as legacy
-from kafscale.wire.messages import incremental_alter_configs as incremental
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from kafscale.wire.messages.offsets import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
+    ElectedTopicPartitions,
+    ElectLeadersRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from kafscale.wire.messages.create_partitions import (
+from kafscale.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
-)
-from kafscale.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kafscale.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kafscale.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from kafscale.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    TopicRequest,
 )
 from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
 from tests.devtools.fakes.group_log import MemoryOffsetsLog
@@ -75,11 +82,8 @@ class Asked:
         return f"{self.api.name}-{self.version}"
 
 
-def _config(messages: Any, request: Any, name: str) -> object:
-    return request(
-        resources=[messages.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[])],
-        validate_only=False,
-    )
+def _config(request: Any, resource: Any, name: str) -> object:
+    return request(resources=[resource(resource_type=TOPIC, resource_name=name, configs=[])], validate_only=False)
 
 
 def _commit(name: str, topic_id: bytes) -> OffsetCommitRequest:
@@ -125,12 +129,12 @@ ASKED = [
     ),
     Asked(
         alter_configs.API,
-        lambda name, _: _config(legacy, legacy.AlterConfigsRequest, name),
+        lambda name, _: _config(AlterConfigsRequest, AlterConfigsResource, name),
         lambda answer: answer.responses[0].error_code,
     ),
     Asked(
         incremental_alter_configs.API,
-        lambda name, _: _config(incremental, incremental.IncrementalAlterConfigsRequest, name),
+        lambda name, _: _config(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource, name),
         lambda answer: answer.responses[0].error_code,
     ),
     Asked(
@@ -142,7 +146,7 @@ ASKED = [
     ),
     Asked(
         elect_leaders.API,
-        lambda name, _: ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=name, partitions=[0])]),
+        lambda name, _: ElectLeadersRequest(topic_partitions=[ElectedTopicPartitions(topic=name, partitions=[0])]),
         lambda answer: answer.replica_election_results[0].partition_result[0].error_code,
         success=e.ELECTION_NOT_NEEDED,
     ),

@@ -18,36 +18,44 @@ from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+from kafscale.wire.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
 )
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
-)
-from kafscale.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kafscale.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.list_offsets import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-)
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.replicas import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kafscale.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
 from tests.devtools.fakes.handlers import some_peer

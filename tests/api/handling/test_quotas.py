@@ -19,14 +19,20 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.metrics import Histogram, Metrics
 from kafscale.server.kafka.pauses import PauseReason
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.handlers import some_call
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings

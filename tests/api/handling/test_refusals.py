@@ -14,20 +14,24 @@ from kafscale.api.handling.refusals import at_once, refusal, set_errors
 from kafscale.api.table import every_api
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import NONE, NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
-from kafscale.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from kafscale.wire.messages.offset_fetch import (
+from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.devtools.fakes.wire_messages import messages
 
 TOPIC_ID = bytes(range(16))

@@ -13,7 +13,7 @@ from kafscale.log.log import OPENING_SECONDS
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import DELETE_HORIZON, LOG_APPEND_TIME, encode_batch
 from kafscale.wire.batch_records import Record, build_batch
-from kafscale.wire.messages.produce import ProduceResponse
+from kafscale.wire.messages.records import ProduceResponse
 from kafscale.wire.records import iterate_records, parse_header, validate
 from tests.api.produce.test_produce import broker, produce
 from tests.devtools.external.foreign_frames import Foreign

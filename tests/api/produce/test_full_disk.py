@@ -19,32 +19,47 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.alter_client_quotas import (
-    AlterClientQuotasEntity,
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.configs import (
     AlterClientQuotasEntry,
     AlterClientQuotasOp,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    ClientQuotasEntity,
 )
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
+from kafscale.wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
 )
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from kafscale.wire.messages.records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
@@ -83,7 +98,7 @@ async def init_producer_id(client: Connection) -> int:
 
 
 async def alter_quota(client: Connection) -> tuple[int, str | None]:
-    entity = [AlterClientQuotasEntity(entity_type="client-id", entity_name="c")]
+    entity = [ClientQuotasEntity(entity_type="client-id", entity_name="c")]
     ops = [AlterClientQuotasOp(key="producer_byte_rate", value=1e6)]
     request = AlterClientQuotasRequest(entries=[AlterClientQuotasEntry(entity=entity, ops=ops)], validate_only=False)
     entry = (await client.request(request, AlterClientQuotasResponse)).entries[0]

@@ -23,7 +23,7 @@ from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import TRANSACTIONAL
 from kafscale.wire.codec import encode
 from kafscale.wire.frames import SIZE_BYTES, RequestHeader, request_frame
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -11,7 +11,7 @@ from kafscale.api.produce.patterns import LEARNED_EVERY_COUNT, PATTERNS_MAX_COUN
 from kafscale.errors import DecodeError
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, RequestHeader, parse_request_header, request_frame, response_frame
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

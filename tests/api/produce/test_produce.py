@@ -26,7 +26,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -9,13 +9,16 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
 )
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.devtools.fakes.memory_broker import memory_parts
 from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 

@@ -15,14 +15,17 @@ from kafscale.log.partition.partition import Partition
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.fetch import (
+from kafscale.wire.messages.records import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     PartitionData,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 

@@ -24,8 +24,16 @@ from kafscale.store.opening.opening import wrap_store
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.memory_log import append_nowait

@@ -7,13 +7,11 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.wire import compression, error_codes
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
-)
-from kafscale.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -7,7 +7,7 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.offset_for_leader_epoch import (
+from kafscale.wire.messages.records import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,

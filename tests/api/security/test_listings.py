@@ -11,16 +11,22 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.security.acls import AclOperation, ResourceType
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
 )
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from kafscale.wire.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 from tests.devtools.fakes.principals import acl_settings, binding, connect_as, grant
 from tests.devtools.fakes.transactional_producer import Producer

@@ -18,12 +18,13 @@ from kafscale.wire.error_codes import (
     UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_SASL_MECHANISM,
 )
-from kafscale.wire.messages.alter_user_scram_credentials import (
+from kafscale.wire.messages.security import (
     AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
+    UserName,
 )
-from kafscale.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from tests.devtools.fakes.handlers import ask, some_services
 from tests.devtools.processes.sasl import PASSWORD, SALT, verifier_of
 

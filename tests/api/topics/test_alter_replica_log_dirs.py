@@ -12,11 +12,7 @@ from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.alter_replica_log_dirs import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-)
+from kafscale.wire.messages.replicas import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
 from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})

@@ -9,11 +9,7 @@ from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
+from kafscale.wire.messages.topics import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
 from tests.devtools.fakes.handlers import ask, some_services
 

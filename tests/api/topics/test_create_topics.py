@@ -10,7 +10,7 @@ from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_topics import (
+from kafscale.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

@@ -11,7 +11,7 @@ from kafscale.api.topics.delete_topics import API
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tests.devtools.fakes.handlers import ask, some_services
 
 UNKNOWN_ID = b"x" * 16

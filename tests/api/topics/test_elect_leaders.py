@@ -11,7 +11,7 @@ from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from kafscale.wire.messages.replicas import ElectedTopicPartitions, ElectLeadersRequest, ElectLeadersResponse
 from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
 from tests.devtools.fakes.handlers import ask, some_services
 
@@ -36,7 +36,7 @@ def told(response: ElectLeadersResponse) -> dict[str, list[tuple[int, int]]]:
 @pytest.mark.parametrize("version", range(3))
 async def test_every_partition_is_led_by_its_preferred_replica(services: Any, version: int) -> None:
     asked = [("b", [0, 7, -1, 0]), ("nope", [0]), ("b", [1, 0])]
-    partitions = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in asked]
+    partitions = [ElectedTopicPartitions(topic=name, partitions=indexes) for name, indexes in asked]
     response = await ask(API, services, ElectLeadersRequest(topic_partitions=partitions), version=version)
     assert response.error_code == 0
     assert told(response) == {
@@ -55,7 +55,7 @@ async def test_every_partition_is_led_by_its_preferred_replica(services: Any, ve
     ],
 )
 async def test_a_partition_without_a_leader_can_not_be_given_one(services: Any, election_type: int, code: int) -> None:
-    partitions = [TopicPartitions(topic="b", partitions=[1, 2])]
+    partitions = [ElectedTopicPartitions(topic="b", partitions=[1, 2])]
     named = ElectLeadersRequest(election_type=election_type, topic_partitions=partitions)
     assert told(await ask(API, services, named)) == {"b": [(1, NOT_NEEDED), (2, code)]}
     everything = ElectLeadersRequest(election_type=election_type, topic_partitions=None)
@@ -67,7 +67,10 @@ async def test_an_empty_list_asks_for_nothing(services: Any) -> None:
 
 
 async def test_elections_of_an_unknown_type_are_refused(services: Any) -> None:
-    partitions = [TopicPartitions(topic="a", partitions=[0]), TopicPartitions(topic="nope", partitions=[0])]
+    partitions = [
+        ElectedTopicPartitions(topic="a", partitions=[0]),
+        ElectedTopicPartitions(topic="nope", partitions=[0]),
+    ]
     response = await ask(API, services, ElectLeadersRequest(election_type=5, topic_partitions=partitions))
     invalid = error_codes.INVALID_REQUEST
     assert (response.error_code, told(response)) == (invalid, {"a": [(0, invalid)], "nope": [(0, invalid)]})
@@ -77,7 +80,7 @@ async def test_elections_of_an_unknown_type_are_refused(services: Any) -> None:
 
 
 async def test_before_version_1_there_is_only_one_type(services: Any) -> None:
-    partitions = [TopicPartitions(topic="a", partitions=[0])]
+    partitions = [ElectedTopicPartitions(topic="a", partitions=[0])]
     response = await ask(API, services, ElectLeadersRequest(election_type=5, topic_partitions=partitions), version=0)
     assert told(response) == {"a": [(0, NOT_NEEDED)]}
 
@@ -106,7 +109,7 @@ async def assign(services: Any, name: str, index: int, replicas: list[int]) -> N
 async def test_partitions_are_moved_to_their_preferred_replica(several: Any, everything: bool) -> None:
     await assign(several, "b", 0, [OTHER_ID, 7])
     await assign(several, "b", 1, [OTHER_ID])
-    named = None if everything else [TopicPartitions(topic="b", partitions=[0, 1, 2])]
+    named = None if everything else [ElectedTopicPartitions(topic="b", partitions=[0, 1, 2])]
     found = told(await ask(API, several, ElectLeadersRequest(topic_partitions=named)))
     assert found == ({"a": [], "b": [(0, 0)]} if everything else {"b": [(0, 0), (1, NOT_NEEDED), (2, NOT_NEEDED)]})
     assert several.mover.moves == [("b", 0, OTHER_ID)]
@@ -115,7 +118,7 @@ async def test_partitions_are_moved_to_their_preferred_replica(several: Any, eve
 async def test_a_preferred_replica_that_does_not_serve_is_not_elected(several: Any) -> None:
     await assign(several, "b", 0, [THIRD_ID])
     several.assignment.third_is_up = False
-    asked = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="b", partitions=[0])])
+    asked = ElectLeadersRequest(topic_partitions=[ElectedTopicPartitions(topic="b", partitions=[0])])
     assert told(await ask(API, several, asked)) == {"b": [(0, error_codes.PREFERRED_LEADER_NOT_AVAILABLE)]}
     assert several.mover.moves == []
 
@@ -125,7 +128,7 @@ async def test_an_election_that_takes_too_long_is_told(autojump_clock: MockClock
     await assign(several, "b", 1, [7])
     several.mover.is_quick = False
     several.mover.refused.add(("b", 1))
-    partitions = [TopicPartitions(topic="b", partitions=[0, 1])]
+    partitions = [ElectedTopicPartitions(topic="b", partitions=[0, 1])]
     began = trio.current_time()
     found = told(await ask(API, several, ElectLeadersRequest(topic_partitions=partitions, timeout_ms=2_000)))
     assert found == {"b": [(0, error_codes.REQUEST_TIMED_OUT), (1, error_codes.INVALID_REPLICA_ASSIGNMENT)]}
@@ -136,14 +139,14 @@ async def test_an_election_that_may_take_less_than_no_time_is_told_at_once(sever
     """It ended the connection: trio knows no negative time."""
     await assign(several, "b", 0, [THIRD_ID])
     several.mover.is_quick = False
-    partitions = [TopicPartitions(topic="b", partitions=[0])]
+    partitions = [ElectedTopicPartitions(topic="b", partitions=[0])]
     found = told(await ask(API, several, ElectLeadersRequest(topic_partitions=partitions, timeout_ms=-1)))
     assert found == {"b": [(0, error_codes.REQUEST_TIMED_OUT)]}
 
 
 async def test_nothing_is_moved_for_an_unclean_election(several: Any) -> None:
     await assign(several, "b", 0, [OTHER_ID])
-    partitions = [TopicPartitions(topic="b", partitions=[0])]
+    partitions = [ElectedTopicPartitions(topic="b", partitions=[0])]
     asked = ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=partitions)
     assert told(await ask(API, several, asked)) == {"b": [(0, NOT_NEEDED)]}
     assert several.mover.moves == []

@@ -16,15 +16,21 @@ from kafscale.cluster.quota_entities import CONTROLLER_MUTATION_RATE, QuotaEntit
 from kafscale.cluster.topics.topics import NewTopic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_PARTITIONS, LEADER_NOT_AVAILABLE, NONE, THROTTLING_QUOTA_EXCEEDED
-from kafscale.wire.messages.create_partitions import (
+from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
 )
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.fakes.handlers import some_call, some_quotas
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 from tests.devtools.fakes.one_topic import request_in

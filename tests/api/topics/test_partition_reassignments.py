@@ -9,15 +9,13 @@ from kafscale.cluster.membership.node import Node
 from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from kafscale.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
 from tests.devtools.fakes.handlers import ask, some_services

@@ -6,12 +6,12 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_producers import (
+from kafscale.wire.messages.transactions import (
+    DescribedProducersTopic,
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
-    TopicRequest,
 )
 from kafscale.wire.records import ProducerStamp, parse_header
 from tests.devtools.fakes.assignments import TwoBrokers, hand_over
@@ -22,7 +22,7 @@ from tests.devtools.fakes.transactions import NOW_MS, abort, commit, send, trans
 
 
 async def describe(client: Connection, *asked: tuple[str, list[int]]) -> dict[tuple[str, int], PartitionResponse]:
-    topics = [TopicRequest(name=name, partition_indexes=indexes) for name, indexes in asked]
+    topics = [DescribedProducersTopic(name=name, partition_indexes=indexes) for name, indexes in asked]
     response = await request_in(client, 0, DescribeProducersRequest(topics=topics), DescribeProducersResponse)
     answers = [(topic.name, each) for topic in response.topics for each in topic.partitions]
     found = {(name, each.partition_index): each for name, each in answers}

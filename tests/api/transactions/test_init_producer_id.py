@@ -10,7 +10,7 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
+from kafscale.wire.messages.transactions import InitProducerIdRequest
 from tests.devtools.fakes.handlers import ask, some_services
 
 

@@ -11,7 +11,7 @@ from kafscale.api.transactions.list_transactions import API
 from kafscale.cluster.expressions.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.questions import ListedTransaction, TransactionListing
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest
+from kafscale.wire.messages.transactions import ListTransactionsRequest
 from tests.devtools.fakes.handlers import ask, some_services
 
 IDS_COUNT = 1_000

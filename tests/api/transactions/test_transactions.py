@@ -12,18 +12,23 @@ from kafscale.api.produce import ProduceGroup, ShortWay
 from kafscale.config import Durability
 from kafscale.config.limits import Limits
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from kafscale.wire.messages.add_partitions_to_txn import (
+from kafscale.wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafscale.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
-)
-from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kafscale.wire.messages.write_txn_markers import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -18,28 +18,29 @@ from kafscale.cluster.transactions import offset_commits
 from kafscale.config import CoordinatorSettings, Durability
 from kafscale.wire import codec
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from kafscale.wire.messages.write_txn_markers import (
+from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+from kafscale.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

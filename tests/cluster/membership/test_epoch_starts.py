@@ -40,7 +40,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.messages.own.heartbeat import BegunPartition, OwnHeartbeatRequest
+from kafscale.wire.messages.brokers import BegunPartition, OwnHeartbeatRequest
 from tests.cluster.membership.test_fail_over import cluster, topic_of
 from tests.cluster.membership.test_several import until
 from tests.devtools.fakes.simulated_store import SimulatedStore

@@ -19,7 +19,7 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.cluster.membership.test_several import (
     SOON_SECONDS,
     Machine,

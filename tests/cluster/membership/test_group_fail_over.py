@@ -9,14 +9,16 @@ from trio.testing import MockClock
 from kafscale.client.connection import Connection
 from kafscale.config import Durability
 from kafscale.wire import error_codes
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
 )
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from tests.cluster.membership.test_fail_over import MODES, Cluster, cluster, topic_of
 from tests.cluster.membership.test_several import SOON_SECONDS, TOPIC, until
 

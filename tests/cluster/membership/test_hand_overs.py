@@ -22,7 +22,7 @@ from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
 from kafscale.wire.records import ProducerStamp
 from tests.cluster.membership.test_several import (
     MODES,

@@ -13,7 +13,7 @@ from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.hanging_search import ROUND_SECONDS
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.cluster.membership.test_fail_over import cluster
 from tests.cluster.membership.test_several import MODES, TOPIC, create, led_by, topic_at, until
 from tests.cluster.membership.test_transactions import PROTOCOLS, SETTINGS, led_by_all, two_brokers

@@ -18,7 +18,7 @@ from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError
 from kafscale.log.load import LoadMeter
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import UNSUPPORTED_VERSION
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest
 
 R = TypeVar("R")
 RECORD = BrokerRecord(

@@ -22,8 +22,8 @@ from kafscale.config import Durability
 from kafscale.errors import DeclaredDead, KafScaleError
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
 from tests.cluster.membership.test_fail_over import Cluster, cluster, topic_of
 from tests.cluster.membership.test_group_fail_over import commit_offset, committed_offset, coordinator_of

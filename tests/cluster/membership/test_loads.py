@@ -16,8 +16,7 @@ from kafscale.cluster.membership.peers.loads import (
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.brokers import BrokerHeartbeatRequest, OwnHeartbeatRequest
 
 TOPIC, OTHER = bytes(16), b"\1" * 16
 TWO = {1: 11, 2: 12}

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, NONE
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tests.cluster.membership.test_several import Machine
 
 

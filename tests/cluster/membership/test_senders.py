@@ -20,13 +20,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.wire import error_codes
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE
-from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
-from kafscale.wire.messages.own.heartbeat import (
-    BegunPartition,
-    OwnHeartbeatRequest,
-    OwnHeartbeatResponse,
-    ReleasedPartition,
-)
+from kafscale.wire.messages.brokers import BegunPartition, OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
+from kafscale.wire.messages.transactions import EnrolledRequest, EnrolledResponse
 from tests.cluster.membership.test_fail_over import Cluster, check_goes_on, cluster, topic_of
 from tests.cluster.membership.test_several import Machine, led_by, until
 from tests.devtools.fakes.broker_network import RunningBroker

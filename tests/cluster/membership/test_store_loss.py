@@ -24,7 +24,7 @@ from kafscale.store.wrappers.reach import Reach
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kafscale.wire.messages.topics import MetadataRequest, MetadataResponse
 from tests.cluster.membership.test_fail_over import MODES, Cluster, check_goes_on, cluster, topic_of
 from tests.cluster.membership.test_several import Machine, led_by, produce, until
 

@@ -17,7 +17,7 @@ from kafscale.log.wal import followed_stream
 from kafscale.log.wal.followed_stream import FollowedStream
 from kafscale.testing.faulty_store import On
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.cluster.membership.test_following import HERE, THERE, Pair, a_pair, coordinator_id, values
 from tests.cluster.membership.test_several import TOPIC, Machine, create, led_by, produce, topic_at, until
 from tests.cluster.membership.test_streams import crashing

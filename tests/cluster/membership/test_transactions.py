@@ -15,7 +15,7 @@ from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STA
 from kafscale.config import Durability
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.cluster.membership.test_several import MODES, TOPIC, Machine, create, led_by, machines, until
 from tests.devtools.fakes.broker_network import RunningBroker
 from tests.devtools.fakes.several_brokers import key_in

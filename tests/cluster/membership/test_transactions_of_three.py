@@ -15,8 +15,8 @@ from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tests.cluster.membership.test_several import TOPIC, create, led_by, machines, topic_at, until
 from tests.devtools.fakes.broker_network import RunningBroker
 from tests.devtools.fakes.transactional_producer import NEW, OLD, Producer, committed_values

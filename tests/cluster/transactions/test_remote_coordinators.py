@@ -12,7 +12,7 @@ from kafscale.cluster.transactions.remote_coordinators import Elsewhere
 from kafscale.cluster.transactions.values import Marker, TopicPartition
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.write_txn_markers import (
+from kafscale.wire.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

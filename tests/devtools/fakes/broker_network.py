@@ -27,7 +27,7 @@ from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, Fenced
 from kafscale.store.base import ObjectStore
 from kafscale.testing.faulty_store import FaultyStore
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from kafscale.wire.messages.brokers import BrokerHeartbeatResponse
 from tests.devtools.fakes.cut_stream import CutStream
 from tests.devtools.fakes.memory_broker import MemoryBroker
 

@@ -19,7 +19,7 @@ from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, Gro
 from kafscale.cluster.groups.consumer.topics import TopicMetadata
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
+from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription, ConsumerTopicPartitions
 
 START_MS = 1_700_000_000_000
 GROUP_ID = "group"
@@ -45,7 +45,7 @@ def subscription(*names: str, owned: Mapping[str, set[int]] | None = None, rack_
     told = ConsumerProtocolSubscription(
         topics=list(names),
         owned_partitions=[
-            TopicPartition(topic=name, partitions=sorted(numbers)) for name, numbers in (owned or {}).items()
+            ConsumerTopicPartitions(topic=name, partitions=sorted(numbers)) for name, numbers in (owned or {}).items()
         ],
         rack_id=rack_id,
     )

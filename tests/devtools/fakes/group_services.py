@@ -35,14 +35,18 @@ from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kafscale.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatTopicPartitions,
+)
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
 )
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.devtools.fakes.group_log import MemoryOffsetsLog
 from tests.devtools.fakes.groups import WALL_CLOCK_START_MS
 from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services
@@ -183,7 +187,8 @@ class ConsumerMember:
             subscribed_topic_names=None if self.topics is None else list(self.topics),
             subscribed_topic_regex=self.regex,
             topic_partitions=[
-                TopicPartitions(topic_id=each, partitions=sorted(numbers)) for each, numbers in self.owned.items()
+                HeartbeatTopicPartitions(topic_id=each, partitions=sorted(numbers))
+                for each, numbers in self.owned.items()
             ],
         )
         return attrs.evolve(request, **more)

@@ -13,7 +13,7 @@ from kafscale.config import Settings
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import compression, error_codes
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker
 

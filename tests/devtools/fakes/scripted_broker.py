@@ -20,7 +20,7 @@ from kafscale.buffers import Buffer
 from kafscale.config import Address
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, parse_request_header, response_frame
-from kafscale.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 Handler = Callable[[Any], Any]
 MAX_FRAME_BYTES = 64 << 20

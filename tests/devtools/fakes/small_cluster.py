@@ -14,23 +14,74 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.wire import error_codes
-from kafscale.wire.messages import (
-    consumer_group_describe,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_topics,
-    describe_configs,
-    describe_groups,
-    fetch,
-    find_coordinator,
-    incremental_alter_configs,
-    list_groups,
-    list_offsets,
-    metadata,
-    offset_commit,
-    offset_fetch,
-    produce,
+from kafscale.wire.messages.cluster import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kafscale.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+)
+from kafscale.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kafscale.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from kafscale.wire.messages.records import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    PartitionData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from kafscale.wire.messages.topics import (
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
 )
 from kafscale.wire.records import iterate_records, parse_header, set_base_offset, validate
 from tests.devtools.fakes.scripted_broker import ScriptedBroker
@@ -81,28 +132,28 @@ class SmallCluster:
     address: Address = attrs.field(factory=lambda: Address("127.0.0.1", 0))
     topics: dict[str, SmallTopic] = attrs.field(factory=dict)
     offsets: dict[str, dict[tuple[str, int], int]] = attrs.field(factory=dict)
-    members: dict[str, list[describe_groups.DescribedGroupMember]] = attrs.field(factory=dict)
-    consumer_members: dict[str, list[consumer_group_describe.Member]] = attrs.field(factory=dict)
+    members: dict[str, list[DescribedGroupMember]] = attrs.field(factory=dict)
+    consumer_members: dict[str, list[DescribedConsumer]] = attrs.field(factory=dict)
     broker: ScriptedBroker = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         handlers: dict[type, Any] = {
-            metadata.MetadataRequest: self._metadata,
-            create_topics.CreateTopicsRequest: self._create_topics,
-            delete_topics.DeleteTopicsRequest: self._delete_topics,
-            create_partitions.CreatePartitionsRequest: self._create_partitions,
-            describe_configs.DescribeConfigsRequest: self._describe_configs,
-            incremental_alter_configs.IncrementalAlterConfigsRequest: self._alter_configs,
-            produce.ProduceRequest: self._produce,
-            fetch.FetchRequest: self._fetch,
-            list_offsets.ListOffsetsRequest: self._list_offsets,
-            find_coordinator.FindCoordinatorRequest: self._find_coordinator,
-            list_groups.ListGroupsRequest: self._list_groups,
-            describe_groups.DescribeGroupsRequest: self._describe_groups,
-            consumer_group_describe.ConsumerGroupDescribeRequest: self._describe_consumer_groups,
-            delete_groups.DeleteGroupsRequest: self._delete_groups,
-            offset_commit.OffsetCommitRequest: self._commit,
-            offset_fetch.OffsetFetchRequest: self._fetch_offsets,
+            MetadataRequest: self._metadata,
+            CreateTopicsRequest: self._create_topics,
+            DeleteTopicsRequest: self._delete_topics,
+            CreatePartitionsRequest: self._create_partitions,
+            DescribeConfigsRequest: self._describe_configs,
+            IncrementalAlterConfigsRequest: self._alter_configs,
+            ProduceRequest: self._produce,
+            FetchRequest: self._fetch,
+            ListOffsetsRequest: self._list_offsets,
+            FindCoordinatorRequest: self._find_coordinator,
+            ListGroupsRequest: self._list_groups,
+            DescribeGroupsRequest: self._describe_groups,
+            ConsumerGroupDescribeRequest: self._describe_consumer_groups,
+            DeleteGroupsRequest: self._delete_groups,
+            OffsetCommitRequest: self._commit,
+            OffsetFetchRequest: self._fetch_offsets,
         }
         self.broker = ScriptedBroker(handlers)
 
@@ -111,89 +162,81 @@ class SmallCluster:
         logs = [SmallLog() for _ in range(partition_count)]
         return self.topics.setdefault(name, SmallTopic(uuid.uuid4().bytes, logs))
 
-    def _metadata(self, request: metadata.MetadataRequest) -> metadata.MetadataResponse:
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         names = sorted(self.topics) if request.topics is None else [each.name or "" for each in request.topics]
         if request.allow_auto_topic_creation:
             for name in names:
                 self.create(name)
-        node = metadata.MetadataResponseBroker(node_id=NODE_ID, host=self.address.host, port=self.address.port)
-        return metadata.MetadataResponse(brokers=[node], topics=[self._described(name) for name in names])
+        node = MetadataResponseBroker(node_id=NODE_ID, host=self.address.host, port=self.address.port)
+        return MetadataResponse(brokers=[node], topics=[self._described(name) for name in names])
 
-    def _described(self, name: str) -> metadata.MetadataResponseTopic:
+    def _described(self, name: str) -> MetadataResponseTopic:
         if name not in self.topics:
-            return metadata.MetadataResponseTopic(name=name, error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            return MetadataResponseTopic(name=name, error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
         partitions = [
-            metadata.MetadataResponsePartition(
+            MetadataResponsePartition(
                 partition_index=index, leader_id=NODE_ID, replica_nodes=[NODE_ID], isr_nodes=[NODE_ID]
             )
             for index in range(len(self.topics[name].logs))
         ]
         topic_id = self.topics[name].topic_id
-        return metadata.MetadataResponseTopic(name=name, topic_id=topic_id, partitions=partitions)
+        return MetadataResponseTopic(name=name, topic_id=topic_id, partitions=partitions)
 
-    def _create_topics(self, request: create_topics.CreateTopicsRequest) -> create_topics.CreateTopicsResponse:
+    def _create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         results = []
         for each in request.topics:
             exists = each.name in self.topics
             code = error_codes.TOPIC_ALREADY_EXISTS if exists else error_codes.NONE
             message = f"Topic '{each.name}' already exists." if exists else None
-            results.append(create_topics.CreatableTopicResult(name=each.name, error_code=code, error_message=message))
+            results.append(CreatableTopicResult(name=each.name, error_code=code, error_message=message))
             if not exists:
                 topic = self.create(each.name, max(each.num_partitions, 1))
                 topic.configs.update({config.name: config.value or "" for config in each.configs})
-        return create_topics.CreateTopicsResponse(topics=results)
+        return CreateTopicsResponse(topics=results)
 
-    def _delete_topics(self, request: delete_topics.DeleteTopicsRequest) -> delete_topics.DeleteTopicsResponse:
+    def _delete_topics(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         results = []
         for name in [each.name or "" for each in request.topics] or request.topic_names:
             known = self.topics.pop(name, None) is not None
             code = error_codes.NONE if known else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-            results.append(delete_topics.DeletableTopicResult(name=name, error_code=code))
-        return delete_topics.DeleteTopicsResponse(responses=results)
+            results.append(DeletableTopicResult(name=name, error_code=code))
+        return DeleteTopicsResponse(responses=results)
 
-    def _create_partitions(
-        self, request: create_partitions.CreatePartitionsRequest
-    ) -> create_partitions.CreatePartitionsResponse:
+    def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         results = []
         for each in request.topics:
             logs = self.topics[each.name].logs
             grows = each.count > len(logs)
             code = error_codes.NONE if grows else error_codes.INVALID_PARTITIONS
             logs += [SmallLog() for _ in range(each.count - len(logs))]
-            results.append(create_partitions.CreatePartitionsTopicResult(name=each.name, error_code=code))
-        return create_partitions.CreatePartitionsResponse(results=results)
+            results.append(CreatePartitionsTopicResult(name=each.name, error_code=code))
+        return CreatePartitionsResponse(results=results)
 
-    def _describe_configs(
-        self, request: describe_configs.DescribeConfigsRequest
-    ) -> describe_configs.DescribeConfigsResponse:
+    def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
         for each in request.resources:
             own = self.topics[each.resource_name].configs
             configs = [
-                describe_configs.DescribeConfigsResourceResult(
-                    name=name, value=value, config_source=1 + 4 * (name not in own)
-                )
+                DescribeConfigsResourceResult(name=name, value=value, config_source=1 + 4 * (name not in own))
                 for name, value in (_DEFAULTS | own).items()
             ]
             results.append(
-                describe_configs.DescribeConfigsResult(
+                DescribeConfigsResult(
                     resource_type=each.resource_type, resource_name=each.resource_name, configs=configs
                 )
             )
-        return describe_configs.DescribeConfigsResponse(results=results)
+        return DescribeConfigsResponse(results=results)
 
-    def _alter_configs(
-        self, request: incremental_alter_configs.IncrementalAlterConfigsRequest
-    ) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
+    def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
         for each in request.resources:
             configs = self.topics[each.resource_name].configs
             for change in each.configs:
                 configs.pop(change.name, None)
                 if change.config_operation == 0:
                     configs[change.name] = change.value or ""
-        return incremental_alter_configs.IncrementalAlterConfigsResponse()
+        return IncrementalAlterConfigsResponse()
 
-    def _produce(self, request: produce.ProduceRequest) -> produce.ProduceResponse | None:
+    def _produce(self, request: ProduceRequest) -> ProduceResponse | None:
         responses = []
         for topic in request.topic_data:
             answers = []
@@ -201,100 +244,87 @@ class SmallCluster:
                 assert data.records is not None
                 validate(data.records)
                 base_offset = self.topics[topic.name].logs[data.index].append(bytearray(data.records))
-                answers.append(produce.PartitionProduceResponse(index=data.index, base_offset=base_offset))
-            responses.append(produce.TopicProduceResponse(name=topic.name, partition_responses=answers))
-        return produce.ProduceResponse(responses=responses) if request.acks else None
+                answers.append(PartitionProduceResponse(index=data.index, base_offset=base_offset))
+            responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        return ProduceResponse(responses=responses) if request.acks else None
 
-    def _fetch(self, request: fetch.FetchRequest) -> fetch.FetchResponse:
+    def _fetch(self, request: FetchRequest) -> FetchResponse:
         by_id = {topic.topic_id: topic for topic in self.topics.values()}
         responses = []
         for each in request.topics:
             topic = self.topics.get(each.topic) or by_id[each.topic_id]
             answers = [self._fetched(topic.logs[wanted.partition], wanted) for wanted in each.partitions]
-            responses.append(fetch.FetchableTopicResponse(topic=each.topic, topic_id=each.topic_id, partitions=answers))
-        return fetch.FetchResponse(responses=responses)
+            responses.append(FetchableTopicResponse(topic=each.topic, topic_id=each.topic_id, partitions=answers))
+        return FetchResponse(responses=responses)
 
-    def _fetched(self, log: SmallLog, wanted: fetch.FetchPartition) -> fetch.PartitionData:
+    def _fetched(self, log: SmallLog, wanted: FetchPartition) -> PartitionData:
         if not log.start_offset <= wanted.fetch_offset <= log.end_offset:
             code = error_codes.OFFSET_OUT_OF_RANGE
-            return fetch.PartitionData(partition_index=wanted.partition, error_code=code)
-        return fetch.PartitionData(
+            return PartitionData(partition_index=wanted.partition, error_code=code)
+        return PartitionData(
             partition_index=wanted.partition,
             high_watermark=log.end_offset,
             log_start_offset=log.start_offset,
             records=list(log.read(wanted.fetch_offset)),
         )
 
-    def _list_offsets(self, request: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
-        return list_offsets.ListOffsetsResponse(topics=list(self._listed(request)))
+    def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return ListOffsetsResponse(topics=list(self._listed(request)))
 
-    def _listed(self, request: list_offsets.ListOffsetsRequest) -> Iterator[list_offsets.ListOffsetsTopicResponse]:
+    def _listed(self, request: ListOffsetsRequest) -> Iterator[ListOffsetsTopicResponse]:
         for topic in request.topics:
             found = [
-                list_offsets.ListOffsetsPartitionResponse(
+                ListOffsetsPartitionResponse(
                     partition_index=each.partition_index,
                     offset=self.topics[topic.name].logs[each.partition_index].offset_at(each.timestamp),
                 )
                 for each in topic.partitions
             ]
-            yield list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=found)
+            yield ListOffsetsTopicResponse(name=topic.name, partitions=found)
 
-    def _find_coordinator(
-        self, request: find_coordinator.FindCoordinatorRequest
-    ) -> find_coordinator.FindCoordinatorResponse:
+    def _find_coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         host, port = self.address.host, self.address.port
-        found = [
-            find_coordinator.Coordinator(key=key, node_id=NODE_ID, host=host, port=port)
-            for key in request.coordinator_keys
-        ]
-        return find_coordinator.FindCoordinatorResponse(node_id=NODE_ID, host=host, port=port, coordinators=found)
+        found = [Coordinator(key=key, node_id=NODE_ID, host=host, port=port) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(node_id=NODE_ID, host=host, port=port, coordinators=found)
 
-    def _list_groups(self, request: list_groups.ListGroupsRequest) -> list_groups.ListGroupsResponse:
+    def _list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
         groups = [
-            list_groups.ListedGroup(group_id=name, protocol_type="consumer", group_state=self._state(name))
+            ListedGroup(group_id=name, protocol_type="consumer", group_state=self._state(name))
             for name in {**self.offsets, **self.members}
         ]
-        return list_groups.ListGroupsResponse(groups=groups)
+        return ListGroupsResponse(groups=groups)
 
     def _state(self, group: str) -> str:
         if group in self.members:
             return "Stable"
         return "Empty" if group in self.offsets else "Dead"
 
-    def _describe_groups(
-        self, request: describe_groups.DescribeGroupsRequest
-    ) -> describe_groups.DescribeGroupsResponse:
+    def _describe_groups(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         groups = [
-            describe_groups.DescribedGroup(
-                group_id=name, group_state=self._state(name), members=self.members.get(name, [])
-            )
+            DescribedGroup(group_id=name, group_state=self._state(name), members=self.members.get(name, []))
             for name in request.groups
         ]
-        return describe_groups.DescribeGroupsResponse(groups=groups)
+        return DescribeGroupsResponse(groups=groups)
 
-    def _describe_consumer_groups(
-        self, request: consumer_group_describe.ConsumerGroupDescribeRequest
-    ) -> consumer_group_describe.ConsumerGroupDescribeResponse:
+    def _describe_consumer_groups(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         groups = [
-            consumer_group_describe.DescribedGroup(
-                group_id=name, group_state="Reconciling", members=self.consumer_members[name]
-            )
+            DescribedConsumerGroup(group_id=name, group_state="Reconciling", members=self.consumer_members[name])
             if name in self.consumer_members
-            else consumer_group_describe.DescribedGroup(group_id=name, error_code=error_codes.GROUP_ID_NOT_FOUND)
+            else DescribedConsumerGroup(group_id=name, error_code=error_codes.GROUP_ID_NOT_FOUND)
             for name in request.group_ids
         ]
-        return consumer_group_describe.ConsumerGroupDescribeResponse(groups=groups)
+        return ConsumerGroupDescribeResponse(groups=groups)
 
-    def _delete_groups(self, request: delete_groups.DeleteGroupsRequest) -> delete_groups.DeleteGroupsResponse:
+    def _delete_groups(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         results = []
         for name in request.groups_names:
             code = error_codes.NON_EMPTY_GROUP if name in self.members else error_codes.NONE
             if not code and self.offsets.pop(name, None) is None:
                 code = error_codes.GROUP_ID_NOT_FOUND
-            results.append(delete_groups.DeletableGroupResult(group_id=name, error_code=code))
-        return delete_groups.DeleteGroupsResponse(results=results)
+            results.append(DeletableGroupResult(group_id=name, error_code=code))
+        return DeleteGroupsResponse(results=results)
 
-    def _commit(self, request: offset_commit.OffsetCommitRequest) -> offset_commit.OffsetCommitResponse:
+    def _commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         code = error_codes.UNKNOWN_MEMBER_ID if request.group_id in self.members else error_codes.NONE
         topics = []
         for topic in request.topics:
@@ -302,26 +332,24 @@ class SmallCluster:
                 committed = self.offsets.setdefault(request.group_id, {})
                 committed[topic.name, each.partition_index] = each.committed_offset
             answers = [
-                offset_commit.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+                OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
                 for each in topic.partitions
             ]
-            topics.append(offset_commit.OffsetCommitResponseTopic(name=topic.name, partitions=answers))
-        return offset_commit.OffsetCommitResponse(topics=topics)
+            topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=answers))
+        return OffsetCommitResponse(topics=topics)
 
-    def _fetch_offsets(self, request: offset_fetch.OffsetFetchRequest) -> offset_fetch.OffsetFetchResponse:
+    def _fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         groups = [
-            offset_fetch.OffsetFetchResponseGroup(group_id=each.group_id, topics=self._committed(each.group_id))
+            OffsetFetchResponseGroup(group_id=each.group_id, topics=self._committed(each.group_id))
             for each in request.groups
         ]
-        return offset_fetch.OffsetFetchResponse(topics=self._committed(request.group_id), groups=groups)
+        return OffsetFetchResponse(topics=self._committed(request.group_id), groups=groups)
 
-    def _committed(self, group: str) -> list[offset_fetch.OffsetFetchResponseTopic]:
+    def _committed(self, group: str) -> list[OffsetFetchResponseTopic]:
         return [
-            offset_fetch.OffsetFetchResponseTopic(
+            OffsetFetchResponseTopic(
                 name=topic,
-                partitions=[
-                    offset_fetch.OffsetFetchResponsePartition(partition_index=partition, committed_offset=offset)
-                ],
+                partitions=[OffsetFetchResponsePartition(partition_index=partition, committed_offset=offset)],
             )
             for (topic, partition), offset in self.offsets.get(group, {}).items()
         ]

@@ -15,22 +15,33 @@ from kafscale.cluster.topics.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.wire import codec
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from kafscale.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.messages.txn_offset_commit import (
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
+)
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from kafscale.wire.records import (
     TRANSACTIONAL,

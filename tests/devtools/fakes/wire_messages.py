@@ -39,7 +39,7 @@ Make: TypeAlias = Callable[[Random], Any]
 
 
 def message_classes() -> list[type]:
-    """The requests, responses and embedded messages of `kafscale.wire.messages`, without the structs inside them."""
+    """Kafka's requests, responses and embedded messages, without structs and without KafScale's extensions."""
     modules = [
         importlib.import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)
     ]
@@ -47,7 +47,7 @@ def message_classes() -> list[type]:
         cls
         for module in modules
         for cls in vars(module).values()
-        if inspect.isclass(cls) and cls.__module__ == module.__name__ and hasattr(cls, "FLEXIBLE_SINCE")
+        if inspect.isclass(cls) and cls.__module__ == module.__name__ and "FLEXIBLE_SINCE" in vars(cls)
     ]
 
 

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.wire.messages.offset_fetch import OffsetFetchResponseGroup
+from kafscale.wire.messages.offsets import OffsetFetchResponseGroup
 from tests.devtools.history.history import History
 from tests.devtools.world.workload import Knows, Reader, Topic, knows_all
 

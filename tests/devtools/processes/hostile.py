@@ -27,7 +27,7 @@ from kafscale.config import Address
 from kafscale.errors import KafScaleError
 from kafscale.wire import codec
 from kafscale.wire.frames import FrameReader, RequestHeader, request_frame
-from kafscale.wire.messages.api_versions import ApiVersionsRequest
+from kafscale.wire.messages.cluster import ApiVersionsRequest
 from kafscale.wire.records import Record
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess

@@ -9,7 +9,7 @@ import trio
 from kafscale.config import Address
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import parse_response_header
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.devtools.external.clients import DEADLINE_SECONDS, PAUSE_SECONDS
 from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
 

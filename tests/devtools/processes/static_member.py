@@ -8,20 +8,26 @@ import attrs
 
 from kafscale.client.connection import Connection
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
-from kafscale.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
+from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from kafscale.wire.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
 )
-from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 GROUP: Final = "shipping"
 INSTANCE: Final = "instance-1"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from kafscale.wire.messages.api_versions import ApiVersionsRequest
+from kafscale.wire.messages.cluster import ApiVersionsRequest
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import announced_frame, bystander, next_answer, raw_connection, request_bytes
 from tests.devtools.processes.process import BrokerProcess, broker_process

@@ -10,13 +10,13 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.offset_for_leader_epoch import (
+from kafscale.wire.messages.records import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.history.history import History
 from tests.devtools.world.producers import CLOCK_SKEW_MAX_MS
 from tests.devtools.world.workload import Connect, Topic, ask_offset, reconnecting, was_done

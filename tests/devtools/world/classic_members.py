@@ -17,16 +17,25 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kafscale.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kafscale.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.devtools.fakes.groups import subscription
 from tests.devtools.history.generation_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
 from tests.devtools.history.group_reads import GroupReads, MemberReads

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.wire.messages.alter_partition_reassignments import (
+from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,

@@ -18,18 +18,16 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.consumer_group_heartbeat import (
+from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
+    HeartbeatTopicPartitions,
 )
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -178,7 +176,7 @@ class GroupMember:
 
     def _heartbeat(self, member: Membership, has: Assigned) -> ConsumerGroupHeartbeatRequest:
         is_full = self._is_full or not member.epoch
-        owned = [TopicPartitions(topic_id=self.topic.topic_id, partitions=sorted(has))] if has else []
+        owned = [HeartbeatTopicPartitions(topic_id=self.topic.topic_id, partitions=sorted(has))] if has else []
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group,
             member_id=self._member_id,

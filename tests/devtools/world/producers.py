@@ -15,14 +15,14 @@ import trio
 from kafscale.client.connection import Connection, Reply
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.history.history import History
 from tests.devtools.world.workload import (

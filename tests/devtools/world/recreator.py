@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tests.devtools.world.producers import BY_TOPIC_ID, IdempotentProducer
 from tests.devtools.world.routes import Routes
 from tests.devtools.world.simulated_clients import Run

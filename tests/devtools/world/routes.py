@@ -15,8 +15,8 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.world.simulated_broker import SimulatedBroker
 from tests.devtools.world.spread_connection import SpreadConnection
 from tests.devtools.world.workload import Connect, Topic

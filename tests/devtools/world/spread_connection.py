@@ -18,34 +18,36 @@ import attrs
 from kafscale.client.connection import Connection, Reply
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
-from kafscale.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kafscale.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from kafscale.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kafscale.wire.messages.delete_records import DeleteRecordsRequest
-from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest
-from kafscale.wire.messages.end_txn import EndTxnRequest
-from kafscale.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.heartbeat import HeartbeatRequest
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest
-from kafscale.wire.messages.join_group import JoinGroupRequest
-from kafscale.wire.messages.leave_group import LeaveGroupRequest
-from kafscale.wire.messages.list_offsets import ListOffsetsRequest
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.offset_commit import OffsetCommitRequest
-from kafscale.wire.messages.offset_fetch import OffsetFetchRequest
-from kafscale.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from kafscale.wire.messages.produce import (
+from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kafscale.wire.messages.groups import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kafscale.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, TxnOffsetCommitRequest
+from kafscale.wire.messages.records import (
+    DeleteRecordsRequest,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    PartitionData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )
-from kafscale.wire.messages.sync_group import SyncGroupRequest
-from kafscale.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
-from kafscale.wire.messages.write_txn_markers import WriteTxnMarkersRequest
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafscale.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WriteTxnMarkersRequest,
+)
 from tests.devtools.world.simulated_broker import SimulatedBroker
 from tests.devtools.world.transactional.calls import TRANSACTIONS, Place, by_place
 

@@ -13,19 +13,20 @@ from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.store.paths import parse_segment_key
 from kafscale.wire import error_codes
-from kafscale.wire.messages.create_partitions import (
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
-)
-from kafscale.wire.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
 )
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.history.history import History
 from tests.devtools.world.producers import IdempotentProducer
 from tests.devtools.world.workload import PAUSE_MAX_SECONDS, Connect, Reader, Topic, reconnecting, was_done

@@ -14,18 +14,16 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
-from kafscale.wire.messages.consumer_group_heartbeat import (
+from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
+    HeartbeatTopicPartitions,
 )
-from kafscale.wire.messages.offset_commit import (
+from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -168,5 +166,7 @@ class Visitor:
             self.history.committed(self.group, where, offset)
 
 
-def _owned(assigned: Mapping[bytes, frozenset[int]]) -> list[TopicPartitions]:
-    return [TopicPartitions(topic_id=each, partitions=sorted(partitions)) for each, partitions in assigned.items()]
+def _owned(assigned: Mapping[bytes, frozenset[int]]) -> list[HeartbeatTopicPartitions]:
+    return [
+        HeartbeatTopicPartitions(topic_id=each, partitions=sorted(partitions)) for each, partitions in assigned.items()
+    ]

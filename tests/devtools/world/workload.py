@@ -22,31 +22,31 @@ from kafscale.client.connection import Connection
 from kafscale.client.offsets import EARLIEST, LATEST
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
-from kafscale.wire.messages.delete_records import (
+from kafscale.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
-)
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kafscale.wire.messages.list_offsets import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-)
-from kafscale.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
-from kafscale.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
+    PartitionData,
 )
 from kafscale.wire.records import Record, batches, iterate_records, parse_header
 from tests.devtools.history.history import Content, History, Read

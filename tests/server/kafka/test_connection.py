@@ -36,19 +36,35 @@ from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.frames import RequestHeader, request_frame
-from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kafscale.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafscale.wire.messages.groups import SyncGroupRequest, SyncGroupRequestAssignment
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kafscale.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.processes.hostile import request_bytes

@@ -10,7 +10,7 @@ import trio.testing
 from kafscale.api.handling.calls import Api, ListedApi
 from kafscale.errors import BrokerUnavailable
 from kafscale.server.kafka.dispatch import LOAD_PAUSE_SECONDS
-from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 

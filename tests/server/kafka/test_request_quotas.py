@@ -23,10 +23,18 @@ from kafscale.log.read import unpacking
 from kafscale.log.read.unpacking import unpack_at_most
 from kafscale.server.kafka.transport import StreamTransport
 from kafscale.wire import compression
-from kafscale.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse
+from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts
 from tests.devtools.fakes.one_topic import TOPIC, one_topic, request_in

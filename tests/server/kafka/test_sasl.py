@@ -26,11 +26,15 @@ from kafscale.wire.error_codes import (
     UNSUPPORTED_VERSION,
 )
 from kafscale.wire.frames import RequestHeader, request_frame
-from kafscale.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kafscale.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kafscale.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kafscale.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kafscale.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.one_topic import TOPIC, produce_batch
 from tests.devtools.processes.sasl import ALICE, PASSWORD, SCRAMS, plain_message, scram_client, verifier_of

@@ -19,15 +19,17 @@ from kafscale.spark.producing.enrolment import Enrolment, Written
 from kafscale.spark.producing.producer import IN_FLIGHT_MAX, KEYLESS_BYTES, ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.wire import error_codes
-from kafscale.wire.messages.add_partitions_to_txn import (
+from kafscale.wire.messages.records import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
-from kafscale.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kafscale.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import iterate_records, parse_header, validate
 

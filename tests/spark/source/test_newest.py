@@ -22,8 +22,7 @@ from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, Stre
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.spark.sql.tails import tail_offsets
-from kafscale.wire.messages.fetch import AbortedTransaction, FetchRequest
-from kafscale.wire.messages.list_offsets import ListOffsetsRequest
+from kafscale.wire.messages.records import AbortedTransaction, FetchRequest, ListOffsetsRequest
 from tests.devtools.external.spark import flush, store_of
 from tests.devtools.processes.process import BrokerProcess, broker_process
 

@@ -27,8 +27,8 @@ from kafscale.spark.transactions.decision import Decision, Prepared
 from kafscale.spark.transactions.journal import Journal
 from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes
-from kafscale.wire.messages.end_txn import EndTxnRequest
-from kafscale.wire.messages.produce import ProduceRequest
+from kafscale.wire.messages.records import ProduceRequest
+from kafscale.wire.messages.transactions import EndTxnRequest
 from tests.devtools.processes.process import BrokerProcess, broker_process
 
 PARTITIONS = 2

@@ -7,14 +7,24 @@ JsonConverter from JSON that says the same as the message here, and written by `
 import pytest
 
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.messages import consumer_group_describe as describe
-from kafscale.wire.messages import consumer_group_heartbeat as heartbeat
+from kafscale.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
+)
 
 TOPIC_ID = bytes(range(16))
 
 WRITTEN_BY_JAVA = [
     (
-        heartbeat.ConsumerGroupHeartbeatRequest(
+        ConsumerGroupHeartbeatRequest(
             group_id="g",
             member_id="m-1",
             member_epoch=0,
@@ -28,53 +38,53 @@ WRITTEN_BY_JAVA = [
         "0267046d2d310000000000037231000493e0030261026208756e69666f726d0100",
     ),
     (
-        heartbeat.ConsumerGroupHeartbeatRequest(
+        ConsumerGroupHeartbeatRequest(
             group_id="g",
             member_id="m-1",
             member_epoch=7,
             instance_id="i",
             subscribed_topic_regex="a.*",
-            topic_partitions=[heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 2])],
+            topic_partitions=[HeartbeatTopicPartitions(topic_id=TOPIC_ID, partitions=[0, 2])],
         ),
         1,
         "0267046d2d3100000007026900ffffffff0004612e2a0002000102030405060708090a0b0c0d0e0f0300000000000000020000",
     ),
     (
-        heartbeat.ConsumerGroupHeartbeatResponse(
+        ConsumerGroupHeartbeatResponse(
             throttle_time_ms=5,
             member_id="m-1",
             member_epoch=8,
             heartbeat_interval_ms=5000,
-            assignment=heartbeat.Assignment(
-                topic_partitions=[heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[1, 3])]
+            assignment=HeartbeatAssignment(
+                topic_partitions=[HeartbeatTopicPartitions(topic_id=TOPIC_ID, partitions=[1, 3])]
             ),
         ),
         0,
         "00000005000000046d2d3100000008000013880102000102030405060708090a0b0c0d0e0f030000000100000003000000",
     ),
     (
-        heartbeat.ConsumerGroupHeartbeatResponse(error_code=110, error_message="fenced"),
+        ConsumerGroupHeartbeatResponse(error_code=110, error_message="fenced"),
         1,
         "00000000006e0766656e636564000000000000000000ff00",
     ),
     (
-        describe.ConsumerGroupDescribeRequest(group_ids=["g", "h"], include_authorized_operations=True),
+        ConsumerGroupDescribeRequest(group_ids=["g", "h"], include_authorized_operations=True),
         0,
         "03026702680100",
     ),
-    (describe.ConsumerGroupDescribeRequest(), 1, "010000"),
+    (ConsumerGroupDescribeRequest(), 1, "010000"),
     (
-        describe.ConsumerGroupDescribeResponse(
-            groups=[describe.DescribedGroup(error_code=69, error_message="gone", group_id="h")]
+        ConsumerGroupDescribeResponse(
+            groups=[DescribedConsumerGroup(error_code=69, error_message="gone", group_id="h")]
         ),
         0,
         "0000000002004505676f6e6502680100000000000000000101800000000000",
     ),
     (
-        describe.ConsumerGroupDescribeResponse(
+        ConsumerGroupDescribeResponse(
             throttle_time_ms=1,
             groups=[
-                describe.DescribedGroup(
+                DescribedConsumerGroup(
                     group_id="g",
                     group_state="Stable",
                     group_epoch=3,
@@ -82,7 +92,7 @@ WRITTEN_BY_JAVA = [
                     assignor_name="range",
                     authorized_operations=328,
                     members=[
-                        describe.Member(
+                        DescribedConsumer(
                             member_id="m",
                             instance_id="i",
                             member_epoch=2,
@@ -90,14 +100,14 @@ WRITTEN_BY_JAVA = [
                             client_host="/127.0.0.1",
                             subscribed_topic_names=["t"],
                             subscribed_topic_regex="t.*",
-                            assignment=describe.Assignment(
+                            assignment=DescribedAssignment(
                                 topic_partitions=[
-                                    describe.TopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=[0])
+                                    DescribedTopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=[0])
                                 ]
                             ),
-                            target_assignment=describe.Assignment(
+                            target_assignment=DescribedAssignment(
                                 topic_partitions=[
-                                    describe.TopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=[0, 1])
+                                    DescribedTopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=[0, 1])
                                 ]
                             ),
                             member_type=1,

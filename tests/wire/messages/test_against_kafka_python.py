@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.messages.fetch import FetchRequest
+from kafscale.wire.messages.records import FetchRequest
 from kafscale.wire.schema import Array, Nullable, fields_of
 from tests.devtools.fakes.wire_messages import message_classes, message_versions, some_messages, versions_of
 

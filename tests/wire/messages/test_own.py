@@ -6,15 +6,24 @@ import attrs
 import pytest
 
 from kafscale.wire.codec import decode, encode
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from kafscale.wire.messages.list_partition_reassignments import (
+from kafscale.wire.messages.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    OwnHeartbeatRequest,
+    OwnHeartbeatResponse,
+)
+from kafscale.wire.messages.replicas import (
+    BalanceRequest,
+    BalanceResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kafscale.wire.messages.own.balance import BalanceRequest, BalanceResponse
-from kafscale.wire.messages.own.enrolled import EnrolledRequest, EnrolledResponse
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.transactions import (
+    EnrolledRequest,
+    EnrolledResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from kafscale.wire.schema import fields_of
 from tests.devtools.fakes.wire_messages import some_messages, versions_of
 

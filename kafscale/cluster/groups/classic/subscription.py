@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder
-from kafscale.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription
 
 VERSION_BYTES = 2  # an int16 in front; every version begins with the fields of version 0
 

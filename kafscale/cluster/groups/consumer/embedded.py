@@ -10,10 +10,10 @@ from kafscale.cluster.groups.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder, encode
-from kafscale.wire.messages.consumer_protocol import (
+from kafscale.wire.messages.consumer_groups import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartition,
+    ConsumerTopicPartitions,
 )
 
 VERSION_BYTES = 2  # an int16 in front
@@ -58,7 +58,7 @@ def write_assignment(partitions: Partitions, topics: Topics, metadata: bytes) ->
     except DecodeError:
         version = 0
     assigned = [
-        TopicPartition(topic=topics.by_id[topic_id].name, partitions=sorted(of_topic))
+        ConsumerTopicPartitions(topic=topics.by_id[topic_id].name, partitions=sorted(of_topic))
         for topic_id, of_topic in partitions.items()
         if topic_id in topics.by_id
     ]
@@ -75,6 +75,6 @@ def _version(data: bytes) -> int:
     return version
 
 
-def _by_id(named: Iterable[TopicPartition], topics: Topics) -> Partitions:
+def _by_id(named: Iterable[ConsumerTopicPartitions], topics: Topics) -> Partitions:
     known = ((topics.by_name.get(each.topic), each.partitions) for each in named)
     return {topic.topic_id: frozenset(partitions) for topic, partitions in known if topic is not None and partitions}

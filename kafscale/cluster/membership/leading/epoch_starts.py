@@ -35,8 +35,7 @@ from kafscale.concurrency.sharing import Gathering
 from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
 from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.heartbeat import BegunPartition, OwnHeartbeatRequest
+from kafscale.wire.messages.brokers import BegunPartition, BrokerHeartbeatResponse, OwnHeartbeatRequest
 
 TOLD_SECONDS = 2.0  # that the controller has to commit them; then this broker does by itself
 TOLD_AT_ONCE_MAX_COUNT = 1_000  # partitions in a request, which are some 30 KiB

@@ -46,7 +46,7 @@ from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
 from kafscale.log.replaying import RestoreBefore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
-from kafscale.wire.messages.own.heartbeat import ReleasedPartition
+from kafscale.wire.messages.brokers import ReleasedPartition
 
 RETRY_SECONDS = 1.0
 ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects

@@ -40,7 +40,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
 from kafscale.wire import error_codes
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
 TOLD_SECONDS = 1.0  # since the controller's last: while it is not older, nothing has been committed that is not known

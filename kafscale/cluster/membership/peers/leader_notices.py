@@ -18,8 +18,7 @@ from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.formats.manifest import PartitionId
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
-from kafscale.wire.messages.own.heartbeat import ReleasedPartition
+from kafscale.wire.messages.brokers import BrokerHeartbeatResponse, ReleasedPartition
 
 # Partitions whose contents wait to be told, or to be taken; each is small. Of more the bucket has to tell.
 TOLD_MAX_COUNT = 1_000

@@ -18,7 +18,7 @@ import trio
 
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
-from kafscale.wire.messages.own.heartbeat import Load, PartitionLoad, TopicLoad
+from kafscale.wire.messages.brokers import Load, PartitionLoad, TopicLoad
 
 FRESH_SECONDS = 20.0  # in which a broker tells it a few times
 CARRIED_SECONDS = 45.0  # in which whoever leads a partition now has measured it

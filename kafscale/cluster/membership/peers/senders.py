@@ -30,8 +30,8 @@ from kafscale.wire.error_codes import (
     NONE,
     STALE_BROKER_EPOCH,
 )
-from kafscale.wire.messages.own.enrolled import EnrolledRequest
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest
+from kafscale.wire.messages.transactions import EnrolledRequest
 
 SECRET_BYTES = 32
 LOOK_SECONDS = 1.0  # between two looks at the metadata for claims that can't be checked

@@ -43,7 +43,7 @@ from kafscale.log.wal.streams import Earlier, Streams
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
 from kafscale.wire.error_codes import STALE_BROKER_EPOCH
-from kafscale.wire.messages.own.heartbeat import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
 
 REST_SECONDS = 5.0  # between two looks while the controller tells what is new, and nobody asks
 ASKED_SECONDS = 10.0

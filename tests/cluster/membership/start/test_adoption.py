@@ -21,15 +21,21 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.codec import encode
-from kafscale.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.list_offsets import (
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
-from kafscale.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from kafscale.wire.records import Record, batches, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_broker, memory_settings
 from tests.devtools.fakes.segment_objects import (

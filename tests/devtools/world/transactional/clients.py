@@ -23,8 +23,12 @@ import trio
 
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
-from kafscale.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from kafscale.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kafscale.wire.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from tests.devtools.history.history import Content, History
 from tests.devtools.history.seen import CommittedRead, Sent, TransactionsSeen
 from tests.devtools.world.producers import PlainProducer

@@ -18,13 +18,13 @@ from kafscale.client.connection import Connection
 from kafscale.client.isolation import IsolationLevel
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.offset_fetch import (
+from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record, iterate_records, parse_header
 from tests.devtools.fakes.transactions import counted_batches
 from tests.devtools.history.seen import Attempt, CommittedRead, Identity

@@ -16,8 +16,8 @@ from kafscale.client.connection import Connection
 from kafscale.client.offsets import EARLIEST
 from kafscale.wire import error_codes
 from kafscale.wire.control_records import EndMarker, parse_marker
-from kafscale.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.messages.write_txn_markers import (
+from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafscale.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -17,7 +17,7 @@ import trio
 
 from kafscale.client.connection import Connection, Reply
 from kafscale.errors import BrokerUnavailable
-from kafscale.wire.messages.produce import ProduceResponse
+from kafscale.wire.messages.records import ProduceResponse
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
 from tests.devtools.history.seen import Attempt, Identity, Sent, TransactionsSeen
 from tests.devtools.world.producers import Maker

@@ -11,7 +11,7 @@ import trio
 from kafscale.client.connection import Connection
 from kafscale.client.isolation import IsolationLevel
 from kafscale.client.offsets import LATEST
-from kafscale.wire.messages.fetch import FetchRequest, PartitionData
+from kafscale.wire.messages.records import FetchRequest, PartitionData
 from kafscale.wire.records import iterate_records
 from tests.devtools.fakes.transactions import counted_batches
 from tests.devtools.history.history import History

@@ -1,17 +1,34 @@
-"""BrokerHeartbeat between brokers: what the sender has released; for the controller, what it has to do, and has begun.
-
-The controller answers who tells that with what all have to do, for those who place new partitions. Each broker answers
-for how long the store has not answered it. Who does not know these fields answers as to any heartbeat, and asks the
-bucket, balances without them, or commits nothing for others.
-"""
+"""Messages between brokers, and UnregisterBroker."""
 
 from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from kafscale.wire.messages.own import OWN_TAG
-from kafscale.wire.schema import Array, Nullable, wire
+from kafscale.wire.schema import OWN_TAG, Array, Nullable, wire
+
+
+@attrs.define(kw_only=True)
+class BrokerHeartbeatRequest:
+    """BrokerHeartbeat (key 63, version 0): a broker says that it runs (KIP-631). Only brokers send it."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 63, 0, 0, 0
+
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64", default=-1)
+    current_metadata_offset: int = wire("int64")
+    want_fence: bool = wire("bool")
+    want_shut_down: bool = wire("bool")
+
+
+@attrs.define(kw_only=True)
+class BrokerHeartbeatResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 63, 0, 0, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    is_caught_up: bool = wire("bool", default=False)
+    is_fenced: bool = wire("bool", default=True)
+    should_shut_down: bool = wire("bool", default=False)
 
 
 @attrs.define(kw_only=True)
@@ -53,7 +70,7 @@ class TopicLoad:
 
 @attrs.define(kw_only=True)
 class Load:
-    """Bytes a second that are written and read: of the busiest partitions, and of the others together."""
+    """Bytes a second written and read: for each of the busiest partitions, and for all others together."""
 
     is_settled: bool = wire("bool")
     busiest: list[TopicLoad] = wire(Array(TopicLoad))
@@ -63,6 +80,13 @@ class Load:
 
 @attrs.define(kw_only=True)
 class OwnHeartbeatRequest(BrokerHeartbeatRequest):
+    """BrokerHeartbeat between brokers of KafScale: released partitions; for the controller, also load and new leaders.
+
+    The controller's answer has the brokers' surpluses, by which the sender places new partitions; every answer says how
+    long the store has been silent. A peer that does not know these fields answers as to any heartbeat: the sender then
+    reads the bucket instead, balances without loads, and commits its own epoch starts.
+    """
+
     released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
     load: Load | None = wire(Nullable(Load), tag=OWN_TAG + 1, default=None)
     begun: list[BegunPartition] = wire(Array(BegunPartition), tag=OWN_TAG + 2, factory=list)
@@ -73,7 +97,7 @@ class OwnHeartbeatRequest(BrokerHeartbeatRequest):
 
 @attrs.define(kw_only=True)
 class Surplus:
-    """What the partitions of a broker weigh beyond their number (`kafscale.cluster.membership.placement.choice`)."""
+    """Weight of a broker's partitions beyond their number (`kafscale.cluster.membership.placement.choice`)."""
 
     broker_id: int = wire("int32")
     weight: float = wire("float64")
@@ -83,3 +107,21 @@ class Surplus:
 class OwnHeartbeatResponse(BrokerHeartbeatResponse):
     surpluses: list[Surplus] = wire(Array(Surplus), tag=OWN_TAG, factory=list)
     store_silent_ms: int = wire("int32", tag=OWN_TAG + 1, default=0)
+
+
+@attrs.define(kw_only=True)
+class UnregisterBrokerRequest:
+    """UnregisterBroker (key 64, version 0): forget a broker that does not come back (KIP-631)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 64, 0, 0, 0
+
+    broker_id: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class UnregisterBrokerResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 64, 0, 0, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)

@@ -1,0 +1,241 @@
+"""Messages about the cluster: ApiVersions, DescribeCluster, FindCoordinator, DescribeQuorum, UpdateFeatures."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import Array, wire
+
+
+@attrs.define(kw_only=True)
+class ApiVersionsRequest:
+    """ApiVersions (key 18, versions 0 to 4): which APIs and versions the broker offers, and the client's name.
+
+    The reply's header is always version 0, so that a client can read it before it knows what the broker speaks; a
+    version that the broker doesn't know gets a version-0 body with UNSUPPORTED_VERSION and the list (KIP-511).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 18, 0, 4, 3
+
+    client_software_name: str = wire("string", since=3, default="")
+    client_software_version: str = wire("string", since=3, default="")
+
+
+@attrs.define(kw_only=True)
+class ApiVersion:
+    api_key: int = wire("int16")
+    min_version: int = wire("int16")
+    max_version: int = wire("int16")
+
+
+@attrs.define(kw_only=True)
+class SupportedFeatureKey:
+    name: str = wire("string")
+    min_version: int = wire("int16")
+    max_version: int = wire("int16")
+
+
+@attrs.define(kw_only=True)
+class FinalizedFeatureKey:
+    name: str = wire("string")
+    max_version_level: int = wire("int16")
+    min_version_level: int = wire("int16")
+
+
+@attrs.define(kw_only=True)
+class ApiVersionsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 18, 0, 4, 3
+
+    error_code: int = wire("int16", default=0)
+    api_keys: list[ApiVersion] = wire(Array(ApiVersion), factory=list)
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    supported_features: list[SupportedFeatureKey] = wire(Array(SupportedFeatureKey), since=3, tag=0, factory=list)
+    finalized_features_epoch: int = wire("int64", since=3, tag=1, default=-1)  # -1: unknown
+    finalized_features: list[FinalizedFeatureKey] = wire(Array(FinalizedFeatureKey), since=3, tag=2, factory=list)
+    zk_migration_ready: bool = wire("bool", since=3, tag=3, default=False)
+
+
+@attrs.define(kw_only=True)
+class DescribeClusterRequest:
+    """DescribeCluster (key 60, versions 0 to 2): the cluster's id and brokers (KIP-700)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
+
+    include_cluster_authorized_operations: bool = wire("bool", default=False)
+    endpoint_type: int = wire("int8", since=1, default=1)  # 1 brokers, 2 controllers
+    include_fenced_brokers: bool = wire("bool", since=2, default=False)  # (KIP-1073)
+
+
+@attrs.define(kw_only=True)
+class DescribeClusterBroker:
+    broker_id: int = wire("int32")
+    host: str = wire("string")
+    port: int = wire("int32")
+    rack: str | None = wire("string", default=None)
+    is_fenced: bool = wire("bool", since=2, default=False)
+
+
+@attrs.define(kw_only=True)
+class DescribeClusterResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    endpoint_type: int = wire("int8", since=1, default=1)
+    cluster_id: str = wire("string", default="")
+    controller_id: int = wire("int32", default=-1)
+    brokers: list[DescribeClusterBroker] = wire(Array(DescribeClusterBroker), factory=list)
+    # a bit field; this value means "not asked for"
+    cluster_authorized_operations: int = wire("int32", default=-2147483648)
+
+
+@attrs.define(kw_only=True)
+class FindCoordinatorRequest:
+    """FindCoordinator (key 10, versions 0 to 6): the broker that coordinates a group or a transactional id.
+
+    From version 4 on one request asks for several keys (KIP-699), with fields of its own on both sides. Version 6 knows
+    share partitions, whose keys are `groupId:topicId:partition` (KIP-932).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 10, 0, 6, 3
+
+    key: str = wire("string", until=3, default="")
+    key_type: int = wire("int8", since=1, default=0)  # 0 a group, 1 a transactional id, 2 (from 6) a share partition
+    coordinator_keys: list[str] = wire(Array("string"), since=4, factory=list)
+
+
+@attrs.define(kw_only=True)
+class Coordinator:
+    key: str = wire("string")
+    node_id: int = wire("int32", default=-1)
+    host: str = wire("string", default="")
+    port: int = wire("int32", default=-1)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class FindCoordinatorResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 10, 0, 6, 3
+
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    error_code: int = wire("int16", until=3, default=0)
+    error_message: str | None = wire("string", since=1, until=3, default=None)
+    node_id: int = wire("int32", until=3, default=-1)
+    host: str = wire("string", until=3, default="")
+    port: int = wire("int32", until=3, default=-1)
+    coordinators: list[Coordinator] = wire(Array(Coordinator), since=4, factory=list)
+
+
+@attrs.define(kw_only=True)
+class PartitionToDescribe:
+    partition_index: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class TopicToDescribe:
+    topic_name: str = wire("string")
+    partitions: list[PartitionToDescribe] = wire(Array(PartitionToDescribe), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeQuorumRequest:
+    """DescribeQuorum (key 55, versions 0 to 2): leader, voters and observers of the metadata's log (KIP-595).
+
+    Version 1 tells when replicas fetched and caught up (KIP-836), version 2 the directories and listeners of voters
+    (KIP-853).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 55, 0, 2, 0
+
+    topics: list[TopicToDescribe] = wire(Array(TopicToDescribe), factory=list)
+
+
+@attrs.define(kw_only=True)
+class QuorumReplicaState:
+    replica_id: int = wire("int32")
+    replica_directory_id: bytes = wire("uuid", since=2, default=bytes(16))
+    log_end_offset: int = wire("int64")  # -1: unknown
+    last_fetch_timestamp: int = wire("int64", since=1, default=-1)  # in milliseconds; -1: unknown, or the leader
+    last_caught_up_timestamp: int = wire("int64", since=1, default=-1)  # likewise, but of the leader the present
+
+
+@attrs.define(kw_only=True)
+class QuorumPartitionData:
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", since=2, default=None)
+    leader_id: int = wire("int32", default=-1)  # -1: unknown
+    leader_epoch: int = wire("int32", default=-1)
+    high_watermark: int = wire("int64", default=-1)
+    current_voters: list[QuorumReplicaState] = wire(Array(QuorumReplicaState), factory=list)
+    observers: list[QuorumReplicaState] = wire(Array(QuorumReplicaState), factory=list)
+
+
+@attrs.define(kw_only=True)
+class QuorumTopicData:
+    topic_name: str = wire("string")
+    partitions: list[QuorumPartitionData] = wire(Array(QuorumPartitionData), factory=list)
+
+
+@attrs.define(kw_only=True)
+class QuorumListener:
+    name: str = wire("string")
+    host: str = wire("string")
+    port: int = wire("uint16")
+
+
+@attrs.define(kw_only=True)
+class Node:
+    node_id: int = wire("int32")
+    listeners: list[QuorumListener] = wire(Array(QuorumListener), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeQuorumResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 55, 0, 2, 0
+
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", since=2, default=None)
+    topics: list[QuorumTopicData] = wire(Array(QuorumTopicData), factory=list)
+    nodes: list[Node] = wire(Array(Node), since=2, factory=list)
+
+
+@attrs.define(kw_only=True)
+class FeatureUpdateKey:
+    feature: str = wire("string")
+    max_version_level: int = wire("int16")  # below 1: delete the feature
+    allow_downgrade: bool = wire("bool", until=0, default=False)
+    upgrade_type: int = wire("int8", since=1, default=1)  # 1 upgrade, 2 safe downgrade, 3 unsafe downgrade
+
+
+@attrs.define(kw_only=True)
+class UpdateFeaturesRequest:
+    """UpdateFeatures (key 57, versions 0 to 2): raise or lower the cluster's feature levels (KIP-584).
+
+    Version 1 has kinds of downgrades and a dry run (KIP-778). Version 2 answers as a whole, no longer by feature.
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 57, 0, 2, 0
+
+    timeout_ms: int = wire("int32", default=60000)
+    feature_updates: list[FeatureUpdateKey] = wire(Array(FeatureUpdateKey), factory=list)
+    validate_only: bool = wire("bool", since=1, default=False)
+
+
+@attrs.define(kw_only=True)
+class UpdatableFeatureResult:
+    feature: str = wire("string")
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class UpdateFeaturesResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 57, 0, 2, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    results: list[UpdatableFeatureResult] = wire(Array(UpdatableFeatureResult), until=1, factory=list)

@@ -1,0 +1,244 @@
+"""Messages about configs and client quotas."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import Array, wire
+
+
+@attrs.define(kw_only=True)
+class DescribeConfigsResource:
+    resource_type: int = wire("int8")  # 2 topic, 4 broker, 8 broker logger
+    resource_name: str = wire("string")
+    configuration_keys: list[str] | None = wire(Array("string"))  # null: all of them
+
+
+@attrs.define(kw_only=True)
+class DescribeConfigsRequest:
+    """DescribeConfigs (key 32, versions 1 to 4): the configs of topics and brokers, with their sources."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 32, 1, 4, 4
+
+    resources: list[DescribeConfigsResource] = wire(Array(DescribeConfigsResource), factory=list)
+    include_synonyms: bool = wire("bool", default=False)
+    include_documentation: bool = wire("bool", since=3, default=False)
+
+
+@attrs.define(kw_only=True)
+class DescribeConfigsSynonym:
+    name: str = wire("string")
+    value: str | None = wire("string", default=None)
+    source: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class DescribeConfigsResourceResult:
+    name: str = wire("string")
+    value: str | None = wire("string", default=None)
+    read_only: bool = wire("bool", default=False)
+    # 1 topic, 2 dynamic broker, 3 dynamic default, 4 static broker, 5 default
+    config_source: int = wire("int8", default=-1)
+    is_sensitive: bool = wire("bool", default=False)
+    synonyms: list[DescribeConfigsSynonym] = wire(Array(DescribeConfigsSynonym), factory=list)
+    # 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password
+    config_type: int = wire("int8", since=3, default=0)
+    documentation: str | None = wire("string", since=3, default=None)
+
+
+@attrs.define(kw_only=True)
+class DescribeConfigsResult:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    configs: list[DescribeConfigsResourceResult] = wire(Array(DescribeConfigsResourceResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeConfigsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 32, 1, 4, 4
+
+    throttle_time_ms: int = wire("int32", default=0)
+    results: list[DescribeConfigsResult] = wire(Array(DescribeConfigsResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AlterableConfig:
+    name: str = wire("string")
+    value: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class AlterConfigsResource:
+    resource_type: int = wire("int8")  # 2 topic, 4 broker, 8 broker logger
+    resource_name: str = wire("string")
+    configs: list[AlterableConfig] = wire(Array(AlterableConfig), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AlterConfigsRequest:
+    """AlterConfigs (key 33, versions 0 to 2): replace all configs of a resource; the rest fall back to defaults."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 33, 0, 2, 2
+
+    resources: list[AlterConfigsResource] = wire(Array(AlterConfigsResource), factory=list)
+    validate_only: bool = wire("bool", default=False)
+
+
+@attrs.define(kw_only=True)
+class AlterConfigsResourceResponse:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+
+
+@attrs.define(kw_only=True)
+class AlterConfigsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 33, 0, 2, 2
+
+    throttle_time_ms: int = wire("int32", default=0)
+    responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
+
+
+@attrs.define(kw_only=True)
+class IncrementalAlterableConfig:
+    name: str = wire("string")
+    config_operation: int = wire("int8")  # 0 set, 1 delete, 2 append, 3 subtract
+    value: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class IncrementalAlterConfigsResource:
+    resource_type: int = wire("int8")  # 2 topic, 4 broker, 8 broker logger
+    resource_name: str = wire("string")
+    configs: list[IncrementalAlterableConfig] = wire(Array(IncrementalAlterableConfig), factory=list)
+
+
+@attrs.define(kw_only=True)
+class IncrementalAlterConfigsRequest:
+    """IncrementalAlterConfigs (key 44, versions 0 and 1): change single configs (KIP-339)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 44, 0, 1, 1
+
+    resources: list[IncrementalAlterConfigsResource] = wire(Array(IncrementalAlterConfigsResource), factory=list)
+    validate_only: bool = wire("bool", default=False)
+
+
+@attrs.define(kw_only=True)
+class IncrementalAlterConfigsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 44, 0, 1, 1
+
+    throttle_time_ms: int = wire("int32", default=0)
+    responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ListConfigResourcesRequest:
+    """ListConfigResources (key 74, versions 0 and 1): the resources that have configs (KIP-1142).
+
+    Version 0 was ListClientMetricsResources, and lists those only (KIP-714).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 74, 0, 1, 0
+
+    resource_types: list[int] = wire(Array("int8"), since=1, factory=list)  # empty: all
+
+
+@attrs.define(kw_only=True)
+class ListedConfigResource:
+    resource_name: str = wire("string")
+    resource_type: int = wire("int8", since=1, default=16)  # 16: client metrics
+
+
+@attrs.define(kw_only=True)
+class ListConfigResourcesResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 74, 0, 1, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    config_resources: list[ListedConfigResource] = wire(Array(ListedConfigResource), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeClientQuotasComponent:
+    entity_type: str = wire("string")
+    match_type: int = wire("int8")  # 0 this name, 1 the default, 2 any that has a name or is the default
+    match: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class DescribeClientQuotasRequest:
+    """DescribeClientQuotas (key 48, versions 0 and 1): the quotas of clients and users (KIP-546)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 48, 0, 1, 1
+
+    components: list[DescribeClientQuotasComponent] = wire(Array(DescribeClientQuotasComponent), factory=list)
+    strict: bool = wire("bool", default=False)
+
+
+@attrs.define(kw_only=True)
+class ClientQuotasEntity:
+    entity_type: str = wire("string")
+    entity_name: str | None = wire("string", default=None)  # None is the default
+
+
+@attrs.define(kw_only=True)
+class DescribeClientQuotasValue:
+    key: str = wire("string")
+    value: float = wire("float64")
+
+
+@attrs.define(kw_only=True)
+class DescribeClientQuotasEntry:
+    entity: list[ClientQuotasEntity] = wire(Array(ClientQuotasEntity), factory=list)
+    values: list[DescribeClientQuotasValue] = wire(Array(DescribeClientQuotasValue), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeClientQuotasResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 48, 0, 1, 1
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    entries: list[DescribeClientQuotasEntry] | None = wire(Array(DescribeClientQuotasEntry), default=None)
+
+
+@attrs.define(kw_only=True)
+class AlterClientQuotasOp:
+    key: str = wire("string")
+    value: float = wire("float64", default=0.0)
+    remove: bool = wire("bool", default=False)
+
+
+@attrs.define(kw_only=True)
+class AlterClientQuotasEntry:
+    entity: list[ClientQuotasEntity] = wire(Array(ClientQuotasEntity), factory=list)
+    ops: list[AlterClientQuotasOp] = wire(Array(AlterClientQuotasOp), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AlterClientQuotasRequest:
+    """AlterClientQuotas (key 49, versions 0 and 1): set and remove quotas of clients and users (KIP-546)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 49, 0, 1, 1
+
+    entries: list[AlterClientQuotasEntry] = wire(Array(AlterClientQuotasEntry), factory=list)
+    validate_only: bool = wire("bool", default=False)
+
+
+@attrs.define(kw_only=True)
+class AlterClientQuotasResult:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    entity: list[ClientQuotasEntity] = wire(Array(ClientQuotasEntity), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AlterClientQuotasResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 49, 0, 1, 1
+
+    throttle_time_ms: int = wire("int32", default=0)
+    entries: list[AlterClientQuotasResult] = wire(Array(AlterClientQuotasResult), factory=list)

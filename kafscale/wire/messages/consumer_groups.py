@@ -1,0 +1,145 @@
+"""Messages of consumer groups (KIP-848), and those that consumers embed in messages of classic groups."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import NEVER, Array, Nullable, wire
+
+
+@attrs.define(kw_only=True)
+class HeartbeatTopicPartitions:
+    topic_id: bytes = wire("uuid")
+    partitions: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ConsumerGroupHeartbeatRequest:
+    """ConsumerGroupHeartbeat (key 68, versions 0 and 1): a member joins, stays in or leaves a group (KIP-848).
+
+    The group's coordinator computes the assignment. A member sends in full what has changed since its last heartbeat,
+    and null for the rest. Version 1 subscribes by regular expression, and members make their ids themselves (KIP-1082).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 68, 0, 1, 0
+
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+    member_epoch: int = wire("int32")  # 0: join, -1: leave, -2: leave for a while, as a static member
+    instance_id: str | None = wire("string", default=None)
+    rack_id: str | None = wire("string", default=None)
+    rebalance_timeout_ms: int = wire("int32", default=-1)  # -1: as before
+    subscribed_topic_names: list[str] | None = wire(Array("string"), default=None)
+    subscribed_topic_regex: str | None = wire("string", since=1, default=None)  # RE2
+    server_assignor: str | None = wire("string", default=None)
+    # what the member has; null: as before
+    topic_partitions: list[HeartbeatTopicPartitions] | None = wire(Array(HeartbeatTopicPartitions), default=None)
+
+
+@attrs.define(kw_only=True)
+class HeartbeatAssignment:
+    topic_partitions: list[HeartbeatTopicPartitions] = wire(Array(HeartbeatTopicPartitions), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ConsumerGroupHeartbeatResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 68, 0, 1, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    member_id: str | None = wire("string", default=None)
+    member_epoch: int = wire("int32", default=0)
+    heartbeat_interval_ms: int = wire("int32", default=0)
+    assignment: HeartbeatAssignment | None = wire(Nullable(HeartbeatAssignment), default=None)  # null: as before
+
+
+@attrs.define(kw_only=True)
+class ConsumerGroupDescribeRequest:
+    """ConsumerGroupDescribe (key 69, versions 0 and 1): state and members of groups of KIP-848's protocol.
+
+    Version 1 tells which members still speak the classic protocol (KIP-1099).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 69, 0, 1, 0
+
+    group_ids: list[str] = wire(Array("string"), factory=list)
+    include_authorized_operations: bool = wire("bool", default=False)
+
+
+@attrs.define(kw_only=True)
+class DescribedTopicPartitions:
+    topic_id: bytes = wire("uuid")
+    topic_name: str = wire("string")
+    partitions: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribedAssignment:
+    topic_partitions: list[DescribedTopicPartitions] = wire(Array(DescribedTopicPartitions), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribedConsumer:
+    member_id: str = wire("string")
+    instance_id: str | None = wire("string", default=None)
+    rack_id: str | None = wire("string", default=None)
+    member_epoch: int = wire("int32")
+    client_id: str = wire("string")
+    client_host: str = wire("string")
+    subscribed_topic_names: list[str] = wire(Array("string"), factory=list)
+    subscribed_topic_regex: str | None = wire("string", default=None)
+    assignment: DescribedAssignment = wire(DescribedAssignment, factory=DescribedAssignment)
+    target_assignment: DescribedAssignment = wire(DescribedAssignment, factory=DescribedAssignment)
+    member_type: int = wire("int8", since=1, default=-1)  # -1 unknown, 0 classic, 1 consumer
+
+
+@attrs.define(kw_only=True)
+class DescribedConsumerGroup:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    group_id: str = wire("string")
+    group_state: str = wire("string", default="")
+    group_epoch: int = wire("int32", default=0)
+    assignment_epoch: int = wire("int32", default=0)
+    assignor_name: str = wire("string", default="")
+    members: list[DescribedConsumer] = wire(Array(DescribedConsumer), factory=list)
+    authorized_operations: int = wire("int32", default=-2147483648)  # a bit field; this value means "not asked for"
+
+
+@attrs.define(kw_only=True)
+class ConsumerGroupDescribeResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 69, 0, 1, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    groups: list[DescribedConsumerGroup] = wire(Array(DescribedConsumerGroup), factory=list)
+
+
+# Consumers put these into the opaque bytes of JoinGroup and SyncGroup (protocol type "consumer"), each behind its
+# version as an int16, which is not part of the class. A member may be newer than this broker: read a version above
+# MAX_VERSION as MAX_VERSION and ignore the bytes that follow the message.
+
+
+@attrs.define(kw_only=True)
+class ConsumerTopicPartitions:
+    topic: str = wire("string")
+    partitions: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ConsumerProtocolSubscription:
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 3, NEVER
+
+    topics: list[str] = wire(Array("string"), factory=list)
+    user_data: bytes | None = wire("bytes", default=None)
+    owned_partitions: list[ConsumerTopicPartitions] = wire(Array(ConsumerTopicPartitions), since=1, factory=list)
+    generation_id: int = wire("int32", since=2, default=-1)
+    rack_id: str | None = wire("string", since=3, default=None)
+
+
+@attrs.define(kw_only=True)
+class ConsumerProtocolAssignment:
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 3, NEVER
+
+    assigned_partitions: list[ConsumerTopicPartitions] = wire(Array(ConsumerTopicPartitions), factory=list)
+    user_data: bytes | None = wire("bytes", default=None)

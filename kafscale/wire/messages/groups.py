@@ -1,0 +1,239 @@
+"""Messages of classic consumer groups, and those that list, describe and delete groups."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import Array, wire
+
+
+@attrs.define(kw_only=True)
+class JoinGroupRequestProtocol:
+    name: str = wire("string")
+    metadata: bytes = wire("bytes")  # for consumers a ConsumerProtocolSubscription
+
+
+@attrs.define(kw_only=True)
+class JoinGroupRequest:
+    """JoinGroup (key 11, versions 0 to 9): take part in the next generation of a consumer group.
+
+    From version 4 on a new member is first given its id (KIP-394), 5 added static membership (KIP-345), 9 lets the
+    leader skip the assignment.
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 11, 0, 9, 6
+
+    group_id: str = wire("string")
+    session_timeout_ms: int = wire("int32")
+    rebalance_timeout_ms: int = wire("int32", since=1, default=-1)  # -1 (version 0): as the session timeout
+    member_id: str = wire("string")  # empty: not a member yet
+    group_instance_id: str | None = wire("string", since=5, default=None)  # of a static member
+    protocol_type: str = wire("string")
+    protocols: list[JoinGroupRequestProtocol] = wire(Array(JoinGroupRequestProtocol), factory=list)
+    reason: str | None = wire("string", since=8, default=None)
+
+
+@attrs.define(kw_only=True)
+class JoinGroupResponseMember:
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", since=5, default=None)
+    metadata: bytes = wire("bytes")
+
+
+@attrs.define(kw_only=True)
+class JoinGroupResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 11, 0, 9, 6
+
+    throttle_time_ms: int = wire("int32", since=2, default=0)
+    error_code: int = wire("int16", default=0)
+    generation_id: int = wire("int32", default=-1)
+    protocol_type: str | None = wire("string", since=7, default=None)
+    protocol_name: str | None = wire("string", default="")  # null only from version 7 on
+    leader: str = wire("string", default="")
+    skip_assignment: bool = wire("bool", since=9, default=False)
+    member_id: str = wire("string", default="")
+    members: list[JoinGroupResponseMember] = wire(Array(JoinGroupResponseMember), factory=list)  # for the leader only
+
+
+@attrs.define(kw_only=True)
+class SyncGroupRequestAssignment:
+    member_id: str = wire("string")
+    assignment: bytes = wire("bytes")  # for consumers a ConsumerProtocolAssignment
+
+
+@attrs.define(kw_only=True)
+class SyncGroupRequest:
+    """SyncGroup (key 14, versions 0 to 5): the leader's assignment out, a member's own part back."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 14, 0, 5, 4
+
+    group_id: str = wire("string")
+    generation_id: int = wire("int32")
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", since=3, default=None)
+    protocol_type: str | None = wire("string", since=5, default=None)
+    protocol_name: str | None = wire("string", since=5, default=None)
+    # from the leader only
+    assignments: list[SyncGroupRequestAssignment] = wire(Array(SyncGroupRequestAssignment), factory=list)
+
+
+@attrs.define(kw_only=True)
+class SyncGroupResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 14, 0, 5, 4
+
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    error_code: int = wire("int16", default=0)
+    protocol_type: str | None = wire("string", since=5, default=None)
+    protocol_name: str | None = wire("string", since=5, default=None)
+    assignment: bytes = wire("bytes", default=b"")
+
+
+@attrs.define(kw_only=True)
+class HeartbeatRequest:
+    """Heartbeat (key 12, versions 0 to 4): a member is alive; the reply says whether the group rebalances."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 12, 0, 4, 4
+
+    group_id: str = wire("string")
+    generation_id: int = wire("int32")
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", since=3, default=None)
+
+
+@attrs.define(kw_only=True)
+class HeartbeatResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 12, 0, 4, 4
+
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class MemberIdentity:
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", default=None)
+    reason: str | None = wire("string", since=5, default=None)
+
+
+@attrs.define(kw_only=True)
+class LeaveGroupRequest:
+    """LeaveGroup (key 13, versions 0 to 5): members leave their group: one, or from version 3 on several (KIP-345)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 13, 0, 5, 4
+
+    group_id: str = wire("string")
+    member_id: str = wire("string", until=2, default="")
+    members: list[MemberIdentity] = wire(Array(MemberIdentity), since=3, factory=list)
+
+
+@attrs.define(kw_only=True)
+class MemberResponse:
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", default=None)
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class LeaveGroupResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 13, 0, 5, 4
+
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    error_code: int = wire("int16", default=0)
+    members: list[MemberResponse] = wire(Array(MemberResponse), since=3, factory=list)
+
+
+@attrs.define(kw_only=True)
+class ListGroupsRequest:
+    """ListGroups (key 16, versions 0 to 5): the groups of this broker.
+
+    Version 4 added states (KIP-518), 5 types (KIP-848).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 16, 0, 5, 3
+
+    states_filter: list[str] = wire(Array("string"), since=4, factory=list)  # empty: all
+    types_filter: list[str] = wire(Array("string"), since=5, factory=list)  # empty: all
+
+
+@attrs.define(kw_only=True)
+class ListedGroup:
+    group_id: str = wire("string")
+    protocol_type: str = wire("string", default="")
+    group_state: str = wire("string", since=4, default="")
+    group_type: str = wire("string", since=5, default="")
+
+
+@attrs.define(kw_only=True)
+class ListGroupsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 16, 0, 5, 3
+
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    error_code: int = wire("int16", default=0)
+    groups: list[ListedGroup] = wire(Array(ListedGroup), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeGroupsRequest:
+    """DescribeGroups (key 15, versions 0 to 6): state, protocol and members of groups.
+
+    In version 6 a group that does not exist is an error (KIP-1043).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
+
+    groups: list[str] = wire(Array("string"), factory=list)
+    include_authorized_operations: bool = wire("bool", since=3, default=False)
+
+
+@attrs.define(kw_only=True)
+class DescribedGroupMember:
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", since=4, default=None)
+    client_id: str = wire("string", default="")
+    client_host: str = wire("string", default="")
+    member_metadata: bytes = wire("bytes", default=b"")
+    member_assignment: bytes = wire("bytes", default=b"")
+
+
+@attrs.define(kw_only=True)
+class DescribedGroup:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", since=6, default=None)
+    group_id: str = wire("string")
+    group_state: str = wire("string", default="")
+    protocol_type: str = wire("string", default="")
+    protocol_data: str = wire("string", default="")  # the name of the chosen protocol
+    members: list[DescribedGroupMember] = wire(Array(DescribedGroupMember), factory=list)
+    # a bit field; this value means "not asked for"
+    authorized_operations: int = wire("int32", since=3, default=-2147483648)
+
+
+@attrs.define(kw_only=True)
+class DescribeGroupsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
+
+    throttle_time_ms: int = wire("int32", since=1, default=0)
+    groups: list[DescribedGroup] = wire(Array(DescribedGroup), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DeleteGroupsRequest:
+    """DeleteGroups (key 42, versions 0 to 2): groups to delete with their offsets."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 42, 0, 2, 2
+
+    groups_names: list[str] = wire(Array("string"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DeletableGroupResult:
+    group_id: str = wire("string")
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class DeleteGroupsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 42, 0, 2, 2
+
+    throttle_time_ms: int = wire("int32", default=0)
+    results: list[DeletableGroupResult] = wire(Array(DeletableGroupResult), factory=list)

@@ -1,0 +1,225 @@
+"""Messages about offsets that groups commit."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import NEVER, Array, wire
+
+
+@attrs.define(kw_only=True)
+class OffsetCommitRequestPartition:
+    partition_index: int = wire("int32")
+    committed_offset: int = wire("int64")
+    committed_leader_epoch: int = wire("int32", since=6, default=-1)
+    committed_metadata: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class OffsetCommitRequestTopic:
+    name: str = wire("string", until=9, default="")
+    topic_id: bytes = wire("uuid", since=10, default=bytes(16))
+    partitions: list[OffsetCommitRequestPartition] = wire(Array(OffsetCommitRequestPartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetCommitRequest:
+    """OffsetCommit (key 8, versions 2 to 10): consumed positions to store for a group.
+
+    Version 9 may be used by members of either protocol (KIP-848), 10 has topic ids in place of names.
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
+    NEWEST_WITH_NAMES = 9
+
+    group_id: str = wire("string")
+    generation_id_or_member_epoch: int = wire("int32", default=-1)  # -1: a simple consumer, not a member
+    member_id: str = wire("string")  # empty: likewise
+    group_instance_id: str | None = wire("string", since=7, default=None)
+    retention_time_ms: int = wire("int64", until=4, default=-1)  # -1: the broker's
+    topics: list[OffsetCommitRequestTopic] = wire(Array(OffsetCommitRequestTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetCommitResponsePartition:
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class OffsetCommitResponseTopic:
+    name: str = wire("string", until=9, default="")
+    topic_id: bytes = wire("uuid", since=10, default=bytes(16))
+    partitions: list[OffsetCommitResponsePartition] = wire(Array(OffsetCommitResponsePartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetCommitResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
+
+    throttle_time_ms: int = wire("int32", since=3, default=0)
+    topics: list[OffsetCommitResponseTopic] = wire(Array(OffsetCommitResponseTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TxnOffsetCommitRequestPartition:
+    partition_index: int = wire("int32")
+    committed_offset: int = wire("int64")
+    committed_leader_epoch: int = wire("int32", since=2, default=-1)
+    committed_metadata: str | None = wire("string")
+
+
+@attrs.define(kw_only=True)
+class TxnOffsetCommitRequestTopic:
+    name: str = wire("string")
+    partitions: list[TxnOffsetCommitRequestPartition] = wire(Array(TxnOffsetCommitRequestPartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TxnOffsetCommitRequest:
+    """TxnOffsetCommit (key 28, versions 0 to 5): offsets that become a group's when the transaction commits (KIP-98).
+
+    Version 3 names the member, so that a consumer that lost its partitions is refused (KIP-447). Version 5 adds the
+    group to the transaction by itself (KIP-890).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 28, 0, 5, 3
+
+    transactional_id: str = wire("string")
+    group_id: str = wire("string")
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    generation_id: int = wire("int32", since=3, default=-1)  # -1: not checked
+    member_id: str = wire("string", since=3, default="")
+    group_instance_id: str | None = wire("string", since=3, default=None)
+    topics: list[TxnOffsetCommitRequestTopic] = wire(Array(TxnOffsetCommitRequestTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TxnOffsetCommitResponsePartition:
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class TxnOffsetCommitResponseTopic:
+    name: str = wire("string")
+    partitions: list[TxnOffsetCommitResponsePartition] = wire(Array(TxnOffsetCommitResponsePartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TxnOffsetCommitResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 28, 0, 5, 3
+
+    throttle_time_ms: int = wire("int32", default=0)
+    topics: list[TxnOffsetCommitResponseTopic] = wire(Array(TxnOffsetCommitResponseTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchRequestTopic:
+    name: str = wire("string", until=9, default="")
+    topic_id: bytes = wire("uuid", since=10, default=bytes(16))
+    partition_indexes: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchRequestGroup:
+    group_id: str = wire("string")
+    member_id: str | None = wire("string", since=9, default=None)
+    member_epoch: int = wire("int32", since=9, default=-1)  # -1: not a member, or of the classic protocol
+    topics: list[OffsetFetchRequestTopic] | None = wire(Array(OffsetFetchRequestTopic))  # null: all of them
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchRequest:
+    """OffsetFetch (key 9, versions 1 to 10): the positions that groups have committed.
+
+    Versions 1 to 7 ask for one group by `group_id` and `topics`, from 8 on for several in `groups` (KIP-709). The
+    structs inside are the same, so one piece of code serves both. Version 9 names the member that asks (KIP-848), 10
+    has topic ids in place of names.
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 9, 1, 10, 6
+    NEWEST_WITH_NAMES = 9
+
+    group_id: str = wire("string", until=7, default="")
+    # null (from version 2 on): all of them
+    topics: list[OffsetFetchRequestTopic] | None = wire(Array(OffsetFetchRequestTopic), until=7, factory=list)
+    groups: list[OffsetFetchRequestGroup] = wire(Array(OffsetFetchRequestGroup), since=8, factory=list)
+    # fail rather than report an offset of an open transaction
+    require_stable: bool = wire("bool", since=7, default=False)
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchResponsePartition:
+    partition_index: int = wire("int32")
+    committed_offset: int = wire("int64", default=-1)  # -1: none
+    committed_leader_epoch: int = wire("int32", since=5, default=-1)
+    metadata: str | None = wire("string", default="")
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchResponseTopic:
+    name: str = wire("string", until=9, default="")
+    topic_id: bytes = wire("uuid", since=10, default=bytes(16))
+    partitions: list[OffsetFetchResponsePartition] = wire(Array(OffsetFetchResponsePartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchResponseGroup:
+    group_id: str = wire("string")
+    topics: list[OffsetFetchResponseTopic] = wire(Array(OffsetFetchResponseTopic), factory=list)
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class OffsetFetchResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 9, 1, 10, 6
+
+    throttle_time_ms: int = wire("int32", since=3, default=0)
+    topics: list[OffsetFetchResponseTopic] = wire(Array(OffsetFetchResponseTopic), until=7, factory=list)
+    error_code: int = wire("int16", since=2, until=7, default=0)
+    groups: list[OffsetFetchResponseGroup] = wire(Array(OffsetFetchResponseGroup), since=8, factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetDeleteRequestPartition:
+    partition_index: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class OffsetDeleteRequestTopic:
+    name: str = wire("string")
+    partitions: list[OffsetDeleteRequestPartition] = wire(Array(OffsetDeleteRequestPartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetDeleteRequest:
+    """OffsetDelete (key 47, version 0): committed offsets to forget (KIP-496). Never flexible."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 47, 0, 0, NEVER
+
+    group_id: str = wire("string")
+    topics: list[OffsetDeleteRequestTopic] = wire(Array(OffsetDeleteRequestTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetDeleteResponsePartition:
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class OffsetDeleteResponseTopic:
+    name: str = wire("string")
+    partitions: list[OffsetDeleteResponsePartition] = wire(Array(OffsetDeleteResponsePartition), factory=list)
+
+
+@attrs.define(kw_only=True)
+class OffsetDeleteResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 47, 0, 0, NEVER
+
+    error_code: int = wire("int16", default=0)
+    throttle_time_ms: int = wire("int32", default=0)
+    topics: list[OffsetDeleteResponseTopic] = wire(Array(OffsetDeleteResponseTopic), factory=list)

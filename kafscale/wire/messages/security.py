@@ -1,0 +1,244 @@
+"""Messages about access control lists, SCRAM credentials and SASL logins."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import NEVER, Array, wire
+
+
+@attrs.define(kw_only=True)
+class SaslHandshakeRequest:
+    """SaslHandshake (key 17, versions 0 to 1): by which mechanism a client wants to authenticate."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 17, 0, 1, NEVER
+
+    mechanism: str = wire("string")
+
+
+@attrs.define(kw_only=True)
+class SaslHandshakeResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 17, 0, 1, NEVER
+
+    error_code: int = wire("int16", default=0)
+    mechanisms: list[str] = wire(Array("string"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class SaslAuthenticateRequest:
+    """SaslAuthenticate (key 36, versions 0 to 2): the messages of a SASL mechanism (KIP-152, KIP-368)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 36, 0, 2, 2
+
+    auth_bytes: bytes = wire("bytes")
+
+
+@attrs.define(kw_only=True)
+class SaslAuthenticateResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 36, 0, 2, 2
+
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    auth_bytes: bytes = wire("bytes", default=b"")
+    session_lifetime_ms: int = wire("int64", since=1, default=0)
+
+
+@attrs.define(kw_only=True)
+class DescribeAclsRequest:
+    """DescribeAcls (key 29, versions 1 to 3): the access control lists that a filter asks for (KIP-140)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 29, 1, 3, 2
+
+    resource_type_filter: int = wire("int8")
+    resource_name_filter: str | None = wire("string", default=None)
+    pattern_type_filter: int = wire("int8", default=3)  # literal
+    principal_filter: str | None = wire("string", default=None)
+    host_filter: str | None = wire("string", default=None)
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class AclDescription:
+    principal: str = wire("string")
+    host: str = wire("string")
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class DescribeAclsResource:
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    pattern_type: int = wire("int8", default=3)
+    acls: list[AclDescription] = wire(Array(AclDescription), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeAclsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 29, 1, 3, 2
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    resources: list[DescribeAclsResource] = wire(Array(DescribeAclsResource), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AclCreation:
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    resource_pattern_type: int = wire("int8", default=3)  # literal
+    principal: str = wire("string")
+    host: str = wire("string")
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class CreateAclsRequest:
+    """CreateAcls (key 30, versions 1 to 3): access control lists to add (KIP-140)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 30, 1, 3, 2
+
+    creations: list[AclCreation] = wire(Array(AclCreation), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AclCreationResult:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class CreateAclsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 30, 1, 3, 2
+
+    throttle_time_ms: int = wire("int32", default=0)
+    results: list[AclCreationResult] = wire(Array(AclCreationResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DeleteAclsFilter:
+    resource_type_filter: int = wire("int8")
+    resource_name_filter: str | None = wire("string", default=None)
+    pattern_type_filter: int = wire("int8", default=3)  # literal
+    principal_filter: str | None = wire("string", default=None)
+    host_filter: str | None = wire("string", default=None)
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class DeleteAclsRequest:
+    """DeleteAcls (key 31, versions 1 to 3): access control lists to remove, by filters (KIP-140)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 31, 1, 3, 2
+
+    filters: list[DeleteAclsFilter] = wire(Array(DeleteAclsFilter), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DeleteAclsMatchingAcl:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    pattern_type: int = wire("int8", default=3)
+    principal: str = wire("string")
+    host: str = wire("string")
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class DeleteAclsFilterResult:
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    matching_acls: list[DeleteAclsMatchingAcl] = wire(Array(DeleteAclsMatchingAcl), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DeleteAclsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 31, 1, 3, 2
+
+    throttle_time_ms: int = wire("int32", default=0)
+    filter_results: list[DeleteAclsFilterResult] = wire(Array(DeleteAclsFilterResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class UserName:
+    name: str = wire("string")
+
+
+@attrs.define(kw_only=True)
+class DescribeUserScramCredentialsRequest:
+    """DescribeUserScramCredentials (key 50, version 0): which users have passwords for SCRAM (KIP-554)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 50, 0, 0, 0
+
+    users: list[UserName] | None = wire(Array(UserName), default=None)  # None or empty: all
+
+
+@attrs.define(kw_only=True)
+class CredentialInfo:
+    mechanism: int = wire("int8")  # 1 SCRAM-SHA-256, 2 SCRAM-SHA-512
+    iterations: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class DescribeUserScramCredentialsResult:
+    user: str = wire("string")
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    credential_infos: list[CredentialInfo] = wire(Array(CredentialInfo), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeUserScramCredentialsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 50, 0, 0, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    results: list[DescribeUserScramCredentialsResult] = wire(Array(DescribeUserScramCredentialsResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ScramCredentialDeletion:
+    name: str = wire("string")
+    mechanism: int = wire("int8")  # 1 SCRAM-SHA-256, 2 SCRAM-SHA-512
+
+
+@attrs.define(kw_only=True)
+class ScramCredentialUpsertion:
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+    iterations: int = wire("int32")
+    salt: bytes = wire("bytes")
+    salted_password: bytes = wire("bytes")
+
+
+@attrs.define(kw_only=True)
+class AlterUserScramCredentialsRequest:
+    """AlterUserScramCredentials (key 51, version 0): add and remove users' passwords for SCRAM (KIP-554)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 51, 0, 0, 0
+
+    deletions: list[ScramCredentialDeletion] = wire(Array(ScramCredentialDeletion), factory=list)
+    upsertions: list[ScramCredentialUpsertion] = wire(Array(ScramCredentialUpsertion), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AlterUserScramCredentialsResult:
+    user: str = wire("string")
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+
+
+@attrs.define(kw_only=True)
+class AlterUserScramCredentialsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 51, 0, 0, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    results: list[AlterUserScramCredentialsResult] = wire(Array(AlterUserScramCredentialsResult), factory=list)

@@ -1,0 +1,364 @@
+"""Messages of transactions and their producers."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafscale.wire.schema import OWN_TAG, Array, wire
+
+
+@attrs.define(kw_only=True)
+class InitProducerIdRequest:
+    """InitProducerId (key 22, versions 0 to 5): a producer id and epoch for a producer (KIP-98).
+
+    From version 3 on a producer may ask for the next epoch of the id that it has (KIP-360). Version 5 may be
+    answered with TRANSACTION_ABORTABLE (KIP-890).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 22, 0, 5, 2
+
+    transactional_id: str | None = wire("string", default=None)  # null: idempotence without transactions
+    transaction_timeout_ms: int = wire("int32")
+    producer_id: int = wire("int64", since=3, default=-1)
+    producer_epoch: int = wire("int16", since=3, default=-1)
+
+
+@attrs.define(kw_only=True)
+class InitProducerIdResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 22, 0, 5, 2
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    producer_id: int = wire("int64", default=-1)
+    producer_epoch: int = wire("int16", default=-1)
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnTopic:
+    name: str = wire("string")
+    partitions: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnTransaction:
+    transactional_id: str = wire("string")
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    verify_only: bool = wire("bool", default=False)  # add nothing: is each of them in the transaction?
+    topics: list[AddPartitionsToTxnTopic] = wire(Array(AddPartitionsToTxnTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnRequest:
+    """AddPartitionsToTxn (key 24, versions 0 to 5): partitions that a transaction is going to write to (KIP-98).
+
+    Producers speak versions 0 to 3, each for its own transaction. From version 4 on a broker asks for several
+    transactions at once, and may ask whether partitions are in them instead of adding them (KIP-890). Both forms hold
+    the same structs.
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 24, 0, 5, 3
+
+    transactions: list[AddPartitionsToTxnTransaction] = wire(
+        Array(AddPartitionsToTxnTransaction), since=4, factory=list
+    )
+    transactional_id: str = wire("string", until=3, default="")
+    producer_id: int = wire("int64", until=3, default=0)
+    producer_epoch: int = wire("int16", until=3, default=0)
+    topics: list[AddPartitionsToTxnTopic] = wire(Array(AddPartitionsToTxnTopic), until=3, factory=list)
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnPartitionResult:
+    partition_index: int = wire("int32")
+    partition_error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnTopicResult:
+    name: str = wire("string")
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire(
+        Array(AddPartitionsToTxnPartitionResult), factory=list
+    )
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnResult:
+    transactional_id: str = wire("string")
+    topic_results: list[AddPartitionsToTxnTopicResult] = wire(Array(AddPartitionsToTxnTopicResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class AddPartitionsToTxnResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 24, 0, 5, 3
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", since=4, default=0)
+    results_by_transaction: list[AddPartitionsToTxnResult] = wire(
+        Array(AddPartitionsToTxnResult), since=4, factory=list
+    )
+    results_by_topic: list[AddPartitionsToTxnTopicResult] = wire(
+        Array(AddPartitionsToTxnTopicResult), until=3, factory=list
+    )
+
+
+@attrs.define(kw_only=True)
+class AddOffsetsToTxnRequest:
+    """AddOffsetsToTxn (key 25, versions 0 to 4): a transaction is going to commit offsets of a group (KIP-98).
+
+    It adds the group's partition of `__consumer_offsets` to the transaction, as TxnOffsetCommit does from version 5 on.
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 25, 0, 4, 3
+
+    transactional_id: str = wire("string")
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    group_id: str = wire("string")
+
+
+@attrs.define(kw_only=True)
+class AddOffsetsToTxnResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 25, 0, 4, 3
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class EndTxnRequest:
+    """EndTxn (key 26, versions 0 to 5): commit or abort a transaction (KIP-98).
+
+    From version 5 on each end raises the producer's epoch, and the answer says which id and epoch come next (KIP-890).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 26, 0, 5, 3
+
+    transactional_id: str = wire("string")
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    committed: bool = wire("bool")  # false: abort
+
+
+@attrs.define(kw_only=True)
+class EndTxnResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 26, 0, 5, 3
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    producer_id: int = wire("int64", since=5, default=-1)  # for the next transaction; -1: as before
+    producer_epoch: int = wire("int16", since=5, default=-1)
+
+
+@attrs.define(kw_only=True)
+class WritableTxnMarkerTopic:
+    name: str = wire("string")
+    partition_indexes: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class WritableTxnMarker:
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    transaction_result: bool = wire("bool")  # true: commit, false: abort
+    topics: list[WritableTxnMarkerTopic] = wire(Array(WritableTxnMarkerTopic), factory=list)
+    coordinator_epoch: int = wire("int32")  # of the partition of `__transaction_state`
+    transaction_version: int = wire(
+        "int8", since=2, default=0
+    )  # of 2 the marker's epoch is above the records' (KIP-1228)
+
+
+@attrs.define(kw_only=True)
+class WriteTxnMarkersRequest:
+    """WriteTxnMarkers (key 27, versions 1 and 2): end transactions in the partitions of a leader (KIP-98).
+
+    Only brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 2, 1
+
+    markers: list[WritableTxnMarker] = wire(Array(WritableTxnMarker), factory=list)
+
+
+@attrs.define(kw_only=True)
+class WritableTxnMarkerPartitionResult:
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16", default=0)
+
+
+@attrs.define(kw_only=True)
+class WritableTxnMarkerTopicResult:
+    name: str = wire("string")
+    partitions: list[WritableTxnMarkerPartitionResult] = wire(Array(WritableTxnMarkerPartitionResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class WritableTxnMarkerResult:
+    producer_id: int = wire("int64")
+    topics: list[WritableTxnMarkerTopicResult] = wire(Array(WritableTxnMarkerTopicResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class WriteTxnMarkersResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 2, 1
+
+    markers: list[WritableTxnMarkerResult] = wire(Array(WritableTxnMarkerResult), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribedProducersTopic:
+    name: str = wire("string")
+    partition_indexes: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeProducersRequest:
+    """DescribeProducers (key 61, version 0): recent producers of partitions, and their transactions (KIP-664)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 61, 0, 0, 0
+
+    topics: list[DescribedProducersTopic] = wire(Array(DescribedProducersTopic), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ProducerState:
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int32")  # an int16 everywhere else
+    last_sequence: int = wire("int32", default=-1)
+    last_timestamp: int = wire("int64", default=-1)  # in milliseconds
+    coordinator_epoch: int = wire("int32")  # of the last end marker; -1: none
+    current_txn_start_offset: int = wire("int64", default=-1)  # -1: no transaction is open
+
+
+@attrs.define(kw_only=True)
+class PartitionResponse:
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16", default=0)
+    error_message: str | None = wire("string", default=None)
+    active_producers: list[ProducerState] = wire(Array(ProducerState), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TopicResponse:
+    name: str = wire("string")
+    partitions: list[PartitionResponse] = wire(Array(PartitionResponse), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeProducersResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 61, 0, 0, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    topics: list[TopicResponse] = wire(Array(TopicResponse), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribeTransactionsRequest:
+    """DescribeTransactions (key 65, version 0): states of transactional ids coordinated here (KIP-664)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 65, 0, 0, 0
+
+    transactional_ids: list[str] = wire(Array("string"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class TransactionTopicData:
+    topic: str = wire("string")
+    partitions: list[int] = wire(Array("int32"), factory=list)
+
+
+@attrs.define(kw_only=True)
+class DescribedTransaction:
+    error_code: int = wire("int16", default=0)
+    transactional_id: str = wire("string")
+    transaction_state: str = wire("string", default="")
+    transaction_timeout_ms: int = wire("int32", default=0)
+    transaction_start_time_ms: int = wire("int64", default=0)  # -1: none is open
+    producer_id: int = wire("int64", default=0)
+    producer_epoch: int = wire("int16", default=0)
+    topics: list[TransactionTopicData] = wire(
+        Array(TransactionTopicData), factory=list
+    )  # those that are still without a marker
+
+
+@attrs.define(kw_only=True)
+class DescribeTransactionsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 65, 0, 0, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    transaction_states: list[DescribedTransaction] = wire(Array(DescribedTransaction), factory=list)
+
+
+@attrs.define(kw_only=True)
+class ListTransactionsRequest:
+    """ListTransactions (key 66, versions 0 to 2): the transactional ids that this broker coordinates (KIP-664).
+
+    Version 1 filters by age (KIP-994), version 2 by a regular expression (KIP-1152).
+    """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 66, 0, 2, 0
+
+    state_filters: list[str] = wire(Array("string"), factory=list)  # empty: all
+    producer_id_filters: list[int] = wire(Array("int64"), factory=list)  # empty: all
+    # only what has been open for longer, in ms; negative: all
+    duration_filter: int = wire("int64", since=1, default=-1)
+    transactional_id_pattern: str | None = wire("string", since=2, default=None)  # RE2; null or empty: all
+
+
+@attrs.define(kw_only=True)
+class ListedTransactionState:
+    transactional_id: str = wire("string")
+    producer_id: int = wire("int64")
+    transaction_state: str = wire("string")
+
+
+@attrs.define(kw_only=True)
+class ListTransactionsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 66, 0, 2, 0
+
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: int = wire("int16", default=0)
+    unknown_state_filters: list[str] = wire(Array("string"), factory=list)
+    transaction_states: list[ListedTransactionState] = wire(Array(ListedTransactionState), factory=list)
+
+
+@attrs.define(kw_only=True)
+class EnrolledRequest(ListTransactionsRequest):
+    """ListTransactions between brokers: the partitions that producers have enrolled with this coordinator.
+
+    A peer that does not know these fields answers as to any client, without `coordinated`.
+    """
+
+    wants_enrolled: bool = wire("bool", tag=OWN_TAG, default=False)  # instead of transactional ids
+    broker_id: int = wire("int32", tag=OWN_TAG + 1, default=-1)  # of the sender, as are the next two
+    broker_epoch: int = wire("int64", tag=OWN_TAG + 2, default=-1)
+    secret: bytes = wire("bytes", tag=OWN_TAG + 3, default=b"")  # `kafscale.cluster.membership.peers.senders`
+
+
+@attrs.define(kw_only=True)
+class CoordinatedPartition:
+    """A partition of `__transaction_state` that has been read completely, and is led with this epoch."""
+
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class EnrolledTopic:
+    name: str = wire("string")
+    partitions: list[int] = wire(Array("int32"))
+
+
+@attrs.define(kw_only=True)
+class EnrolledProducer:
+    """Partitions that take part in a producer's transaction, or lack its marker."""
+
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    topics: list[EnrolledTopic] = wire(Array(EnrolledTopic))
+
+
+@attrs.define(kw_only=True)
+class EnrolledResponse(ListTransactionsResponse):
+    coordinated: list[CoordinatedPartition] = wire(Array(CoordinatedPartition), tag=OWN_TAG, factory=list)
+    enrolled: list[EnrolledProducer] = wire(Array(EnrolledProducer), tag=OWN_TAG + 1, factory=list)
