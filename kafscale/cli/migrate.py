@@ -120,12 +120,12 @@ def command(config_file: str | None = None, **given: Any) -> None:
 
 
 def _session(options: MigrateOptions) -> SparkSession:
-    from kafscale.spark import packages
+    from kafscale.spark import catalogs
     from kafscale.spark.session import SessionOptions, start_session
 
-    name = packages.KAFKA_SOURCE.rpartition(":")[2]
+    name = catalogs.KAFKA_SOURCE_JAR.rpartition(":")[2]
     is_given = any(name in value for _, value in options.conf)  # by spark.jars or spark.jars.packages
-    needed = [f"{packages.KAFKA_SOURCE}:{version('pyspark')}"] if options.bootstrap and not is_given else []
+    needed = [f"{catalogs.KAFKA_SOURCE_JAR}:{version('pyspark')}"] if options.bootstrap and not is_given else []
     return start_session(
         SessionOptions(
             master=options.master, app_name="kafscale pipeline migrate", conf=dict(options.conf), packages=needed
@@ -134,8 +134,7 @@ def _session(options: MigrateOptions) -> SparkSession:
 
 
 def _run(spark: SparkSession, settings: Settings, options: MigrateOptions) -> None:
-    from kafscale.spark.pipeline.comparison import compare
-    from kafscale.spark.pipeline.migration import check_bucket, migrate, read_checkpoint
+    from kafscale.spark.pipeline.migration import check_bucket, compare, migrate, read_checkpoint
     from kafscale.spark.source.options import Given as SourceOptions
     from kafscale.spark.source.options import ReadOptions
     from kafscale.spark.source.planning import Planner

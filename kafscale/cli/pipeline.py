@@ -99,7 +99,7 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
 def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
     """Check FILE, and that topics, schemas and tables which it names are there and go together."""
     pipeline = _read(file)
-    from kafscale.spark.pipeline.checks import Check
+    from kafscale.spark.pipeline.document import Check
 
     if offline:
         if as_json:

@@ -32,7 +32,7 @@ from kafscale.config import Address, parse_duration, parse_size
 from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.spark.quick.choice import Engines
+    from kafscale.spark.duckdb.choice import Engines
     from kafscale.spark.sql.answers import Answer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.server import ServedTopics
@@ -222,7 +222,7 @@ def _spark_alone(options: SparkOptions) -> str | None:
 @contextmanager
 def _engines(chosen: EngineOptions, options: SparkOptions, source: dict[str, str]) -> Iterator[Engines]:
     try:
-        from kafscale.spark.quick.choice import EngineName, Engines
+        from kafscale.spark.duckdb.choice import EngineName, Engines
         from kafscale.spark.sql.bucket_topics import BucketTopics
     except ImportError as exc:
         raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[spark]'") from exc
@@ -251,7 +251,7 @@ def _spark_engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Eng
 
 
 def _run_shell(results: Results) -> None:
-    from kafscale.spark.sql.interrupts import interruptible, run_interruptibly
+    from kafscale.spark.sql.failures import interruptible, run_interruptibly
     from kafscale.spark.sql.shell import Shell, history, history_path
 
     def execute(statement: str) -> None:
@@ -297,7 +297,7 @@ class Results:
 
     def answer(self, statement: str) -> None:
         """Raises ConfigError, QueryError, StartupError, StoreError."""
-        from kafscale.spark.quick.scans import Reading
+        from kafscale.spark.duckdb.scans import Reading
 
         with ExitStack() as bar:
             report = bar.enter_context(reading("reading")) if sys.stderr.isatty() else None

@@ -1,9 +1,7 @@
-"""Catalogs as Spark's settings: those of Iceberg, which are hadoop (a directory), jdbc (SQLite or Postgres), rest, hive
-and glue; and delta, which is a directory of Delta Lake's tables.
+"""Catalogs as settings of Spark: Iceberg's hadoop, jdbc, rest, hive and glue, and delta, a directory of Delta tables.
 
-    CatalogOptions(type="jdbc", uri="jdbc:sqlite:/data/catalog.db", warehouse="/data/warehouse").conf()
-
-A warehouse at `s3://` is written by Iceberg's own S3FileIO, with credentials from where AWS SDKs look.
+The jars that commands give to Spark are pinned here. Spark resolves them (`spark.jars.packages`) from Maven Central or
+a mirror; Spark Connect and the Thrift server are part of pip's pyspark.
 """
 
 from __future__ import annotations
@@ -16,13 +14,23 @@ import attrs
 
 from kafscale.config import StoreEncryption
 from kafscale.errors import ConfigError
-from kafscale.spark import packages
+
+ICEBERG_VERSION = "1.11.0"
+ICEBERG_SPARK = "4.1"  # the newest Spark that this Iceberg is made for
+ICEBERG_JAR = f"org.apache.iceberg:iceberg-spark-runtime-{ICEBERG_SPARK}_2.13:{ICEBERG_VERSION}"
+ICEBERG_AWS_JAR = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"  # S3FileIO, with the AWS SDK
+DELTA_VERSION = "4.4.0"
+DELTA_JAR = f"io.delta:delta-spark_{ICEBERG_SPARK}_2.13:{DELTA_VERSION}"
+KAFKA_SOURCE_JAR = "org.apache.spark:spark-sql-kafka-0-10_2.13"  # of the version that pyspark has
+SQLITE_JAR = "org.xerial:sqlite-jdbc:3.50.3.0"
+POSTGRES_JAR = "org.postgresql:postgresql:42.7.7"
+
 
 NAME_DEFAULT = "lake"
 ICEBERG, DELTA = FORMATS = ("iceberg", "delta")
 TYPES = ("hadoop", "jdbc", "rest", "hive", "glue", DELTA)
 WITH_URI = ("jdbc", "rest", "hive")  # which can't do without
-DRIVERS = {"jdbc:sqlite:": packages.SQLITE, "jdbc:postgresql:": packages.POSTGRES}
+DRIVERS = {"jdbc:sqlite:": SQLITE_JAR, "jdbc:postgresql:": POSTGRES_JAR}
 EXTENSIONS = {
     ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     DELTA: "io.delta.sql.DeltaSparkSessionExtension",
@@ -146,11 +154,11 @@ class CatalogOptions:
     def packages(self) -> Sequence[str]:
         """Coordinates of the jars that it takes."""
         if self.type == DELTA:
-            return [packages.DELTA]
+            return [DELTA_JAR]
         on_s3 = self.on_s3 or self.s3_endpoint or self.s3_region or self.s3_sse
-        aws = [packages.ICEBERG_AWS] if on_s3 else []
+        aws = [ICEBERG_AWS_JAR] if on_s3 else []
         driver = [] if self._driver is None else [self._driver]
-        return [packages.ICEBERG, *aws, *driver]
+        return [ICEBERG_JAR, *aws, *driver]
 
     def conf(self) -> dict[str, str]:
         """Spark's settings."""
@@ -186,7 +194,7 @@ class CatalogOptions:
         return {"token": self.token, "credential": self.credential}
 
     def _s3(self) -> dict[str, str | None]:
-        if packages.ICEBERG_AWS not in self.packages():
+        if ICEBERG_AWS_JAR not in self.packages():
             return {}
         return {
             "io-impl": S3_FILE_IO,

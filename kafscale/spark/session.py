@@ -1,7 +1,7 @@
 """The Spark of a command: embedded unless `master` says otherwise, with the jars that it needs, and quiet.
 
-Jars are resolved by Spark. Which files they were is kept in a file of the user's cache, so that later starts, and those
-without a network, take the files that are there.
+Spark resolves the jars. A file of the user's cache keeps which files they were, so that later starts, and those without
+a network, take the files that are there.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ import attrs
 
 import kafscale.spark
 from kafscale.errors import StartupError
-from kafscale.spark import packages
+from kafscale.spark import catalogs
 from kafscale.spark.catalogs import CatalogOptions
-from kafscale.spark.java_errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_NAMED = re.compile(r"(?:Exception|Error): ")  # the class of what was raised, in front of its message
+
+
+def first_line(exc: Exception) -> str:
+    """Return what an error says in one line: the first that names what Java has raised, or else its first one."""
+    lines = [line.strip().removeprefix(": ") for line in str(exc).splitlines() if line.strip()]
+    named = [line for line in lines if _NAMED.search(line)]
+    return next(iter([*named, *lines]), type(exc).__name__)
+
 
 MASTER_DEFAULT = "local[*]"
 JAVA_OLDEST = 17  # Spark 4 runs on no older one
@@ -131,9 +140,9 @@ def check_pyspark(*, needs_iceberg: bool = False) -> None:
     except ImportError as exc:
         raise StartupError(f"this command needs pyspark: {INSTALL}") from exc
     version = pyspark.__version__
-    if needs_iceberg and version.split(".")[:2] != packages.ICEBERG_SPARK.split("."):
+    if needs_iceberg and version.split(".")[:2] != catalogs.ICEBERG_SPARK.split("."):
         raise StartupError(
-            f"tables are written with Spark {packages.ICEBERG_SPARK}, which Iceberg {packages.ICEBERG_VERSION} is made "
+            f"tables are written with Spark {catalogs.ICEBERG_SPARK}, which Iceberg {catalogs.ICEBERG_VERSION} is made "
             f"for, and pyspark here is {version}: pip install 'kafscale[iceberg]'"
         )
 

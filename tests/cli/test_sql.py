@@ -190,9 +190,9 @@ print(sorted({"duckdb", "pyarrow", "numpy", "pyspark"} & set(sys.modules)))"""
 
 
 def test_what_is_not_installed_is_one_line(capsys, monkeypatch, store):
-    monkeypatch.delitem(sys.modules, "kafscale.spark.quick.choice", raising=False)
+    monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.choice", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "kafscale.spark.quick.engine", raising=False)
+    monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)
     assert run(["sql", "--store", store, "select 1"]) == 1
     assert capsys.readouterr().err == "kafscale: this command needs pyarrow: pip install 'kafscale[spark]'\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafscale.spark.java_errors import first_line
+from kafscale.spark.session import first_line
 
 OF_PY4J = """An error occurred while calling o52.sql.
 : org.apache.iceberg.exceptions.CommitFailedException: metadata location v3 has changed

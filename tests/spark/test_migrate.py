@@ -94,8 +94,7 @@ class Moving:
 
     def compare(self, *, last_count: int | None = None) -> Any:
         """All that the checkpoint "first" has behind it."""
-        from kafscale.spark.pipeline.comparison import compare
-        from kafscale.spark.pipeline.migration import check_bucket, read_checkpoint
+        from kafscale.spark.pipeline.migration import check_bucket, compare, read_checkpoint
 
         migration = read_checkpoint(self.spark, self.path("first"))
         given = {"store": store_of(self.broker)}
@@ -143,7 +142,7 @@ def test_both_sources_read_the_same_rows(moving):
 
 
 def test_rows_that_one_of_both_lacks_are_told(spark):
-    from kafscale.spark.pipeline.comparison import compared
+    from kafscale.spark.pipeline.migration import compared
 
     def frame(*rows: tuple[int, str]) -> Any:
         named = [("t", 0, offset, value) for offset, value in rows]

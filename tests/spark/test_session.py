@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kafscale.errors import ConfigError, StartupError
-from kafscale.spark import packages, session
+from kafscale.spark import catalogs, session
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.session import JarCache, SessionOptions
 
@@ -35,9 +35,9 @@ def test_only_an_embedded_spark_stays_on_loopback():
 
 
 def test_jars_of_catalogs_and_users_are_named_once():
-    conf = {"spark.jars.packages": f"{packages.ICEBERG}, org.example:more:1"}
-    options = SessionOptions(catalogs=[HADOOP], conf=conf, packages=[packages.SQLITE])
-    assert options.coordinates() == [packages.ICEBERG, packages.SQLITE, "org.example:more:1"]
+    conf = {"spark.jars.packages": f"{catalogs.ICEBERG_JAR}, org.example:more:1"}
+    options = SessionOptions(catalogs=[HADOOP], conf=conf, packages=[catalogs.SQLITE_JAR])
+    assert options.coordinates() == [catalogs.ICEBERG_JAR, catalogs.SQLITE_JAR, "org.example:more:1"]
     assert "spark.jars.packages" not in options.settings()
 
 
@@ -45,23 +45,23 @@ def test_what_was_resolved_once_is_not_resolved_again(tmp_path):
     jar = tmp_path / "org.xerial_sqlite-jdbc-3.50.3.0.jar"
     jar.touch()
     cache = JarCache(tmp_path / "cache" / "jars.json")
-    assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
-    cache.keep([packages.SQLITE], [jar.as_uri()])
-    assert cache.settings([packages.SQLITE], ["own.jar"]) == {"spark.jars": f"own.jar,{jar}"}
+    assert cache.settings([catalogs.SQLITE_JAR]) == {"spark.jars.packages": catalogs.SQLITE_JAR}
+    cache.keep([catalogs.SQLITE_JAR], [jar.as_uri()])
+    assert cache.settings([catalogs.SQLITE_JAR], ["own.jar"]) == {"spark.jars": f"own.jar,{jar}"}
     jar.unlink()
-    assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
+    assert cache.settings([catalogs.SQLITE_JAR]) == {"spark.jars.packages": catalogs.SQLITE_JAR}
 
 
 def test_jars_of_a_session_that_was_there_before_are_not_taken_for_those_asked_for(tmp_path):
     cache = JarCache(tmp_path / "jars.json")
-    cache.keep([packages.SQLITE], ["file:///elsewhere/another.jar"])
+    cache.keep([catalogs.SQLITE_JAR], ["file:///elsewhere/another.jar"])
     assert not cache.path.exists()
 
 
 def test_a_damaged_cache_is_passed_over(tmp_path):
     cache = JarCache(tmp_path / "jars.json")
     cache.path.write_text("{")
-    assert cache.settings([packages.SQLITE]) == {"spark.jars.packages": packages.SQLITE}
+    assert cache.settings([catalogs.SQLITE_JAR]) == {"spark.jars.packages": catalogs.SQLITE_JAR}
 
 
 def test_the_version_is_in_the_file_beside_java_which_need_not_be_started_for_it(monkeypatch, tmp_path):
@@ -127,7 +127,7 @@ def test_a_catalog_that_can_not_be_is_refused(settings, wrong):
 
 def test_a_database_gets_its_driver_and_its_user():
     catalog = CatalogOptions(type="jdbc", uri="jdbc:postgresql://h/d", warehouse="w", user="u", password="p")
-    assert list(catalog.packages()) == [packages.ICEBERG, packages.POSTGRES]
+    assert list(catalog.packages()) == [catalogs.ICEBERG_JAR, catalogs.POSTGRES_JAR]
     assert catalog.conf()["spark.sql.catalog.lake.jdbc.user"] == "u"
     assert "p'" not in repr(catalog)
 
@@ -135,7 +135,7 @@ def test_a_database_gets_its_driver_and_its_user():
 def test_delta_is_a_directory_beside_the_catalogs_of_iceberg():
     delta = CatalogOptions(type="delta", warehouse="/data/lake/")
     assert delta.full_name("sales.orders") == "delta.`/data/lake/sales/orders`"
-    assert list(delta.packages()) == [packages.DELTA]
+    assert list(delta.packages()) == [catalogs.DELTA_JAR]
     settings = session.SessionOptions(catalogs=[HADOOP, delta]).settings()
     assert settings["spark.sql.extensions"].split(",") == [HADOOP.extensions, delta.extensions]
     assert settings["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
@@ -175,7 +175,7 @@ def test_a_warehouse_in_s3_is_written_by_icebergs_own_client():
     catalog = CatalogOptions(
         type="rest", uri="http://h", warehouse="s3://b/p", s3_endpoint="http://m", s3_path_style=True
     )
-    assert packages.ICEBERG_AWS in catalog.packages()
+    assert catalogs.ICEBERG_AWS_JAR in catalog.packages()
     conf = {name.removeprefix("spark.sql.catalog.lake."): value for name, value in catalog.conf().items()}
     assert conf["io-impl"].endswith("S3FileIO")
     assert conf["s3.endpoint"] == "http://m"

@@ -1,20 +1,25 @@
 """Leaving out what was aborted: which reads meet which transactions, and which batches are theirs.
 
-Which transactions were aborted is found by `kafscale.spark.bucket.outcomes`.
+Which transactions were aborted is found by `kafscale.spark.bucket.aborted`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from kafscale.formats.transactions import AbortedTransaction
+from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.spark.brokers.newest import Fetched
 from kafscale.spark.bucket.batches import BatchHeaders
-from kafscale.wire.batch_header import TRANSACTIONAL
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.unflushed import Tail
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 
 
 def shared_out(
@@ -74,3 +79,121 @@ def _place(
 ) -> NDArray[np.int64]:
     rank = np.searchsorted(producer_ids, of_producer)
     return rank * (len(first_offsets) + 1) + np.searchsorted(first_offsets, at_offset, side="right")
+
+
+READ_AHEAD_MAX_COUNT = 32  # footers behind what is read: one first, as it is nearly always enough, then twice as many
+
+
+@attrs.frozen(kw_only=True)
+class Outcomes:
+    """The transactions that have offsets in what is read and do not count, in no order.
+
+    `unknown` are those of which no intact segment tells how they ended; `aborted` has them, too.
+    """
+
+    aborted: Sequence[AbortedTransaction] = ()
+    unknown: Sequence[OpenTransaction] = ()
+
+
+def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Outcomes:
+    """Find them for these offsets of a log, the end exclusive. Raises StoreError, and if brokers are asked
+    BrokerUnavailable and KafkaError.
+    """
+    aborted: dict[_Key, AbortedTransaction] = {}
+    unknown: dict[_Key, _Unknown] = {}
+    before: Footer | Tail | None = None
+    for footer in _told_from(catalog, log, start_offset):
+        if before is not None and _base_offset(footer) > before.last_offset + 1:
+            unknown |= _open_at_the_end_of(before, _base_offset(footer))
+            for each in footer.open_transactions:
+                unknown.pop((each.producer_id, each.first_offset), None)
+        aborted |= {
+            (each.producer_id, each.first_offset): each
+            for each in footer.aborted
+            if each.overlaps(start_offset, end_offset)
+        }
+        if footer.stable_end >= end_offset:
+            break
+        before = footer
+    else:
+        if before is not None:
+            left_open = _open_at_the_end_of(before, end_offset)
+            if log.behind is not None:
+                ended, left_open = _told_by_brokers(catalog, log, before, left_open)
+                aborted |= {key: each.as_aborted() for key, each in ended.items()}
+            unknown |= left_open
+    left = [each for key, each in unknown.items() if key not in aborted and each.transaction.first_offset < end_offset]
+    return Outcomes(
+        aborted=[*aborted.values(), *(each.as_aborted() for each in left)],
+        unknown=[each.transaction for each in left],
+    )
+
+
+def _told_by_brokers(
+    catalog: Catalog, log: PartitionLog, last: Footer | Tail, left_open: Mapping[_Key, _Unknown]
+) -> tuple[Mapping[_Key, _Unknown], Mapping[_Key, _Unknown]]:
+    """Return those that were aborted of the transactions that `last` leaves open, and those of which brokers do not
+    tell. Raises BrokerUnavailable, KafkaError.
+    """
+    assert catalog.brokers is not None
+    if not left_open:
+        return {}, {}
+    offset = min(last.last_offset, log.end_offset - 1)  # of each that is read, as their markers are behind `last`
+    producer_ids = catalog.brokers.aborted_around(log.fetched_topic(), offset, open_until=last.last_offset)
+    if producer_ids is None:
+        return {}, left_open
+    return {key: each for key, each in left_open.items() if each.transaction.producer_id in producer_ids}, {}
+
+
+_Key = tuple[int, int]  # producer id, first offset
+
+
+@attrs.frozen
+class _Unknown:
+    """A transaction that was open, and where the segments end that would tell what became of it."""
+
+    transaction: OpenTransaction
+    behind: int
+
+    def as_aborted(self) -> AbortedTransaction:
+        return AbortedTransaction(
+            self.transaction.producer_id, self.transaction.first_offset, self.behind, self.transaction.first_offset
+        )
+
+
+def _base_offset(told: Footer | Tail) -> int:
+    return told.base_offset if isinstance(told, Tail) else told.identity.base_offset
+
+
+def _open_at_the_end_of(footer: Footer | Tail, behind: int) -> Mapping[_Key, _Unknown]:
+    return {(each.producer_id, each.first_offset): _Unknown(each, behind) for each in footer.open_transactions}
+
+
+def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer | Tail]:
+    """The intact footers of the segments that have this offset or come later, in order; read as they are asked for.
+
+    Behind them is what the write-ahead log tells.
+    """
+    segments = iter([each for each in log.segments if each.last_offset >= start_offset])
+    count = 1
+    while keys := [each.key for each in islice(segments, count)]:
+        footers = catalog.footers(keys)
+        yield from (footers[key] for key in keys if key in footers)
+        count = min(2 * count, READ_AHEAD_MAX_COUNT)
+    if log.tail.batches:
+        yield log.tail
+
+
+def aborted_in(fetched: Fetched, headers: BatchHeaders) -> AbortedBatches | None:
+    """Return the transactions that were aborted, for the batches of the same answer; None if there are none."""
+    if not fetched.aborted:
+        return None
+    markers = headers.only(headers.attributes & CONTROL != 0)
+    producer_ids, offsets = markers.rows["producer_id"].astype(np.int64), markers.base_offsets
+    end_offset = int(headers.next_offsets[-1])
+    found: list[AbortedTransaction] = []
+    for producer_id, first_offset in fetched.aborted:
+        ends = offsets[(producer_ids == producer_id) & (offsets > first_offset)]
+        marker_offset = int(ends[0]) if len(ends) else end_offset
+        found.append(AbortedTransaction(producer_id, first_offset, marker_offset, first_offset))
+    return AbortedBatches.of(found)

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from kafscale.errors import CorruptBatch, KafkaError
-from kafscale.spark.workers.varints import Positions
+from kafscale.spark.workers.slices import Positions
 from kafscale.wire import compression
 from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, LENGTH_END, LOG_APPEND_TIME, MAGIC
 

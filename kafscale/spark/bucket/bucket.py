@@ -6,14 +6,17 @@ and TLS.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Generic, Protocol, TypeVar
 
 import attrs
 
 from kafscale.config import StoreUrl
-from kafscale.errors import ConfigError, DamagedObject, RangeNotSatisfiable
+from kafscale.errors import ConfigError, DamagedObject, NotFound, RangeNotSatisfiable
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.file.directory import Directory
 from kafscale.store.s3.sigv4 import Credentials
@@ -102,3 +105,87 @@ def get_part(bucket: Bucket, name: str, start: int, length_bytes: int) -> memory
         return memoryview(bucket.get_range(name, start, length_bytes).data)
     except RangeNotSatisfiable as exc:
         raise DamagedObject(f"{name}: cut off at byte {start}") from exc
+
+
+@attrs.define(eq=False, repr=False)
+class CountedBucket:
+    """Counts GETs and listings of the bucket that it asks. Retries and the pages of a listing are not counted."""
+
+    bucket: Bucket
+    get_count: int = attrs.field(default=0, init=False)
+    list_count: int = attrs.field(default=0, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)  # footers are read by several threads
+
+    def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        """See `Bucket`."""
+        self._count_get()
+        return self.bucket.get_range(key, start, length_bytes)
+
+    def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        """See `Bucket`."""
+        self._count_get()
+        return self.bucket.get_tail(key, length_bytes)
+
+    def get(self, key: str) -> ObjectPart:
+        """See `Bucket`."""
+        self._count_get()
+        return self.bucket.get(key)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `Bucket`."""
+        with self._lock:
+            self.list_count += 1
+        return self.bucket.list(prefix, start_after)
+
+    def close(self) -> None:
+        """See `Bucket`."""
+        self.bucket.close()
+
+    def _count_get(self) -> None:
+        with self._lock:
+            self.get_count += 1
+
+
+TURN_MAX_COUNT: Final = 16
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False, repr=False)
+class Turned(Generic[T]):
+    """What becomes of one of the objects."""
+
+    turn: Future[Sequence[T | Exception]]
+    index: int
+
+    def result(self) -> T:
+        """Wait for it. Raises what getting it has raised, or what has ended its turn before."""
+        found = self.turn.result()[self.index]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def get_many(get: Callable[[K], T], keys: Sequence[K], *, at_once_count: int) -> Sequence[Turned[T]]:
+    """Begin to get all, in order, and return what will become of each."""
+    if not keys:
+        return []
+    turn_count = min(TURN_MAX_COUNT, math.ceil(len(keys) / at_once_count))
+    turns = [keys[first : first + turn_count] for first in range(0, len(keys), turn_count)]
+    threads = ThreadPoolExecutor(min(at_once_count, len(turns)))
+    futures = [threads.submit(_take_turn, get, turn) for turn in turns]
+    threads.shutdown(wait=False)
+    return [Turned(future, index) for future, turn in zip(futures, turns, strict=True) for index in range(len(turn))]
+
+
+def _take_turn(get: Callable[[K], T], keys: Sequence[K]) -> Sequence[T | Exception]:
+    found: list[T | Exception] = []
+    for key in keys:
+        try:
+            found.append(get(key))
+        except (NotFound, DamagedObject) as exc:
+            found.append(exc)
+        except Exception as exc:  # of the store, which has been tried for long: the others are not tried for as long
+            return [*found, *[exc] * (len(keys) - len(found))]
+    return found

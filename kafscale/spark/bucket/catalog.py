@@ -28,11 +28,9 @@ from kafscale.formats.wal_index import LoggedBatch
 from kafscale.spark.brokers.newest import Ends, FetchedTopic, NewestReader
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
-from kafscale.spark.bucket.decisions import DecisionReader
-from kafscale.spark.bucket.log_objects import LogMemory
+from kafscale.spark.bucket.log_objects import DecisionReader, LogMemory, Present, PresentReader
 from kafscale.spark.bucket.metadata import Metadata
-from kafscale.spark.bucket.present import Present, PresentReader
-from kafscale.spark.bucket.tails import NO_TAIL, Tail, begun
+from kafscale.spark.bucket.unflushed import NO_TAIL, Tail, begun
 from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import (
     NAMESPACE_DEFAULT,

@@ -31,10 +31,10 @@ from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, check_crcs, refuse
 from kafscale.spark.bucket.times import ALWAYS, Period
-from kafscale.spark.workers.slices import bytes_column
-from kafscale.spark.workers.varints import (
+from kafscale.spark.workers.slices import (
     Positions,
     Raw,
+    bytes_column,
     pairs_of,
     read_varints,
     skip_sized,

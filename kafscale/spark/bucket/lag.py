@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.position import TopicPartition
 from kafscale.spark.bucket.splits import Extent, first_time_ms, size_bytes
-from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.wire.offsets import lag
 
 

@@ -12,7 +12,7 @@ log, never before.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
@@ -20,17 +20,21 @@ from threading import Lock
 
 import attrs
 
-from kafscale.errors import NotFound
+from kafscale.errors import AccessDenied, DamagedObject, NotFound, StoreError
 from kafscale.formats.manifest import PartitionId
+from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
 from kafscale.formats.metadata_changes import Transaction
+from kafscale.formats.placements import Beginning
+from kafscale.formats.resolution import NOTHING_DECIDED, Decided
 from kafscale.formats.wal_index import LoggedBatch, LoggedObject
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import check_place, find_keys, find_shared_keys, is_gap, position_of
 from kafscale.spark.bucket.blocking import BlockingStore, run
-from kafscale.spark.bucket.bucket import Bucket, BucketOptions
-from kafscale.spark.bucket.parallel import get_many
+from kafscale.spark.bucket.bucket import Bucket, BucketOptions, get_many
+from kafscale.spark.bucket.metadata import Metadata, MetadataReader
 from kafscale.store.base import ObjectInfo
-from kafscale.store.paths import NumberedKey, parse_numbered_key
+from kafscale.store.paths import NumberedKey, SegmentKey, parse_numbered_key, system_prefix
+from kafscale.store.versions import find_versions, list_versions
 
 READS_AT_ONCE_COUNT = 16  # whole objects, of 8 MiB as a rule at most
 SMALL_READS_AT_ONCE_COUNT = 64  # where all are small, as each waits for the store
@@ -210,3 +214,102 @@ def _check_order(objects: Mapping[NumberedKey, Known], new: Container[NumberedKe
             header = objects[before].content.header
             expected = WalPosition(before.epoch, header.sequence + header.entry_count)
         check_place(key, objects[key].content.header, expected)
+
+
+@attrs.define(eq=False, repr=False)
+class DecisionReader:
+    """Reads the newest checkpoint of the manifests when it is asked to, and keeps it until there is a newer one."""
+
+    bucket: Bucket
+    namespace: str
+    _key: NumberedKey | None = attrs.field(default=None, init=False)
+    _checkpoint: ManifestCheckpoint = attrs.field(factory=dict, init=False)
+
+    def look(self) -> None:
+        """Take what there is now: a listing request, and where there is a new one, another and a GET.
+
+        One that may not be read, or is damaged, is not there, with a warning. Raises StoreError.
+        """
+        store = BlockingStore(self.bucket)
+        try:
+            keys = run(list_versions(store, self.namespace, "manifests"))
+            if not keys or keys[-1] == self._key:
+                return
+            found = run(find_versions(store, self.namespace, "manifests", decode_manifests))
+        except AccessDenied as exc:
+            self._warn(exc)
+            return
+        for damage in found.damage:
+            self._warn(damage)
+        self._checkpoint = {} if found.newest is None else found.newest
+        self._key = found.keys[-1]
+
+    def decided(self, partition: PartitionId, keys: Iterable[SegmentKey]) -> Decided:
+        """Return which of these segments the broker that leads took for parts of the log, as of the last look."""
+        known = self._checkpoint.get(partition)
+        return NOTHING_DECIDED if known is None else known.decided(keys)
+
+    def _warn(self, why: Exception) -> None:
+        prefix = system_prefix("manifests", namespace=self.namespace)
+        logger.warning("%s can't be read, so what a broker sent too late may be read for its log: %s", prefix, why)
+
+
+LOOKS_MAX_COUNT = 10  # between two of them at least one checkpoint was written
+DAMAGED_LOOKS_COUNT = 3  # what seems to be damage may have been trimmed meanwhile
+
+
+@attrs.frozen
+class Present:
+    """One moment. `damage`: why the log is not read, though there is one."""
+
+    metadata: Metadata = attrs.field(factory=Metadata)
+    log: LogView = NO_LOG
+    damage: DamagedObject | None = None
+
+
+@attrs.define(eq=False, repr=False)
+class PresentReader:
+    """Looks again and again. Without the log (`with_log`), as brokers have flushed it, and as the checkpoint tells."""
+
+    bucket: Bucket
+    namespace: str
+    with_log: bool
+    memory: LogMemory = attrs.field(factory=LogMemory)
+    _metadata: MetadataReader = attrs.field(init=False)
+    log: LogReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._metadata = MetadataReader(self.bucket, self.namespace)
+        self.log = LogReader(self.bucket, self.namespace, self.memory)
+
+    def read(self) -> Present:
+        """Return what is there now. What may not be read is not there, with a warning. Raises StoreError."""
+        damaged_count = 0
+        for _ in range(LOOKS_MAX_COUNT):
+            metadata = self._metadata.read()
+            position = self._metadata.position
+            if not self.with_log or position is None:
+                return Present(metadata)
+            try:
+                view = self.log.look(position, is_shared=self._metadata.is_shared)
+            except LogMoved:
+                continue
+            except DamagedObject as exc:
+                damaged_count += 1
+                if damaged_count == DAMAGED_LOOKS_COUNT:
+                    return Present(metadata, damage=exc)
+                continue
+            except AccessDenied as exc:
+                prefix = system_prefix("wal", namespace=self.namespace)
+                logger.warning("%s can't be read, so only what was flushed is: %s", prefix, exc)
+                self.with_log = False
+                return Present(metadata)
+            return Present(self._metadata.changed_by(view.transactions), view)
+        raise StoreError("the write-ahead log in the bucket is trimmed faster than it can be read: try again")
+
+    def beginnings(self, topic_id: bytes) -> Mapping[int, Beginning]:
+        """Return where epochs of a topic's partitions began, as of now; nothing where a broker has the bucket alone.
+
+        What a listing has that was made before counts if the partition is decided. Raises DamagedObject, StoreError.
+        """
+        return self._metadata.read().beginnings(topic_id) if self._metadata.is_shared else {}

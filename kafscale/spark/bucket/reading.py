@@ -24,13 +24,13 @@ import pyarrow as pa
 from kafscale.errors import CorruptBatch, DamagedObject, KafkaError, NotFound
 from kafscale.formats.transactions import OpenTransaction
 from kafscale.spark.brokers.newest import FetchedTopic, NewestReader
-from kafscale.spark.bucket.aborted import AbortedBatches
+from kafscale.spark.bucket.aborted import AbortedBatches, aborted_in
 from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.bucket import Bucket, get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.decode import Wanted, decode_batches
-from kafscale.spark.bucket.fetched import aborted_in
-from kafscale.spark.bucket.logged_ranges import LoggedRanges
+from kafscale.spark.bucket.log_ranges import LoggedRanges
+from kafscale.spark.bucket.position import TopicPartition
 from kafscale.spark.bucket.splits import (
     AnyRange,
     BrokerRange,
@@ -43,7 +43,6 @@ from kafscale.spark.bucket.splits import (
     outcomes,
     plan,
 )
-from kafscale.spark.bucket.subscription import TopicPartition
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.wire import error_codes
 

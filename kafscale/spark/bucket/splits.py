@@ -1,7 +1,7 @@
 """From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
 
 A range is of a segment, or behind the last segment of an object of the write-ahead log, or of brokers. What was read of
-the log to plan it may go along (`kafscale.spark.bucket.giving`).
+the log to plan it may go along (`kafscale.spark.bucket.log_ranges`).
 
 A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
 every offset is read once.
@@ -19,9 +19,8 @@ import attrs
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
-from kafscale.spark.bucket.aborted import shared_out
+from kafscale.spark.bucket.aborted import Outcomes, outcomes_between, shared_out
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.outcomes import Outcomes, outcomes_between
 from kafscale.spark.bucket.times import ALWAYS, Period
 from kafscale.store.paths import NumberedKey, SegmentKey
 

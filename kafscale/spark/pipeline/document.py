@@ -230,3 +230,13 @@ def _list_of(converter: Converter) -> Any:
 
 
 _CONVERTER = _make_converter()
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One checked thing of a mapping, and what was found."""
+
+    mapping: str
+    what: str
+    found: str
+    ok: bool = True

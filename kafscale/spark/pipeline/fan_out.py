@@ -17,11 +17,10 @@ from pyspark.sql import Column, SparkSession, functions
 
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.pipeline.config import DEAD_LETTER, SEEN, Pipeline, TableMapping
-from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import ERROR, RECORD, TABLE, TOMBSTONE, TRUNCATE, Rows, empty_rows
 from kafscale.spark.pipeline.snapshots import MAPPING, newest
 from kafscale.spark.pipeline.table_format import TableFormat
-from kafscale.spark.pipeline.tables import ensure_table
+from kafscale.spark.pipeline.tables import ensure_table, format_of
 
 
 def ensure_declared(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> None:

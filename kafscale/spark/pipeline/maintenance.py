@@ -13,12 +13,12 @@ import attrs
 from pyspark.sql import SparkSession
 
 from kafscale.config import parse_duration, parse_size
-from kafscale.spark.java_errors import first_line
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.fan_out import tables_there
-from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.snapshots import newest
 from kafscale.spark.pipeline.table_format import TableFormat
+from kafscale.spark.pipeline.tables import format_of
+from kafscale.spark.session import first_line
 
 
 @attrs.frozen(kw_only=True)

@@ -12,11 +12,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 import attrs
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kafscale.errors import ConfigError, KafScaleError
-from kafscale.spark.bucket.position import Position, ids_of
-from kafscale.spark.bucket.subscription import Logs, TopicPartition
+from kafscale.spark.bucket.position import Logs, Position, TopicPartition, ids_of, range_options
 from kafscale.spark.pipeline.checkpoint import HadoopDirectory
 from kafscale.spark.source.planning import Planner
 
@@ -133,3 +132,60 @@ def _rewritten(line: str, topic_ids: Mapping[str, str]) -> str:
     topics = {topic for topic, _ in position.offsets}
     known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
     return json.dumps(attrs.evolve(position, topic_ids=known).to_json(), separators=(",", ":"))
+
+
+SHOWN_COUNT = 3  # of rows that one of both lacks
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """rows: as this source reads them. only_kafscale, only_kafka: rows that the other lacks, and `shown` are some."""
+
+    rows: int
+    only_kafscale: int
+    only_kafka: int
+    shown: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Tell whether both read the same."""
+        return not self.only_kafscale and not self.only_kafka
+
+
+def compare(
+    spark: SparkSession,
+    ends: Mapping[TopicPartition, int],
+    logs: Logs,
+    options: Mapping[str, str],
+    kafka_options: Mapping[str, str],
+    *,
+    last_count: int | None,
+) -> Comparison:
+    """Compare all that is before these offsets, or the last so many of each partition.
+
+    Both read what was committed alone. Raises what either source does.
+    """
+    starts = {
+        name: max(log.start_offset, 0 if last_count is None else ends[name] - last_count) for name, log in logs.items()
+    }
+    common = {**range_options(starts, {name: ends[name] for name in starts}), "includeHeaders": "true"}
+    ours = spark.read.format("kafscale").options(**{**options, **common}).load()
+    theirs = spark.read.format("kafka").options(**{**READ_COMMITTED, **kafka_options, **common}).load()
+    return compared(ours, theirs)
+
+
+READ_COMMITTED = {"kafka.isolation.level": "read_committed"}
+
+
+def compared(ours: DataFrame, theirs: DataFrame) -> Comparison:
+    """Compare two frames of the same columns."""
+    columns = ours.columns
+    only_ours, only_theirs = ours.exceptAll(theirs.select(*columns)), theirs.select(*columns).exceptAll(ours)
+    shown = [
+        f"only {name}: {row.topic} {row.partition} at offset {row.offset}"
+        for name, frame in (("kafscale", only_ours), ("kafka", only_theirs))
+        for row in frame.orderBy("topic", "partition", "offset").limit(SHOWN_COUNT).collect()
+    ]
+    return Comparison(
+        rows=ours.count(), only_kafscale=only_ours.count(), only_kafka=only_theirs.count(), shown=tuple(shown)
+    )

@@ -17,17 +17,15 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.bucket.digests import of_batches, was_compacted
-from kafscale.spark.bucket.position import Position, range_options, recreations
-from kafscale.spark.bucket.subscription import TopicPartition
-from kafscale.spark.pipeline.batch import upserts
+from kafscale.spark.bucket.position import Position, TopicPartition, range_options, recreations
+from kafscale.spark.pipeline.batch import truncates_of, upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import begun_tables, routed, share_of
-from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
 from kafscale.spark.pipeline.runner import checkpoint_of, planner_of, source_options
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Committed, committed_batches
-from kafscale.spark.pipeline.truncates import truncates_of
+from kafscale.spark.pipeline.tables import format_of
 from kafscale.spark.source.planning import Planner
 
 NUMBER = "_kafscale_batch_number"

@@ -30,12 +30,11 @@ from kafscale.spark.pipeline.config import (
     Registry,
     TableMapping,
 )
-from kafscale.spark.pipeline.decimals import exact_type, has_decimal, is_inexact
-from kafscale.spark.pipeline.schema import member, relaxed
-from kafscale.spark.pipeline.unwrapped import flag_fields, is_deleted, without_flags
+from kafscale.spark.pipeline.debezium import flag_fields, is_deleted, without_flags
+from kafscale.spark.pipeline.schema import exact_type, has_decimal, is_inexact, member, relaxed
 from kafscale.spark.source.source import HEADERS, SCHEMA
+from kafscale.spark.values.options import Credentials
 from kafscale.spark.values.registry_column import Reading, from_registry
-from kafscale.spark.values.registry_credentials import Credentials
 
 RECORD = "_kafscale_record"
 TOMBSTONE = "_kafscale_tombstone"

@@ -17,13 +17,12 @@ import attrs
 from pyspark.sql import SparkSession
 
 from kafscale.errors import ConfigError
-from kafscale.spark.bucket.position import Position, ids_of, recreations
-from kafscale.spark.bucket.subscription import Logs
+from kafscale.spark.bucket.position import Logs, Position, ids_of, recreations
 from kafscale.spark.pipeline.checkpoint import HadoopDirectory, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.runner import checkpoint_of, planner_of
 from kafscale.spark.pipeline.snapshots import newest
+from kafscale.spark.pipeline.tables import format_of
 from kafscale.spark.source.planning import Planner
 
 

@@ -20,20 +20,17 @@ from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.digests import of_footers
 from kafscale.spark.bucket.lag import PartitionLag, lag_behind
-from kafscale.spark.bucket.position import Position, ids_of
+from kafscale.spark.bucket.position import Position, TopicPartition, ids_of
 from kafscale.spark.bucket.reading import LOSS_ADVICE
-from kafscale.spark.bucket.subscription import TopicPartition
-from kafscale.spark.java_errors import first_line
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import ensure_declared
-from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import Committed, Digests, newest
-from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table
-from kafscale.spark.session import jvm_may_have_gone
+from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table, format_of
+from kafscale.spark.session import first_line, jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner

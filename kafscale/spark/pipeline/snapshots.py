@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import attrs
 
 from kafscale.spark.bucket.digests import Digest
-from kafscale.spark.bucket.position import Position
-from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.spark.bucket.position import Position, TopicPartition
 
 MAPPING = "kafscale.mapping"
 QUERY_ID = "kafscale.query-id"

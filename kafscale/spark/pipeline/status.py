@@ -12,9 +12,9 @@ from pyspark.sql.functions import col
 
 from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.formats import format_of
 from kafscale.spark.pipeline.runner import Lag, behind_of, planner_of
 from kafscale.spark.pipeline.snapshots import Commit, newest
+from kafscale.spark.pipeline.tables import format_of
 
 
 @attrs.frozen(kw_only=True)

@@ -1,17 +1,38 @@
-"""The tables of a mapping: made if they are missing, and changed where rows ask for it. Imports pyspark."""
+"""The formats of tables: the rest of the pipeline asks for `format_of`, and knows what `TableFormat` says alone.
+
+A module for each format has all that is peculiar to it.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError
-from kafscale.spark.catalogs import quoted
+from kafscale.spark.catalogs import DELTA, ICEBERG, CatalogOptions, quoted
 from kafscale.spark.pipeline.config import Pipeline, TableMapping, partition_transform, sort_order
-from kafscale.spark.pipeline.formats import format_of
+from kafscale.spark.pipeline.delta import DeltaTables
+from kafscale.spark.pipeline.iceberg import IcebergTables
 from kafscale.spark.pipeline.schema import SchemaConflict, changes, sql_of
+from kafscale.spark.pipeline.table_format import TableFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS: Mapping[str, Callable[[SparkSession, CatalogOptions], TableFormat]] = {
+    ICEBERG: IcebergTables,
+    DELTA: DeltaTables,
+}
+
+
+def format_of(spark: SparkSession, pipeline: Pipeline) -> TableFormat:
+    """Return what the tables of a pipeline are kept in, as a session sees it."""
+    return FORMATS[pipeline.catalog.format](spark, pipeline.catalog)
+
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kafscale.errors import KafScaleError
-from kafscale.spark.pipeline.checks import Check
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark
-from kafscale.spark.pipeline.formats import format_of
+from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark, simple_columns
+from kafscale.spark.pipeline.document import Check
 from kafscale.spark.pipeline.records import empty_rows
 from kafscale.spark.pipeline.runner import planner_of
 from kafscale.spark.pipeline.schema import changes
-from kafscale.spark.pipeline.simple_columns import simple_columns
+from kafscale.spark.pipeline.tables import format_of
 
 
 class Looks(Protocol):

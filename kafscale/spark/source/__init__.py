@@ -1,6 +1,8 @@
 """Spark's data source: `format("kafscale")` for batches, streams and writing. Entered by `source.KafScaleDataSource`.
 
-options, planning, bounds, offsets   what is asked for, and what of the bucket answers it
-progress                             streams
-writer                               records to a broker
+options, offsets, bounds   options, and the offsets that they and Spark's filters mean
+planning, progress         from options to splits, for batches and for streams
+writer, deliveries         rows to records, by a broker
+transactional_writer, task_transaction   the same, each micro-batch once and as a whole
+lag_listener               how far a stream is behind
 """

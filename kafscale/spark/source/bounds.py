@@ -6,8 +6,12 @@ to what is read, so that bounds may be wider than the conditions, and never narr
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterable, Set
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
@@ -123,3 +127,29 @@ def _narrower(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other:
 
 def _frozen(values: Set[int] | None) -> frozenset[int] | None:
     return None if values is None else frozenset(values)
+
+
+@attrs.frozen
+class Uses:
+    """The uses of one `load()`, noted in a file that is made with the first one."""
+
+    path: Path
+
+    def note(self, bounds: Bounds) -> Bounds:
+        """Add those of one more scan. Gives bounds that are wide enough for all so far."""
+        with self.path.open("a+", encoding="utf-8") as file:
+            file.write(json.dumps(attrs.asdict(bounds), default=sorted) + "\n")
+            file.seek(0)
+            for line in file:
+                noted = json.loads(line)
+                bounds = bounds.either(Bounds(**{**noted, "period": Period(**noted["period"])}))
+        return bounds
+
+
+def forget(directory: Path, older_than_seconds: float) -> None:
+    """Delete what was noted before then."""
+    oldest = time.time() - older_than_seconds
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()

@@ -21,8 +21,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from kafscale.errors import BrokerUnavailable, KafkaError, StoreError
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import QueryLag, measure
-from kafscale.spark.bucket.position import METRICS, Position
-from kafscale.spark.bucket.subscription import TopicPartition
+from kafscale.spark.bucket.position import METRICS, Position, TopicPartition
 from kafscale.spark.source.options import (
     Freshness,
     Given,

@@ -21,10 +21,9 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import READS_AT_ONCE_COUNT, Catalog, PartitionLog
-from kafscale.spark.bucket.position import METRICS, TOPIC_IDS, TopicIds, recreations
+from kafscale.spark.bucket.position import METRICS, TOPIC_IDS, Logs, TopicIds, TopicPartition, recreations
 from kafscale.spark.bucket.reading import SplitReader, TopicCreatedAgain, report_loss
 from kafscale.spark.bucket.splits import Extent, plan
-from kafscale.spark.bucket.subscription import Logs, TopicPartition
 
 LATEST = -1
 EARLIEST = -2

@@ -19,7 +19,7 @@ from kafscale.config import StoreUrl
 from kafscale.errors import ConfigError
 from kafscale.spark.brokers.newest import BrokerOptions
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.bucket.subscription import Subscription
+from kafscale.spark.bucket.position import Subscription
 from kafscale.spark.source.client_settings import broker_options, secures
 from kafscale.spark.source.offsets import (
     EARLIEST,

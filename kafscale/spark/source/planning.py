@@ -6,21 +6,24 @@ Nothing that was asked for is left out silently: it is an error, or is reported 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
+import pyarrow as pa
 
 from kafscale.errors import AccessDenied, ClockRefused, ConfigError, NotFound, StoreError, StoreUnavailable, WrongRegion
+from kafscale.spark.bucket.bucket import CountedBucket
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.counted import CountedBucket
-from kafscale.spark.bucket.giving import give
 from kafscale.spark.bucket.log_objects import KEPT_BYTES, memory_of
+from kafscale.spark.bucket.log_ranges import give
+from kafscale.spark.bucket.position import Logs, Subscription, TopicPartition
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
 from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
-from kafscale.spark.bucket.subscription import Logs, TopicPartition
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
 from kafscale.spark.source.options import BatchOptions, Freshness, ReadOptions
+from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.options import ValueOptions
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -199,3 +202,40 @@ def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:
         len(segments),
         len({(split.topic, split.partition) for split in splits}),
     )
+
+
+def read_records(
+    planner: Planner,
+    splits: Sequence[Split],
+    columns: Sequence[str],
+    decoding: Decoding | None,
+) -> Iterator[pa.RecordBatch]:
+    """Read some splits, one after the other. Raises DataLoss, StoreError, RegistryError."""
+    for records in planner.reader(_stored(columns, decoding)).read_all(splits):
+        if decoding is None:
+            yield records
+        else:
+            yield from decoding.select(records, columns)
+
+
+def _stored(columns: Sequence[str], decoding: Decoding | None) -> Sequence[str]:
+    if decoding is None:
+        return columns
+    return list(dict.fromkeys([*(name for name in columns if name != DECODED), "value", "headers"]))
+
+
+def topic_of_subject(values: ValueOptions, subscription: Subscription) -> str | None:
+    """Return the topic whose subject has the reader schema, if none is given.
+
+    Raises ConfigError unless that is one topic.
+    """
+    if values.subject is not None or values.schema is not None:
+        return None
+    topics = sorted({*subscription.topics, *(topic for topic, _ in subscription.assigned)})
+    if len(topics) != 1:
+        found = "a pattern" if subscription.pattern is not None else ", ".join(topics)
+        raise ConfigError(
+            f"valueFormat reads all values into one schema, and {found} may have many: say which by valueSubject or "
+            "valueSchema, or load each topic by itself"
+        )
+    return topics[0]

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import METRICS, Json, Position
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import Bounds, Uses
 from kafscale.spark.source.options import (
     FORMAT,
     BatchOptions,
@@ -46,10 +46,8 @@ from kafscale.spark.source.options import (
     StreamOptions,
     is_transactional,
 )
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, read_records, topic_of_subject
 from kafscale.spark.source.progress import Progress
-from kafscale.spark.source.records import read_records, topic_of_subject
-from kafscale.spark.source.uses import Uses
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers.calls import ease_next_call

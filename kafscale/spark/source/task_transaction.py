@@ -21,7 +21,7 @@ from kafscale.spark.producing.enrolment import Enrolment
 from kafscale.spark.producing.producer import ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.deliveries import Deliveries, Refusals
-from kafscale.spark.transactions.decision import Prepared, Span
+from kafscale.spark.transactions.decisions import Prepared, Span
 from kafscale.spark.transactions.logs import PartitionLog
 
 INIT_TIMEOUT_SECONDS = 120.0

@@ -27,7 +27,7 @@ from kafscale.spark.source.options import Given
 from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, TransactionWriting, prepare
 from kafscale.spark.source.writer import WriteOptions
 from kafscale.spark.transactions.commit import Committer, task_id
-from kafscale.spark.transactions.decision import Prepared
+from kafscale.spark.transactions.decisions import Prepared
 from kafscale.spark.workers.calls import ease_next_call
 
 # Kafka's brokers allow no longer one by default (transaction.max.timeout.ms); librdkafka's default is a minute, which

@@ -7,16 +7,19 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from fnmatch import fnmatchcase
+from typing import Any
 
 import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.catalog import PartitionLog
-from kafscale.spark.bucket.subscription import some_of
+from kafscale.spark.bucket.position import some_of
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.sql.clauses import Bound
 from kafscale.spark.sql.tails import tail_offsets
+from kafscale.spark.sql.tokens import Token, tokenize
 from kafscale.store.paths import topic_name_prefix
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
@@ -88,3 +91,57 @@ class BucketTopics:
             "assign": json.dumps({topic: list(starts)}),
             "startingOffsets": json.dumps({topic: {str(index): start for index, start in starts.items()}}),
         }
+
+
+TOPIC_COLUMNS = {"topic": "STRING"}
+PARTITION_COLUMNS = {
+    "partition": "INT",
+    "start_offset": "BIGINT",
+    "end_offset": "BIGINT",
+    "segments": "INT",
+    "bytes": "BIGINT",
+}
+
+
+@attrs.frozen(kw_only=True)
+class CommandRows:
+    """Rows, and the types of their columns by Spark's names."""
+
+    types: Mapping[str, str]
+    rows: Sequence[tuple[Any, ...]]
+
+
+def answer_command(statement: str, topics: BucketTopics) -> CommandRows | None:
+    """None if it is not one of these. Raises ConfigError, QueryError, StoreError."""
+    tokens = [token for token in tokenize(statement) if token.text != ";"]
+    words = [token.word for token in tokens]
+    if words[:2] == ["SHOW", "TOPICS"]:
+        return _show_topics(tokens[2:], topics)
+    if words[:2] == ["SHOW", "PARTITIONS"] and words[2:3] in (["FROM"], ["IN"]):
+        return _show_partitions("".join(token.name for token in tokens[3:]), topics)
+    return None
+
+
+def _show_topics(rest: Sequence[Token], topics: BucketTopics) -> CommandRows:
+    pattern = rest[-1].text.strip("'\"").lower() if rest else "*"
+    if rest and [token.word for token in rest[:-1]] not in ([], ["LIKE"]):
+        raise QueryError(f"SHOW TOPICS {rest[0].text}: allowed: SHOW TOPICS, or SHOW TOPICS LIKE 'pattern*'")
+    names = [name for name in topics.names() if any(fnmatchcase(name.lower(), each) for each in pattern.split("|"))]
+    return CommandRows(types=TOPIC_COLUMNS, rows=[(name,) for name in names])
+
+
+def _show_partitions(topic: str, topics: BucketTopics) -> CommandRows:
+    logs = topics.logs(topic)
+    if not logs:
+        raise topics.no_such(topic)
+    rows = [
+        (
+            index,
+            log.start_offset,
+            log.end_offset,
+            len(log.segments),
+            sum(segment.size_bytes for segment in log.segments),
+        )
+        for index, log in logs.items()
+    ]
+    return CommandRows(types=PARTITION_COLUMNS, rows=rows)

@@ -11,7 +11,9 @@ number behind a word, and FULL without JOIN, are errors of syntax to Spark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
+from typing import Any
 
 import attrs
 
@@ -117,3 +119,98 @@ def _clause(tokens: Sequence[Token], index: int) -> tuple[Bound, int] | None:
             raise QueryError(f"LAST {following[0].text}: give a time, such as LAST 15m or LAST 15 minutes") from exc
         return Bound(last_ms=last_ms), index + 1 + count
     return None
+
+
+FUNCTIONS = ("last", "tail")
+FUNCTION_FORMS = "last('orders', INTERVAL 15 MINUTES), tail('orders', 20) and tail('orders', 20, PARTITION)"
+
+
+@attrs.frozen
+class Argument:
+    """A literal. `is_time`: an interval, in milliseconds."""
+
+    value: Any
+    is_time: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """`last(…)` or `tail(…)`, from `start` to `end`. Times are milliseconds."""
+
+    start: int
+    end: int
+    function: str
+    topic: str
+    arguments: Sequence[Argument]
+
+
+def bound_of(call: Call) -> tuple[Bound, int | None]:
+    """Return what is read of the topic, and the partition that it is read of, if that is one. Raises QueryError."""
+    match call.function, call.arguments:
+        case "last", [Argument(int(last_ms), True)]:
+            return Bound(last_ms=last_ms), None
+        case "last", [Argument(str(text))]:
+            return Bound(last_ms=_duration_of(text)), None
+        case "tail", [Argument(int(tail_count), False)] if tail_count >= 0:
+            return Bound(tail_count=tail_count), None
+        case "tail", [Argument(int(tail_count), False), Argument(int(partition), False)] if tail_count >= 0:
+            return Bound(tail_count=tail_count), partition
+    raise QueryError(f"{call.function}() is called in another way; there are {FUNCTION_FORMS}")
+
+
+def _duration_of(text: str) -> int:
+    tokens = tokenize(text)
+    with suppress(ValueError):
+        last_ms, used = duration_ms(tokens)
+        if used == len(tokens):
+            return last_ms
+    raise QueryError(f"last(): '{text}' is not a time; allowed: '15m', '1h' or INTERVAL 15 MINUTES")
+
+
+BEGINNING = ("SELECT", "WITH", "(")
+# TABLE and FROM without SELECT give all columns, NATURAL joins by those of both sides, PIVOT groups by all others;
+# the rest runs at once, or has names that only Spark puts together.
+ALL = frozenset(
+    (
+        "TABLE",
+        "NATURAL",
+        "PIVOT",
+        "UNPIVOT",
+        "IDENTIFIER",
+        "EXECUTE",
+        "INSERT",
+        "MERGE",
+        "UPDATE",
+        "CREATE",
+        "TRANSFORM",
+    )
+)
+BEFORE_QUERY = ("(", "ALL", "DISTINCT", "AS", *SET_OPERATORS)
+
+
+def columns_needed(text: str, columns: Collection[str], others: Mapping[str, str]) -> Set[str] | None:
+    """Return which of these columns a statement can need; None if it may need all. `others` are names of some, too."""
+    tokens = tokenize(text)
+    words = [token.word for token in tokens]
+    if words[:1] == ["EXPLAIN"]:
+        tokens, words = tokens[1:], words[1:]
+    if "SELECT" not in words or words[0] not in BEGINNING or not ALL.isdisjoint(words):
+        return None
+    if any(_is_star(tokens, index) or _is_bare(words, index) for index in range(len(words))):
+        return None
+    lowered = text.lower()
+    named = {name for name in columns if name.lower() in lowered}
+    return named | {name for other, name in others.items() if other in lowered and name in columns}
+
+
+def _is_star(tokens: Sequence[Token], index: int) -> bool:
+    """Tell whether a token is a `*`, but that of `count(*)`."""
+    around = [token.word for token in tokens[max(0, index - 2) : index + 2]]
+    return tokens[index].text == "*" and around != ["COUNT", "(", "*", ")"]
+
+
+def _is_bare(words: Sequence[str], index: int) -> bool:
+    """Tell whether a query begins with this FROM, or goes on by a pipe."""
+    if words[index] == "FROM":
+        return not index or words[index - 1] in BEFORE_QUERY
+    return words[index : index + 2] == ["|", ">"]

@@ -18,18 +18,13 @@ import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.sql import commands
-from kafscale.spark.sql.bucket_topics import TOPIC_NAME
-from kafscale.spark.sql.calls import bound_of
-from kafscale.spark.sql.clauses import Bound, Clauses
-from kafscale.spark.sql.edits import Edit, edited
-from kafscale.spark.sql.estimates import explained
+from kafscale.spark.sql.bucket_topics import TOPIC_NAME, answer_command
+from kafscale.spark.sql.clauses import Bound, Clauses, bound_of, columns_needed
 from kafscale.spark.sql.failures import may_be_of_columns, spark_errors
-from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions
-from kafscale.spark.sql.needed import columns_needed
+from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions, with_segments
+from kafscale.spark.sql.progress import explained
 from kafscale.spark.sql.references import Found, Reference, find
-from kafscale.spark.sql.segments import with_segments
-from kafscale.spark.sql.tokens import tokenize
+from kafscale.spark.sql.tokens import Edit, edited, tokenize
 from kafscale.spark.sql.topics import Topics
 from kafscale.spark.sql.totals import answered
 from kafscale.spark.values.decoding import DECODED
@@ -48,7 +43,7 @@ class Engine:
 
     def frame(self, statement: str) -> DataFrame:
         """Rows of a query; a command has been executed. Raises ConfigError, QueryError, StoreError."""
-        answered = commands.answer(statement, self.topics)
+        answered = answer_command(statement, self.topics)
         if answered is None:
             return self._fitting_query(statement)
         types = ", ".join(f"{name} {type_}" for name, type_ in answered.types.items())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import Thread
 
 from kafscale.errors import QueryError
 
@@ -71,3 +74,44 @@ def message_of(text: str) -> str:
     if told and told[0].startswith("An error occurred while calling"):
         told = told[1:]
     return _JAVA_CLASS.sub("", " ".join(told[:3]))
+
+
+POLL_SECONDS = 0.2
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also in a process that was started with SIGINT ignored.
+
+    To be entered on the main thread. A Spark that starts on another one sets no handler itself.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_interruptibly(execute: Callable[[], None], cancel: Callable[[], object]) -> None:
+    """Raises what `execute` raises; KeyboardInterrupt, when it has ended, if there was one.
+
+    cancel: called again and again, as a statement that is still being planned has nothing to be cancelled yet.
+    """
+    running: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            execute()
+            running.set_result(None)
+        except BaseException as exc:
+            running.set_exception(exc)
+
+    thread = Thread(target=run, name="statement")
+    try:
+        thread.start()
+        running.result()
+    except KeyboardInterrupt:
+        while thread.is_alive():
+            cancel()
+            thread.join(POLL_SECONDS)
+        raise

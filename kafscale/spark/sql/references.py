@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from kafscale.errors import QueryError
-from kafscale.spark.sql.calls import FUNCTIONS, Argument, Call
+from kafscale.spark.sql.clauses import FUNCTIONS, Argument, Call
 from kafscale.spark.sql.tokens import Token, closing, tokenize
 
 DESCRIBING = ("DescribeRelation", "ShowColumns", "DescribeColumn")

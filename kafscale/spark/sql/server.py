@@ -4,7 +4,7 @@ Their statements are not seen here, so a topic is a view. Spark keeps its text, 
 resolves it anew for each statement, so it is never stale. What it is over is a table of the topic's own, made so that
 there is something to read; of the options of such a table, Spark gives a source in Python none when it reads, but those
 of the view. All references of one statement share one `load()`, so that what the conditions of one of them leave out is
-left out only if those of the others leave it out too (`kafscale.spark.source.uses`).
+left out only if those of the others leave it out too (`kafscale.spark.source.bounds`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.errors import QueryError
+from kafscale.spark.source.bounds import forget
 from kafscale.spark.source.options import FORMAT
-from kafscale.spark.source.uses import forget
 from kafscale.spark.sql.failures import spark_errors
 from kafscale.spark.sql.kafsql import define_functions
 from kafscale.spark.sql.topics import ALWAYS, PUSHDOWN, Topics

@@ -1,8 +1,7 @@
 """Writing a batch of a Spark job to topics exactly once: tasks prepare, the driver decides, and commits for the tasks.
 
 logs           batches of a partition as they are stored, and what has become of a transaction by its marker
-decision       what is decided of a batch, as a value, and as a record of `kafscale-spark-transactions`
-journal        the topic that has the last decision of each query
+decisions      the decision of a batch, and the topic that keeps the last one of each query
 lead           the producer by which a driver decides: the newest one fences all others
 commit         the protocol: prepare, decide, finish
 

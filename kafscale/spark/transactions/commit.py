@@ -27,8 +27,7 @@ from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.brokers.transactional import end, initialise
-from kafscale.spark.transactions.decision import Decision, Prepared, Span
-from kafscale.spark.transactions.journal import Journal
+from kafscale.spark.transactions.decisions import Decision, Journal, Prepared, Span
 from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes

@@ -22,12 +22,10 @@ from kafscale.spark.values.avro_bounds import Walk, walk_of
 from kafscale.spark.values.avro_plan import Plan
 from kafscale.spark.values.avro_resolution import Resolution, needs_wrapping, parsed
 from kafscale.spark.values.avro_schema import Node
-from kafscale.spark.values.cells import CELLS_MAX, RowMemory, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, joined, to_columns
-from kafscale.spark.values.lanes import LANES_MIN_COUNT
-from kafscale.spark.values.payloads import Payloads
+from kafscale.spark.values.limits import CELLS_MAX, COLUMNS_MAX, Count, Place, RowMemory, uncounted_bytes
+from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
 from kafscale.spark.values.registry import Schema
-from kafscale.spark.values.schema_bounds import COLUMNS_MAX, Count, Place
 
 Convert = Callable[[Any], Any]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.values.lanes import (
+from kafscale.spark.values.payloads import (
     Cursor,
     Numbers,
     in_order,
@@ -20,8 +20,7 @@ from kafscale.spark.values.lanes import (
     texts,
     with_nulls,
 )
-from kafscale.spark.workers.slices import bytes_column
-from kafscale.spark.workers.varints import Positions
+from kafscale.spark.workers.slices import Positions, bytes_column
 
 INT32 = np.iinfo(np.int32)
 

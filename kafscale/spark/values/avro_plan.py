@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from kafscale.spark.values import avro_columns
 from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.avro_columns import Read, Skip
-from kafscale.spark.values.lanes import Cursor
-from kafscale.spark.values.payloads import Payloads
+from kafscale.spark.values.payloads import Cursor, Payloads
 
 Node = Any  # as in `avro_schema`, parsed by fastavro, with the defaults in place as they are read
 

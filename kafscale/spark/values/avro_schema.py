@@ -18,8 +18,8 @@ import pyarrow as pa
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.columns import error_text
+from kafscale.spark.values.limits import Count, Place
 from kafscale.spark.values.registry import Schema
-from kafscale.spark.values.schema_bounds import Count, Place
 
 Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema
 

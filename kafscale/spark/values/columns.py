@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.values.cells import RowMemory
+from kafscale.spark.values.limits import RowMemory
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
 

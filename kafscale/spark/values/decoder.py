@@ -15,11 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.errors import ConfigError, DecodeError, UnknownSchema
-from kafscale.spark.values.cells import RowMemory
 from kafscale.spark.values.columns import Decode, Decoded, Places, Reader, error_text, scatter
+from kafscale.spark.values.limits import DEPTH_MAX, RowMemory, is_too_deep
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import RegistryClient, Schema
-from kafscale.spark.values.schema_bounds import DEPTH_MAX, is_too_deep
 
 PREFIX_BYTES = 5  # 0, and an id
 GLOBAL_PREFIX_BYTES = 17  # 1, and a UUID, in a header

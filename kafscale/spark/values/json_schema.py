@@ -18,10 +18,9 @@ import referencing
 from referencing.jsonschema import DRAFT7
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.values.cells import CELL_BYTES, RowMemory, check_cells, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
+from kafscale.spark.values.limits import CELL_BYTES, Count, Place, RowMemory, check_cells, uncounted_bytes
 from kafscale.spark.values.registry import Schema
-from kafscale.spark.values.schema_bounds import Count, Place
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from
 Convert = Callable[[Any], Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.workers.varints import Positions, Raw
+from kafscale.spark.workers.slices import VARINT_MAX_BYTES, Positions, Raw, read_varints
 
 _OFFSETS = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64, pa.large_string(): np.int64}
 
@@ -83,3 +83,144 @@ class Payloads(Sequence[bytes]):
             return list(self)[index]
         value: bytes = self.data.slice(int(self.starts[index]), int(self.lengths[index])).to_pybytes()
         return value
+
+
+LANES_MIN_COUNT = 16  # payloads for which a step of all costs about what a library takes for them
+LONE_STEPS_MAX = 64  # of items, with fewer: those that have more items than the others are left to the library
+
+Numbers = NDArray[np.int64]
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Cursor:
+    """Where the reading is in each of some payloads, and which of them are as they should be until there.
+
+    lone_steps_left: in its only element, shared by all cursors of a reading; `may_step` counts them.
+    """
+
+    data: pa.Buffer
+    raw: Raw
+    positions: Positions
+    ends: Positions
+    is_good: NDArray[np.bool_]
+    lone_steps_left: list[int] = attrs.field(factory=lambda: [LONE_STEPS_MAX])
+
+    @classmethod
+    def of(cls, payloads: Payloads) -> Cursor:
+        """Begin with all of them."""
+        return cls(
+            data=payloads.data,
+            raw=payloads.raw,
+            positions=payloads.starts.copy(),
+            ends=payloads.ends,
+            is_good=np.ones(len(payloads), np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def left(self) -> Numbers:
+        """Return how many bytes each has left; below zero where more were read than there are."""
+        return self.ends - self.positions
+
+    def only(self, rows: Positions) -> Cursor:
+        """A cursor of its own for some payloads; `join` brings back where it is then."""
+        return Cursor(
+            data=self.data,
+            raw=self.raw,
+            positions=self.positions[rows],
+            ends=self.ends[rows],
+            is_good=self.is_good[rows],
+            lone_steps_left=self.lone_steps_left,
+        )
+
+    def join(self, rows: Positions, other: Cursor) -> None:
+        """Go on where a cursor of some payloads is."""
+        self.positions[rows] = other.positions
+        self.is_good[rows] = other.is_good
+
+    def refuse(self, is_bad: NDArray[np.bool_]) -> None:
+        """Leave payloads to the library."""
+        self.is_good &= ~is_bad
+
+    def may_step(self, rows: Positions) -> bool:
+        """Tell whether the next items of some payloads are to be read here; too few are left to the library at last."""
+        if len(rows) >= LANES_MIN_COUNT:
+            return True
+        self.lone_steps_left[0] -= 1
+        if self.lone_steps_left[0] >= 0:
+            return True
+        self.is_good[rows] = False
+        return False
+
+    def varints(self) -> Numbers:
+        """Read a number of each. Those that do not fit 64 bits are refused."""
+        values, ends = read_varints(self.raw, self.positions)
+        long = np.flatnonzero(ends - self.positions >= VARINT_MAX_BYTES)
+        if len(long):
+            self.is_good[long] &= self.raw.take(ends[long] - 1, mode="clip") <= 1
+        self.positions = ends
+        return values
+
+    def slices(self, lengths: Numbers | int) -> tuple[Positions, Positions]:
+        """Pass over so many bytes of each. Those that have fewer are refused."""
+        fits = (lengths >= 0) & (lengths <= self.left)
+        starts = np.minimum(self.positions, self.ends)
+        ends = starts + np.where(fits, lengths, 0)
+        self.is_good &= fits
+        self.positions = np.maximum(self.positions, ends)
+        return starts, ends
+
+    def fixed(self, size: int) -> NDArray[np.uint8]:
+        """Read so many bytes of each, as rows of a matrix."""
+        starts, _ = self.slices(size)
+        return self.raw.take(starts[:, np.newaxis] + np.arange(size), mode="clip")
+
+
+def texts(found: pa.Array, cursor: Cursor) -> pa.Array:
+    """Bytes as texts; those that are no UTF-8 are refused."""
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        rows = found.to_pylist()
+    for number, each in enumerate(rows):
+        try:
+            each.decode()
+        except UnicodeDecodeError:
+            cursor.is_good[number], rows[number] = False, b""
+    return pa.array(rows, pa.binary()).cast(pa.string())
+
+
+def with_nulls(values: pa.Array, is_null: NDArray[np.bool_]) -> pa.Array:
+    """Put nulls between values. What is within a record that is null must not be: it has a type that is never so."""
+    indices = np.cumsum(~is_null) - 1
+    if not pa.types.is_struct(values.type) or not values.type.num_fields:
+        return values.take(pa.array(indices, mask=is_null))
+    whole = values.take(pa.array(np.maximum(indices, 0)))
+    columns = [whole.field(place) for place in range(values.type.num_fields)]
+    return pa.StructArray.from_arrays(columns, fields=list(values.type), mask=pa.array(is_null))
+
+
+def in_order(parts: Sequence[Sequence[pa.Array]], owners: Sequence[Positions]) -> Sequence[pa.Array]:
+    """Put the columns of items in the order of the payloads that have them."""
+    if not parts:
+        return ()
+    if len(parts) == 1:
+        return parts[0]
+    order = pa.array(np.argsort(np.concatenate(owners), kind="stable"))
+    return [pa.concat_arrays(each).take(order) for each in zip(*parts, strict=True)]
+
+
+def offsets_column(counts: Numbers) -> pa.Array:
+    """Return where lists of so many items each begin, and where the last one ends."""
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+
+
+def refuse_repeated_keys(cursor: Cursor, counts: Numbers, keys: pa.Array) -> None:
+    """Refuse maps of so many keys each that have one of them twice: libraries have the last of its values."""
+    owners = np.repeat(np.arange(len(cursor)), counts)
+    codes = keys.dictionary_encode()
+    pairs = np.sort(owners * max(1, len(codes.dictionary)) + codes.indices.to_numpy())
+    twice = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(codes.dictionary))
+    cursor.is_good[twice] = False

@@ -21,14 +21,12 @@ from google.protobuf.message import Message
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import protobuf_schema
-from kafscale.spark.values.cells import RowMemory, check_cells, uncounted_bytes
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, joined, to_columns
-from kafscale.spark.values.lanes import LANES_MIN_COUNT
-from kafscale.spark.values.payloads import Payloads
+from kafscale.spark.values.limits import Place, RowMemory, check_cells, uncounted_bytes
+from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
 from kafscale.spark.values.protobuf_bounds import Bounds
 from kafscale.spark.values.protobuf_plan import Plan
 from kafscale.spark.values.registry import Schema
-from kafscale.spark.values.schema_bounds import Place
 
 Values = Sequence[Any]  # of one field in many messages, None where it is absent
 

@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.values.lanes import Cursor, Numbers, in_order, offsets_column, texts, with_nulls
-from kafscale.spark.workers.slices import bytes_column
-from kafscale.spark.workers.varints import VARINT_MAX_BYTES, Positions, read_varints
+from kafscale.spark.values.payloads import Cursor, Numbers, in_order, offsets_column, texts, with_nulls
+from kafscale.spark.workers.slices import VARINT_MAX_BYTES, Positions, bytes_column, read_varints
 
 VARINT, FIXED64, SIZED, _, _, FIXED32 = range(6)
 FIXED_BYTES = {FIXED64: 8, FIXED32: 4}

@@ -18,8 +18,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from numpy.typing import NDArray
 
 from kafscale.spark.values import protobuf_columns
-from kafscale.spark.values.lanes import Cursor, offsets_column, refuse_repeated_keys
-from kafscale.spark.values.payloads import Payloads
+from kafscale.spark.values.payloads import Cursor, Payloads, offsets_column, refuse_repeated_keys
 from kafscale.spark.values.protobuf_columns import FIXED32, FIXED64, SIZED, VARINT, Read, Scalar
 from kafscale.wire.primitives import uvarint
 

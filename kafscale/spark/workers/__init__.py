@@ -1,9 +1,8 @@
-"""What code in Spark's Python workers stands on: the lowest room of `kafscale.spark`, which knows nothing of topics.
+"""Tools of code in Spark's Python workers: the lowest room of `kafscale.spark`. It knows nothing of topics.
 
-    calls     what a worker pays for each call of Spark, and how that is kept small
+    calls     the cost of each call of a worker, and how to keep it small
     http      blocking HTTP, since trio is not for workers
-    slices    columns of bytes from one buffer
-    varints   zigzag varints, by themselves and by columns
+    slices    columns of bytes in one buffer, and zigzag varints by columns
 
 `source`, `bucket` and `values` enter here, and `pyspark_kafscale` for `calls`.
 """

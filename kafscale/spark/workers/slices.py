@@ -1,4 +1,4 @@
-"""Columns of bytes made of where each value begins and ends in one buffer. Nothing is copied but the values, once."""
+"""Zigzag varints, many at a time: one per element of an array of positions. `wire.primitives` reads single ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,105 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from kafscale.spark.workers.varints import Positions
+Positions = NDArray[np.int64]
+Raw = NDArray[np.uint8]
+
+VARINT_MAX_BYTES = 10
+
+
+def _signed(values: NDArray[Any]) -> NDArray[Any]:
+    """Zigzag of an unsigned type undone, in two's complement."""
+    return (values >> 1) ^ -(values & 1)
+
+
+def _sizes() -> NDArray[np.int64]:
+    """Return a table by two bytes, of which the second one is the higher: the length of a number that begins with them
+    plus as many bytes as it says, or 0 if two bytes do not tell.
+    """
+    pairs = np.arange(1 << 16)
+    first, second = pairs & 0xFF, pairs >> 8
+    goes_on = first >= 0x80
+    steps = np.where(goes_on, _signed(first & 0x7F | second << 7) + 2, _signed(first) + 1)
+    return np.where(goes_on & (second >= 0x80), 0, steps)
+
+
+_SIZES = _sizes()
+
+
+def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
+    """The signed number at each position, and the position behind it.
+
+    A position outside of `raw` reads its first or last byte: who calls checks where the reading has ended.
+    Numbers of one and of two bytes, which nearly all are, are read without asking how long each is.
+    """
+    first = raw.take(positions, mode="clip")
+    goes_on = first >= 0x80
+    ends = positions + 1
+    if not goes_on.any():
+        return _signed(first).view(np.int8).astype(np.int64), ends
+    second = raw.take(ends, mode="clip")
+    second *= goes_on
+    ends += goes_on
+    pairs = (second & 0x7F).astype(np.uint16)
+    pairs <<= 7
+    pairs |= first & 0x7F
+    values = _signed(pairs).view(np.int16).astype(np.int64)
+    going_on = np.flatnonzero(second >= 0x80)
+    if len(going_on):
+        values[going_on], ends[going_on] = _read_long(raw, positions[going_on])
+    return values, ends
+
+
+def skip_varints(raw: Raw, positions: Positions) -> Positions:
+    """Return the positions behind the number at each position."""
+    ends = positions + 1
+    goes_on = raw.take(positions, mode="clip") >= 0x80
+    ends += goes_on
+    going_on = np.flatnonzero(goes_on)
+    for _ in range(2, VARINT_MAX_BYTES):
+        if not len(going_on):
+            break
+        going_on = going_on[raw.take(ends[going_on] - 1, mode="clip") >= 0x80]
+        ends[going_on] += 1
+    return ends
+
+
+def pairs_of(data: memoryview) -> NDArray[np.uint16]:
+    """The two bytes from each position on, the second one the higher. Nothing is copied; `data` has two at least."""
+    return np.ndarray((len(data) - 1,), "<u2", buffer=data, strides=(1,))
+
+
+def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Positions:
+    """Return the positions behind the number at each position and as many bytes as it says. Raises IndexError.
+
+    `pairs` are those of `raw`: this is done with few positions at a time, where an array operation costs more than what
+    it does, so it has few. A negative position counts from the end: who calls checks that all grow.
+    """
+    steps = _SIZES.take(pairs[positions])
+    found = positions + steps
+    if np.count_nonzero(steps) != len(steps):
+        going_on = np.flatnonzero(steps == 0)
+        lengths, ends = _read_long(raw, positions[going_on])
+        found[going_on] = lengths + ends
+    return found
+
+
+def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
+    """Numbers of more than two bytes."""
+    values = np.zeros(len(positions), np.uint64)
+    ends = positions.copy()
+    going_on = np.arange(len(positions))
+    for number in range(VARINT_MAX_BYTES):
+        read = raw.take(positions[going_on] + number, mode="clip")
+        values[going_on] |= (read & 0x7F).astype(np.uint64) << np.uint64(7 * number)
+        ends[going_on] += 1
+        going_on = going_on[read >= 0x80]
+        if not len(going_on):
+            break
+    return _signed(values).view(np.int64), ends
+
 
 _INT32_MAX = 2**31 - 1
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import kafscale.spark
 from kafscale.config import StoreUrl
-from kafscale.spark import packages
+from kafscale.spark import catalogs
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from tests.devtools.processes.process import BrokerProcess
@@ -74,8 +74,8 @@ def skip_without_iceberg() -> None:
     import pyspark
     import pytest
 
-    if not pyspark.__version__.startswith(f"{packages.ICEBERG_SPARK}."):
-        pytest.skip(f"Iceberg {packages.ICEBERG_VERSION} runs on Spark {packages.ICEBERG_SPARK} alone")
+    if not pyspark.__version__.startswith(f"{catalogs.ICEBERG_SPARK}."):
+        pytest.skip(f"Iceberg {catalogs.ICEBERG_VERSION} runs on Spark {catalogs.ICEBERG_SPARK} alone")
 
 
 def run_stream(writer: DataStreamWriter) -> None:

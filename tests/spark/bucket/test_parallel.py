@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kafscale.errors import DamagedObject, NotFound, StoreUnavailable
-from kafscale.spark.bucket.parallel import TURN_MAX_COUNT, get_many
+from kafscale.spark.bucket.bucket import TURN_MAX_COUNT, get_many
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100, 1000])

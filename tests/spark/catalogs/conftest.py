@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from kafscale.spark import packages
+from kafscale.spark import catalogs
 from tests.devtools.external.catalog_servers import PostgresProcess, has_postgres, java_server, postgres_server
 from tests.devtools.external.s3_processes import S3Process, moto_server, s3_server
 from tests.devtools.external.spark import REPOSITORY, flush, resolve_jars, skip_without_iceberg, store_of
@@ -89,7 +89,7 @@ def postgres() -> Iterator[PostgresProcess]:
 
 @pytest.fixture(scope="module")
 def rest_jars(tmp_path_factory) -> list[str]:
-    versions = {"iceberg.version": packages.ICEBERG_VERSION, "sqlite.version": packages.SQLITE.rpartition(":")[2]}
+    versions = {"iceberg.version": catalogs.ICEBERG_VERSION, "sqlite.version": catalogs.SQLITE_JAR.rpartition(":")[2]}
     return resolve_jars(HERE / "pom.xml", tmp_path_factory.mktemp("jars"), **versions)
 
 

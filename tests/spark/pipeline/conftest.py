@@ -146,7 +146,7 @@ mappings:
 
     def summaries(self, table: str) -> Sequence[dict[str, str]]:
         """Of the snapshots, oldest first; empty if they are no batch's."""
-        from kafscale.spark.pipeline.formats import format_of
+        from kafscale.spark.pipeline.tables import format_of
 
         pipeline = self.pipeline(f"- {{topic: t, table: {table}}}")
         return [dict(commit.summary()) for commit in format_of(self.spark, pipeline).commits(table)][::-1]

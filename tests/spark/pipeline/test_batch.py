@@ -127,9 +127,9 @@ def test_a_batch_is_found_behind_a_compaction(table):
 
 
 def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(table):
-    from kafscale.spark.pipeline.formats import format_of
     from kafscale.spark.pipeline.maintenance import maintain
     from kafscale.spark.pipeline.snapshots import newest
+    from kafscale.spark.pipeline.tables import format_of
 
     for batch_id in range(6):
         table.write([(b"a", b"1")], batch_id)

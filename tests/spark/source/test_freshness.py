@@ -9,8 +9,8 @@ import pytest
 from kafscale.errors import ConfigError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.giving import GIVEN_MAX_BYTES, give
 from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.log_ranges import GIVEN_MAX_BYTES, give
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, get_count
 from kafscale.spark.bucket.splits import GivenRange, together

@@ -12,9 +12,9 @@ from kafscale.errors import BrokerUnavailable, ConfigError
 from kafscale.log.read.holes import empty_batch
 from kafscale.spark.brokers import newest
 from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
+from kafscale.spark.bucket.aborted import outcomes_between
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.bucket.lag import measure
-from kafscale.spark.bucket.outcomes import outcomes_between
 from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
 from kafscale.spark.bucket.splits import BrokerRange, Range
 from kafscale.spark.source.bounds import Bounds

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from kafscale.spark.bucket.times import Period
-from kafscale.spark.source.bounds import Bounds
-from kafscale.spark.source.uses import Uses, forget
+from kafscale.spark.source.bounds import Bounds, Uses, forget
 
 NOTHING = Bounds()
 LATE = Bounds(partitions={0}, start_offset=90, period=Period(first_ms=5000))

@@ -53,11 +53,11 @@ def store(tmp_path_factory) -> str:
 def ask(request, store):
     """Gives a statement to an engine."""
     if request.param == "duckdb":
-        from kafscale.spark.quick.engine import QuickEngine
+        from kafscale.spark.duckdb.engine import DuckDBEngine
         from kafscale.spark.sql.bucket_topics import BucketTopics
 
         topics = BucketTopics(options={"store": store}, clock=lambda: NOW_SECONDS)
-        return QuickEngine(topics=topics).answer
+        return DuckDBEngine(topics=topics).answer
     from kafscale.spark.sql.answers import SparkAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.topics import Topics

@@ -233,7 +233,7 @@ def test_a_scan_past_the_limit_says_how_much_it_would_read(spark, store):
 
 
 def test_rows_as_text(engine):
-    from kafscale.spark.sql.formats import csv_lines, first_cells, json_lines
+    from kafscale.spark.sql.answers import csv_lines, first_cells, json_lines
 
     frame = engine.frame(
         "select key, x'ff00' as raw, key, timestamp, cast(null as int) as nothing, '' as empty, '\"a\",b' as quoted, "
@@ -258,7 +258,7 @@ def test_rows_as_text(engine):
 
 
 def test_rows_as_parquet(spark, engine, tmp_path):
-    from kafscale.spark.sql.formats import write_parquet
+    from kafscale.spark.sql.answers import write_parquet
 
     write_parquet(
         engine.frame("select o.key, p.key from orders o join orders p using (offset, partition)"), f"{tmp_path}/x"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kafscale.errors import QueryError
-from kafscale.spark.sql.interrupts import interruptible, run_interruptibly
+from kafscale.spark.sql.failures import interruptible, run_interruptibly
 
 
 def test_what_a_statement_raises_is_raised():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.errors import QueryError
-from kafscale.spark.sql.mistakes import FIRST_WORDS, refuse_mistakes
+from kafscale.spark.sql.tokens import FIRST_WORDS, refuse_mistakes
 
 GOOD = [
     "select 1",

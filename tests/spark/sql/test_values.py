@@ -77,10 +77,10 @@ def ask(request):
 
     def engine(options):
         if request.param == "duckdb":
-            from kafscale.spark.quick.engine import QuickEngine
+            from kafscale.spark.duckdb.engine import DuckDBEngine
             from kafscale.spark.sql.bucket_topics import BucketTopics
 
-            return QuickEngine(topics=BucketTopics(options=options)).answer
+            return DuckDBEngine(topics=BucketTopics(options=options)).answer
         from kafscale.spark.sql.answers import SparkAnswer
         from kafscale.spark.sql.engine import Engine
         from kafscale.spark.sql.topics import Topics

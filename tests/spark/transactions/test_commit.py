@@ -23,8 +23,7 @@ from kafscale.spark.brokers.transactional import initialise
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, TransactionWriting, prepare
 from kafscale.spark.transactions.commit import Committer, task_id
-from kafscale.spark.transactions.decision import Decision, Prepared
-from kafscale.spark.transactions.journal import Journal
+from kafscale.spark.transactions.decisions import Decision, Journal, Prepared
 from kafscale.spark.transactions.logs import PartitionLog
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import ProduceRequest

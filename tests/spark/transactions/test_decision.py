@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kafscale.errors import KafkaError
-from kafscale.spark.transactions.decision import FORMER_MAX_COUNT, Decision, Prepared, Span
+from kafscale.spark.transactions.decisions import FORMER_MAX_COUNT, Decision, Prepared, Span
 
 PREPARED = Prepared(
     transactional_id="q.task-0-0",

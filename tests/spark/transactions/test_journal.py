@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.transactions.decision import Decision
-from kafscale.spark.transactions.journal import FIRST_LOOK_OFFSETS, TOPIC, Journal
+from kafscale.spark.transactions.decisions import FIRST_LOOK_OFFSETS, TOPIC, Decision, Journal
 from kafscale.spark.transactions.lead import Lead
 from kafscale.wire import compression
 from kafscale.wire.batch_records import Record

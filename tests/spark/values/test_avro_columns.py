@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafscale.spark.values import avro, lanes
+from kafscale.spark.values import avro
 from kafscale.spark.values.avro import AvroReader
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.workers import slices
 from tests.devtools.fakes import decoded
 
 Node = Any
@@ -351,14 +352,14 @@ def test_arrays_far_longer_than_the_others_take_no_step_for_each_item(monkeypatc
     rows = [{"f0": [[1, 2]] * 3}] * 40 + [{"f0": [[1] * 50] * 2000}, {"f0": [[number] for number in range(500)]}]
     payloads = [write(node, row) for row in rows]
     steps = 0
-    read_varints = lanes.read_varints
+    read_varints = slices.read_varints
 
     def counted(*given: Any) -> Any:
         nonlocal steps
         steps += 1
         return read_varints(*given)
 
-    monkeypatch.setattr(lanes, "read_varints", counted)
+    monkeypatch.setattr("kafscale.spark.values.payloads.read_varints", counted)
     _, is_read = plan_of(decode).decode(Payloads.of(payloads), max_bytes=10**9)
     assert is_read.tolist() == [True] * 40 + [False] * 2
     assert steps < 300

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from kafscale.errors import ConfigError
-from kafscale.spark.values import avro_bounds, cells, protobuf_bounds, protobuf_schema
+from kafscale.spark.values import avro_bounds, limits, protobuf_bounds, protobuf_schema
 from kafscale.spark.values.protobuf_bounds import Bounds
 from kafscale.spark.values.registry import Schema
 from tests.devtools.external.registry_values import prefixed
@@ -124,7 +124,7 @@ def test_a_walk_goes_over_all_that_a_value_may_have(values):
 
 @pytest.mark.parametrize("format", ["avro", "json", "protobuf"])
 def test_small_items_that_are_wide_columns_filled_memory(values, monkeypatch, format):
-    monkeypatch.setattr(cells, "CELLS_MAX", 10_000)
+    monkeypatch.setattr(limits, "CELLS_MAX", 10_000)
     names = [f"c{number}" for number in range(50)]
     if format == "avro":
         of_reader = [{"name": name, "type": ["null", "int"], "default": None} for name in names]

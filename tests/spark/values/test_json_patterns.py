@@ -9,8 +9,8 @@ import time
 import pytest
 
 from kafscale.errors import DecodeError
-from kafscale.spark.values import json_patterns
-from kafscale.spark.values.json_patterns import KEPT_MAX_COUNT, SIZE_MAX_COUNT, compiled
+from kafscale.spark.values import json_validation
+from kafscale.spark.values.json_validation import KEPT_MAX_COUNT, SIZE_MAX_COUNT, compiled
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ SEARCHES = """
 import resource, time
 from pathlib import Path
 from kafscale.errors import DecodeError
-from kafscale.spark.values.json_patterns import compiled
+from kafscale.spark.values.json_validation import compiled
 text = "ab" * 500_000 + "!"
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (400 << 20),) * 2)
@@ -104,7 +104,7 @@ def test_searches_took_gigabytes() -> None:
 def test_what_is_kept_compiled_is_bounded() -> None:
     for number in range(8):
         compiled(f"[{number}]{{{SIZE_MAX_COUNT // 4 - 1}}}")
-        assert sum(each.size for each in json_patterns._kept.values()) <= KEPT_MAX_COUNT
+        assert sum(each.size for each in json_validation._kept.values()) <= KEPT_MAX_COUNT
     for number in range(12):
         compiled(f"{number}" + "a" * 9000 + "(?:b){20000}")
-        assert sum(each.size for each in json_patterns._kept.values()) <= KEPT_MAX_COUNT
+        assert sum(each.size for each in json_validation._kept.values()) <= KEPT_MAX_COUNT

@@ -144,7 +144,7 @@ def test_an_import_of_a_strange_name_is_no_module_to_be_imported(values, name):
 
 
 def test_a_machine_that_could_not_run_protoc_made_dead_letters_of_all_values(values, monkeypatch):
-    from kafscale.spark.values import protoc
+    from kafscale.spark.values import protobuf_schema
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -153,19 +153,19 @@ def test_a_machine_that_could_not_run_protoc_made_dead_letters_of_all_values(val
     value = prefixed(values.registry.register("orders-value", text, format="PROTOBUF"), b"\0\x08\x05")
     decoder = values.reader("protobuf", text)
     with monkeypatch.context() as patched:
-        patched.setattr(protoc.subprocess, "run", refuse)
+        patched.setattr(protobuf_schema.subprocess, "run", refuse)
         with pytest.raises(RegistryError, match=r"on this machine: .* Resource temporarily unavailable"):
             decoder.decode([value])
     assert decoder.decode([value]).values.to_pylist() == [{"a": 5}]
 
 
 def test_a_schema_on_which_protoc_does_not_end_is_an_error_of_the_schema(values, monkeypatch):
-    from kafscale.spark.values import protoc
+    from kafscale.spark.values import protobuf_schema
 
-    monkeypatch.setattr(protoc, "_PROGRAM", "import time; time.sleep(60)")
-    monkeypatch.setattr(protoc, "PROTOC_SECONDS", 0.2)
+    monkeypatch.setattr(protobuf_schema, "_PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(protobuf_schema, "PROTOC_SECONDS", 0.2)
     with pytest.raises(ConfigError, match="did not end in"):
         values.reader("protobuf", HEAD + "message Order { int32 a = 1; }")
-    monkeypatch.setattr(protoc, "TEXT_MAX_BYTES", 10)
+    monkeypatch.setattr(protobuf_schema, "TEXT_MAX_BYTES", 10)
     with pytest.raises(ConfigError, match="is larger than 10"):
         values.reader("protobuf", HEAD + "message Order { int32 a = 1; }")

@@ -12,12 +12,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafscale.spark.values import lanes, protobuf, protobuf_plan
+from kafscale.spark.values import protobuf, protobuf_plan
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.protobuf import ProtobufReader
 from kafscale.spark.values.protobuf_plan import Plan
 from kafscale.spark.values.registry import Schema
+from kafscale.spark.workers import slices
 from kafscale.wire.primitives import uvarint
 from tests.devtools.fakes import decoded
 
@@ -351,14 +352,14 @@ def test_elements_far_more_than_others_have_take_no_step_each(monkeypatch):
     """A step of array operations takes as long for one payload as for some hundred."""
     plan = plan_of(row(TEXTS))
     steps = 0
-    read_varints = lanes.read_varints
+    read_varints = slices.read_varints
 
     def counted(*given: Any) -> Any:
         nonlocal steps
         steps += 1
         return read_varints(*given)
 
-    monkeypatch.setattr(lanes, "read_varints", counted)
+    monkeypatch.setattr("kafscale.spark.values.payloads.read_varints", counted)
     payloads = [b"\x12\1a" * 3] * 40 + [b"\x12\1a" * 5000]
     assert plan.decode(Payloads.of(payloads), max_bytes=10**9)[1].tolist() == [True] * 40 + [False]
     assert steps < 100

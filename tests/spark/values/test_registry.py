@@ -13,6 +13,7 @@ import pytest
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
 from kafscale.spark.values import registry as _registry
+from kafscale.spark.values.options import Credentials
 from kafscale.spark.values.registry import (
     ANSWER_MAX_BYTES,
     LAG_PAUSES_SECONDS,
@@ -22,7 +23,6 @@ from kafscale.spark.values.registry import (
     RegistryClient,
     RegistryOptions,
 )
-from kafscale.spark.values.registry_credentials import Credentials
 from kafscale.testing.certificates import make_authority
 from tests.devtools.external.http_server import sending_server
 from tests.devtools.external.registry import Registry, running_registry

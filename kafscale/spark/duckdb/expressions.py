@@ -1,0 +1,205 @@
+"""Expressions: from DuckDB's tree to SQL that DuckDB answers as Spark answers the statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from kafscale.spark.duckdb import functions, literals
+from kafscale.spark.duckdb.kinds import INTEGERS, Column, Kind, NotAlike, common
+from kafscale.spark.duckdb.literals import named
+from kafscale.spark.duckdb.parser import Node
+from kafscale.spark.duckdb.scopes import Expression, Scope
+
+CALL = ("function_name", "qualified_name", "arguments", "is_operator", "distinct", "order_bys")
+TYPES = {
+    "string": Kind.STRING,
+    "varchar": Kind.STRING,
+    "bigint": Kind.BIGINT,
+    "long": Kind.BIGINT,
+    "int": Kind.INT,
+    "integer": Kind.INT,
+    "double": Kind.DOUBLE,
+    "timestamp": Kind.TIMESTAMP,
+    "date": Kind.DATE,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Subquery:
+    """A query as SQL, and its columns."""
+
+    sql: str
+    columns: Sequence[Column]
+
+
+@attrs.frozen(kw_only=True)
+class Expressions:
+    """Expressions of one SELECT. now_us: the time of the statement, in microseconds."""
+
+    scope: Scope
+    subquery: Callable[[Node], Subquery]
+    now_us: int
+
+    def of(self, node: Node) -> Expression:
+        """Raises NotAlike."""
+        rule = _RULES.get(node.type) or _RULES.get(node.text("class"))
+        if rule is None:
+            raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
+        return rule(self, node)
+
+    def condition(self, node: Node) -> Expression:
+        """Return what is true or false. Raises NotAlike."""
+        found = self.of(node)
+        if found.kind not in (Kind.BOOLEAN, Kind.NULL):
+            raise NotAlike(f"a condition is of {found.kind}")
+        return found
+
+    def _constant(self, node: Node) -> Expression:
+        return literals.constant(node)
+
+    def _column(self, node: Node) -> Expression:
+        parts = node.only("column_names").raw("column_names")
+        try:
+            return self.scope.find(parts)
+        except NotAlike:
+            if len(parts) == 1 and parts[0].lower() == "current_timestamp":
+                return literals.timestamp(self.now_us, "current_timestamp()")
+            raise
+
+    def _call(self, node: Node) -> Expression:
+        node.only(*CALL)
+        name = node.text("function_name").lower()
+        found = literals.interval(node)
+        if found is not None:
+            return found
+        if name == "count_star":
+            return Expression(sql="count(*)", kind=Kind.BIGINT, name="count(1)")
+        arguments = [self.of(each.only("expression").node("expression")) for each in node.nodes("arguments")]
+        if name in ("now", "current_timestamp") and not arguments:
+            return literals.timestamp(self.now_us, f"{name}()")
+        return functions.called(name, arguments, is_distinct=node.has("distinct"))
+
+    def _comparison(self, node: Node) -> Expression:
+        node.only("left", "right")
+        operator = literals.OPERATORS.get(node.type)
+        if operator is None:
+            raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
+        return literals.compared(operator, self.of(node.node("left")), self.of(node.node("right")))
+
+    def _between(self, node: Node) -> Expression:
+        node.only("input", "lower", "upper")
+        value, lower, upper = (self.of(node.node(each)) for each in ("input", "lower", "upper"))
+        above, below = literals.compared(">=", value, lower), literals.compared("<=", value, upper)
+        name = named("between({}, {}, {})", value, lower, upper)
+        return Expression(sql=f"({above.sql} AND {below.sql})", kind=Kind.BOOLEAN, name=name)
+
+    def _conjunction(self, node: Node) -> Expression:
+        word = node.only("children").type.removeprefix("CONJUNCTION_")
+        parts = [self.condition(each) for each in node.nodes("children")]
+        sql = f" {word} ".join(each.sql for each in parts)
+        # Of more than two, DuckDB's parser does not tell which were in parentheses.
+        name = named("({} {} {})", parts[0], word, parts[1]) if len(parts) == 2 else None
+        return Expression(sql=f"({sql})", kind=Kind.BOOLEAN, name=name)
+
+    def _not(self, node: Node) -> Expression:
+        [child] = node.only("children").nodes("children")
+        found = self.condition(child)
+        return Expression(sql=f"(NOT {found.sql})", kind=Kind.BOOLEAN, name=named("(NOT {})", found))
+
+    def _is_null(self, node: Node) -> Expression:
+        word = "IS NULL" if node.type == "OPERATOR_IS_NULL" else "IS NOT NULL"
+        [value] = map(self.of, node.only("children").nodes("children"))
+        return Expression(sql=f"({value.sql} {word})", kind=Kind.BOOLEAN, name=named("({} {})", value, word))
+
+    def _in(self, node: Node) -> Expression:
+        value, *others = map(self.of, node.only("children").nodes("children"))
+        return literals.one_of(value, others, is_not=node.type == "COMPARE_NOT_IN")
+
+    def _coalesce(self, node: Node) -> Expression:
+        arguments = [self.of(each) for each in node.only("children").nodes("children")]
+        return functions.called("coalesce", arguments, is_distinct=False)
+
+    def _case(self, node: Node) -> Expression:
+        checks = node.only("case_checks", "else_expr").nodes("case_checks")
+        whens = [self.condition(each.only("when_expr", "then_expr").node("when_expr")) for each in checks]
+        values = [self.of(each.node("then_expr")) for each in checks]
+        is_told = node.has("else_expr") and node.node("else_expr").has("query_location")  # the parser makes one up
+        otherwise = self.of(node.node("else_expr")) if is_told else None
+        kind = common([each.kind for each in [*values, *([otherwise] if otherwise else [])]])
+        parts = [f"WHEN {when.sql} THEN {each.sql}" for when, each in zip(whens, values, strict=True)]
+        names = [named("WHEN {} THEN {}", when, each) for when, each in zip(whens, values, strict=True)]
+        if otherwise is not None:
+            parts.append(f"ELSE {otherwise.sql}")
+            names.append(named("ELSE {}", otherwise))
+        name = None if None in names else f"CASE {' '.join(map(str, names))} END"
+        return Expression(sql=f"(CASE {' '.join(parts)} END)", kind=kind, name=name)
+
+    def _cast(self, node: Node) -> Expression:
+        node.only("child", "type_expr")
+        type_ = node.node("type_expr").only("type_name", "qualified_name").text("type_name").lower()
+        kind, value = TYPES.get(type_), self.of(node.node("child"))
+        if kind is None:
+            raise NotAlike(f"{type_.upper()} is Spark's")
+        sql = _casted(value, kind)
+        if kind is Kind.TIMESTAMP and isinstance(value.literal, str):
+            return literals.timestamp_of(value.literal)
+        is_column = node.node("child").type == "COLUMN_REF"
+        name = named("CAST({} AS {})", value, kind.upper())
+        return Expression(sql=sql, kind=kind, name=name, bare_name=value.name if is_column else None)
+
+    def _subquery(self, node: Node) -> Expression:
+        node.only("subquery_type", "subquery", "child", "comparison_type")
+        found = self.subquery(node.node("subquery"))
+        kind = node.text("subquery_type")
+        if len(found.columns) != 1 or found.columns[0].kind is None:
+            raise NotAlike("a query in a condition has several columns")
+        result = Expression(sql=f"({found.sql})", kind=found.columns[0].kind)
+        if kind == "SCALAR":
+            return result
+        if kind != "ANY" or node.text("comparison_type") not in ("COMPARE_EQUAL", ""):
+            raise NotAlike(f"a query stands behind {kind}")
+        value = self.of(node.node("child"))
+        if value.kind is not result.kind and {value.kind, result.kind} != INTEGERS:
+            raise NotAlike(f"{value.kind} meets {result.kind}")
+        literals.aligned(value, result)
+        return Expression(sql=f"({value.sql} IN {result.sql})", kind=Kind.BOOLEAN)
+
+
+def _casted(value: Expression, kind: Kind) -> str:
+    """SQL of a value as one of another kind. Raises NotAlike."""
+    if value.kind is kind:
+        return value.sql
+    if kind is Kind.STRING:
+        return literals.to_text(value)
+    if value.kind is Kind.STRING and kind is Kind.TIMESTAMP and isinstance(value.literal, str):
+        return literals.timestamp_of(value.literal).sql
+    if value.kind is Kind.STRING and kind in INTEGERS:
+        return f"CAST({literals.to_bigint(value)} AS {kind.upper()})"
+    if value.kind is Kind.STRING and kind is Kind.DOUBLE:
+        return literals.to_double(value)
+    if value.kind in INTEGERS and kind in INTEGERS | {Kind.DOUBLE}:
+        return f"CAST({value.sql} AS {kind.upper()})"
+    if value.kind is Kind.TIMESTAMP and kind is Kind.DATE:
+        return f"CAST({literals.of_four_digits(value)} AS DATE)"
+    raise NotAlike(f"a CAST of {value.kind} to {kind} is Spark's")
+
+
+_RULES: dict[str, Callable[[Expressions, Node], Expression]] = {
+    "VALUE_CONSTANT": Expressions._constant,
+    "COLUMN_REF": Expressions._column,
+    "FUNCTION": Expressions._call,
+    "COMPARE_IN": Expressions._in,
+    "COMPARE_NOT_IN": Expressions._in,
+    "COMPARE_BETWEEN": Expressions._between,
+    "COMPARISON": Expressions._comparison,
+    "CONJUNCTION": Expressions._conjunction,
+    "OPERATOR_NOT": Expressions._not,
+    "OPERATOR_IS_NULL": Expressions._is_null,
+    "OPERATOR_IS_NOT_NULL": Expressions._is_null,
+    "OPERATOR_COALESCE": Expressions._coalesce,
+    "CASE_EXPR": Expressions._case,
+    "OPERATOR_CAST": Expressions._cast,
+    "SUBQUERY": Expressions._subquery,
+}

@@ -1,0 +1,140 @@
+"""What is left to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import attrs
+import pyarrow as pa
+
+
+class NotAlike(Exception):
+    """A statement that Spark has to answer; the message says why, as the part of a sentence behind "because"."""
+
+
+class NoTable(NotAlike):
+    """A statement names something that is no topic."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"'{name}' is no topic")
+        self.name = name
+
+
+class TooMuch(NotAlike):
+    """A statement would read more than is asked of this engine."""
+
+
+class Kind(StrEnum):
+    """OTHER are lists and maps, which are only passed on."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    BIGINT = "bigint"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    STRING = "string"
+    BINARY = "binary"
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    INTERVAL = "interval"
+    NULL = "void"
+    STRUCT = "struct"
+    OTHER = "other"
+
+
+INTEGERS = frozenset((Kind.INT, Kind.BIGINT))
+NUMBERS = INTEGERS | {Kind.DOUBLE, Kind.DECIMAL}
+UNCOMPARED = frozenset((Kind.STRUCT, Kind.OTHER, Kind.INTERVAL))
+UNSHOWN = frozenset((Kind.INTERVAL,))
+
+_KINDS = {
+    pa.bool_(): Kind.BOOLEAN,
+    pa.int32(): Kind.INT,
+    pa.int64(): Kind.BIGINT,
+    pa.float64(): Kind.DOUBLE,
+    pa.string(): Kind.STRING,
+    pa.binary(): Kind.BINARY,
+    pa.timestamp("us", tz="UTC"): Kind.TIMESTAMP,
+    pa.date32(): Kind.DATE,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Column:
+    """A column of a table or a field of a struct, of which `fields` are the fields; None if it is one of no known kind.
+
+    `sql` is its name in the SQL for DuckDB.
+    """
+
+    name: str
+    sql: str
+    kind: Kind | None
+    fields: Sequence[Column] = ()
+
+    @classmethod
+    def of(cls, name: str, type_: pa.DataType) -> Column:
+        """Make the column of a name and an Arrow type."""
+        fields = [cls.of(each.name, each.type) for each in type_] if pa.types.is_struct(type_) else []
+        return cls(name=name, sql=quoted(name), kind=_kind(type_, fields), fields=fields)
+
+
+def _kind(type_: pa.DataType, fields: Sequence[Column]) -> Kind | None:
+    if pa.types.is_struct(type_):
+        return None if any(each.kind is None for each in fields) else Kind.STRUCT
+    if pa.types.is_map(type_):
+        parts = [type_.key_type, type_.item_type]
+    elif pa.types.is_list(type_):
+        parts = [type_.value_type]
+    else:
+        return Kind.DECIMAL if pa.types.is_decimal128(type_) else _KINDS.get(type_)
+    return None if any(Column.of("", part).kind is None for part in parts) else Kind.OTHER
+
+
+def common(kinds: Sequence[Kind]) -> Kind:
+    """Return the kind of what may be one of these values. Raises NotAlike unless Spark and DuckDB agree on it."""
+    found = {each for each in kinds if each is not Kind.NULL}
+    if len(found) <= 1:
+        return next(iter(found), Kind.NULL)
+    if found == INTEGERS:
+        return Kind.BIGINT
+    raise NotAlike(f"values of several types meet ({', '.join(sorted(found))})")
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def single_quoted(text: str) -> str:
+    """Quote a text as a string literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+}
+
+
+def spark_name(type_: pa.DataType) -> str:
+    """Return the name that Spark's DESCRIBE gives a type."""
+    if pa.types.is_struct(type_):
+        return f"struct<{','.join(f'{each.name}:{spark_name(each.type)}' for each in type_)}>"
+    if pa.types.is_map(type_):
+        return f"map<{spark_name(type_.key_type)},{spark_name(type_.item_type)}>"
+    if pa.types.is_list(type_):
+        return f"array<{spark_name(type_.value_type)}>"
+    if pa.types.is_timestamp(type_):
+        return "timestamp_ntz" if type_.tz is None else "timestamp"
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    return NAMES.get(type_, str(type_))

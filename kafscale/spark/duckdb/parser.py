@@ -1,0 +1,197 @@
+"""The tree of DuckDB's parser. It is read strictly: a node that has more in it than a rule knows is left to Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from kafscale.spark.duckdb.kinds import NotAlike, quoted, single_quoted
+from kafscale.spark.sql.tokens import Edit, Token, edited, tokenize
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# What every node may have. A function has no order of its arguments if the modifier in it is empty.
+_ALWAYS = frozenset(("class", "type", "query_location", "query_location_length", "alias"))
+_EMPTY: Sequence[Any] = (None, False, [], {}, {"type": "ORDER_MODIFIER"})
+
+
+@attrs.frozen
+class Node:
+    """A node by its fields."""
+
+    fields: Mapping[str, Any]
+
+    @property
+    def type(self) -> str:
+        """Return what it is."""
+        return str(self.fields.get("type", ""))
+
+    @property
+    def alias(self) -> str | None:
+        """Return the name that the statement gives it."""
+        return self.fields.get("alias")
+
+    @property
+    def position_bytes(self) -> int:
+        """Return where it begins in the text."""
+        return int(self.fields.get("query_location", 0))
+
+    def only(self, *names: str) -> Node:
+        """Return the node itself. Raises NotAlike if it has fields besides these, and those of every node."""
+        for name, value in self.fields.items():
+            if name not in _ALWAYS and name not in names and value not in _EMPTY:
+                raise NotAlike(f"of {name.replace('_', ' ')} no rule tells")
+        return self
+
+    def text(self, name: str) -> str:
+        """Return a field that is a text; empty if there is none."""
+        return str(self.fields.get(name, ""))
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is anything in a field."""
+        return self.fields.get(name) not in _EMPTY
+
+    def node(self, name: str) -> Node:
+        """Return a field that is a node."""
+        return Node(self.fields[name])
+
+    def nodes(self, name: str) -> Sequence[Node]:
+        """Return a field that is a list of nodes."""
+        return [Node(each) for each in self.fields.get(name) or []]
+
+    def raw(self, name: str) -> Any:
+        """Return a field as it is."""
+        return self.fields.get(name)
+
+
+def parsed(connection: DuckDBPyConnection, text: str) -> Node:
+    """Return the tree of one query. Raises NotAlike."""
+    told = connection.execute(
+        "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)", [text]
+    ).fetchall()
+    tree = json.loads(told[0][0])
+    if tree.get("error") or len(tree["statements"]) != 1:
+        why = tree.get("error_message") if tree.get("error_type") == "parser" else None
+        raise NotAlike(f"DuckDB does not read it as a query ({why})" if why else "DuckDB does not read it as a query")
+    return Node(tree["statements"][0]).node("node")
+
+
+FIELDS = "kafscale_fields"
+NUMBER = re.compile(r"\d+(\.\d+)?")
+SIGNS = frozenset("(),.*+-/%=<>!|;")
+REFUSED = ("RECURSIVE", "TABLESAMPLE", "LATERAL", "PIVOT", "UNPIVOT", "QUALIFY", "WINDOW", "POSITIONAL", "ASOF")
+# Behind these a value is expected, so that OFFSET is the column and not the clause.
+BEFORE_VALUES = frozenset(
+    ("SELECT", "WHERE", "AND", "OR", "NOT", "BY", "BETWEEN", "ON", "HAVING", "WHEN", "THEN", "ELSE", "CASE", "DISTINCT")
+)
+
+
+@attrs.frozen
+class Spelled:
+    """The text, and the edits that made it."""
+
+    text: str
+    edits: Sequence[Edit]
+
+    def original(self, position_bytes: int) -> int:
+        """Return where in the original statement a place of the text is, which DuckDB counts in bytes of UTF-8."""
+        position = len(self.text.encode()[:position_bytes].decode(errors="ignore"))
+        moved = 0
+        for each in self.edits:
+            if each.start + moved >= position:
+                break
+            moved += len(each.text) - (each.end - each.start)
+        return position - moved
+
+
+def spelled(text: str) -> Spelled:
+    """Raises NotAlike."""
+    tokens = tokenize(text)
+    edits = [edit for index in range(len(tokens)) if (edit := _edit(tokens, index)) is not None]
+    edits = sorted([*edits, *_fields(tokens)], key=lambda edit: edit.start)
+    return Spelled(edited(text, edits), edits)
+
+
+def _fields(tokens: Sequence[Token]) -> Iterator[Edit]:
+    """Make calls of `decoded.value.*`, which DuckDB's parser does not know."""
+    for index, token in enumerate(tokens):
+        if token.text != "*" or index < 4 or tokens[index - 1].text != ".":
+            continue
+        first = index - 2
+        while first >= 2 and tokens[first - 1].text == ".":
+            first -= 2
+        if first < index - 2:
+            yield Edit(start=tokens[first].start, end=tokens[first].start, text=f"{FIELDS}(")
+            yield Edit(start=tokens[index - 1].start, end=token.end, text=")")
+
+
+def _edit(tokens: Sequence[Token], index: int) -> Edit | None:
+    token = tokens[index]
+    before = tokens[index - 1] if index else None
+    following = tokens[index + 1] if index + 1 < len(tokens) else None
+    replaced = _spelling(token, before, following)
+    return None if replaced is None else Edit(start=token.start, end=token.end, text=replaced)
+
+
+def _spelling(token: Token, before: Token | None, following: Token | None) -> str | None:
+    """Return what is to stand in the place of a token; None to leave it as it is."""
+    text = token.text
+    if token.is_open:
+        raise NotAlike("a string or a name does not end")
+    if text.startswith("`"):
+        return quoted(token.name)
+    if _is_string(token):
+        if before is not None and _changes_strings(before, token):
+            raise NotAlike("a string stands where DuckDB reads another thing")
+        return _string(text)
+    if text[0].isdigit():
+        is_suffixed = following is not None and following.start == token.end and following.text not in SIGNS
+        if NUMBER.fullmatch(text) is None or is_suffixed:
+            raise NotAlike(f"'{text}' is a number of Spark's own kind")
+        return None
+    if text[0].isalnum() or text[0] == "_":
+        return _word(token, before, following)
+    if text not in SIGNS:
+        raise NotAlike(f"'{text}' is not read by both alike")
+    return None
+
+
+def _word(token: Token, before: Token | None, following: Token | None) -> str | None:
+    word = token.word
+    if word in REFUSED:
+        raise NotAlike(f"{word} is Spark's")
+    is_name = before is not None and before.text == "."
+    if word == "OFFSET":
+        is_clause = following is not None and following.text.isdigit() and not is_name and not _awaits_value(before)
+        return None if is_clause else quoted(token.text)
+    if word == "TIMESTAMP":
+        return None if following is not None and _is_string(following) and not is_name else quoted(token.text)
+    if word == "PARTITION":
+        return None if following is not None and following.word == "BY" else quoted(token.text)
+    return None
+
+
+def _awaits_value(before: Token | None) -> bool:
+    return before is None or before.word in BEFORE_VALUES or before.text in SIGNS - {")", "*"}
+
+
+def _changes_strings(before: Token, token: Token) -> bool:
+    """Tell whether a string goes on with one before it, is a name, or has a letter before it that says what it is."""
+    return _is_string(before) or before.word == "AS" or (before.end == token.start and before.text not in SIGNS)
+
+
+def _is_string(token: Token) -> bool:
+    return token.text.endswith(("'", '"')) and len(token.text) > 1
+
+
+def _string(text: str) -> str:
+    is_raw = text[0] in "rR"
+    quote, content = text[-1], text[2 if is_raw else 1 : -1]
+    if not is_raw and ("\\" in content or quote in content):
+        raise NotAlike("a string has escapes in it")
+    return single_quoted(content)

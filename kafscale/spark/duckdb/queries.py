@@ -1,0 +1,360 @@
+"""SELECT, joins, common table expressions and set operations, as SQL for DuckDB.
+
+The columns of each query are named by their places (`c0`, `c1`, …), so that names which repeat, or which DuckDB takes
+for something else, do not matter. What a column is called is known besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+
+import attrs
+
+from kafscale.spark.duckdb.expressions import Expressions, Subquery
+from kafscale.spark.duckdb.kinds import UNSHOWN, Column, Kind, NotAlike, common
+from kafscale.spark.duckdb.literals import check_compared
+from kafscale.spark.duckdb.parser import FIELDS, Node
+from kafscale.spark.duckdb.scopes import Expression, Relation, Scope
+from kafscale.spark.duckdb.totals import TotalExpressions, exact_bounds, grouping_columns
+from kafscale.spark.source.bounds import Bounds
+
+JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
+SELECT = (
+    "modifiers",
+    "cte_map",
+    "select_list",
+    "from_table",
+    "where_clause",
+    "group_expressions",
+    "group_sets",
+    "having",
+    "aggregate_handling",
+)
+UNNAMED = ""  # only Spark knows how it names such a column
+NULLS = {"NULLS FIRST": "NULLS FIRST", "NULLS LAST": "NULLS LAST"}
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """What a name behind FROM stands for: SQL that can stand there, its columns, and the name that it has by itself.
+
+    totals: makes SQL of the totals (`kafscale.spark.duckdb.totals`) of what bounds leave; None if there are none.
+    """
+
+    sql: str
+    columns: Sequence[Column]
+    name: str
+    totals: Callable[[Bounds], str] | None = None
+
+
+Tables = Mapping[str, Table]
+
+
+@attrs.frozen(kw_only=True)
+class Queries:
+    """Queries of one statement. `topic` and `call` make tables of what is no common table expression."""
+
+    topic: Callable[[Node], Table]
+    call: Callable[[Node], Table]
+    now_us: int
+    _numbers: Iterator[int] = attrs.field(factory=count, init=False)
+
+    def query(self, node: Node, tables: Tables | None = None) -> Subquery:
+        """SQL of a query and its columns. Raises NotAlike, NoTable."""
+        tables = tables or {}
+        opening, tables = self._common_tables(node, tables)
+        if node.type == "SELECT_NODE":
+            made = self._select(node.only(*SELECT), tables)
+        elif node.type == "SET_OPERATION_NODE":
+            made = self._set_operation(node.only("modifiers", "cte_map", "setop_type", "setop_all", "children"), tables)
+        else:
+            raise NotAlike("it is no plain query")
+        return Subquery(sql=opening + made.sql, columns=made.columns)
+
+    def _common_tables(self, node: Node, tables: Tables) -> tuple[str, Tables]:
+        parts: list[str] = []
+        for each in (node.raw("cte_map") or {}).get("map", []):
+            value = Node(each["value"]).only("materialized", "query_node")
+            found = self.query(value.node("query_node"), tables)
+            name = f"cte{next(self._numbers)}"
+            parts.append(f"{name} AS ({found.sql})")
+            tables = {**tables, each["key"].lower(): Table(sql=name, columns=found.columns, name=each["key"])}
+        return f"WITH {', '.join(parts)} " if parts else "", tables
+
+    # ---- SELECT -----------------------------------------------------------------------------------------------------
+
+    def _select(self, node: Node, tables: Tables) -> Subquery:
+        if node.text("aggregate_handling") != "STANDARD_HANDLING":
+            raise NotAlike("GROUP BY ALL is Spark's")
+        try:
+            found = self._select_totals(node, tables)
+        except NotAlike:
+            found = None
+        return found or self._select_records(node, tables)
+
+    def _select_records(self, node: Node, tables: Tables) -> Subquery:
+        source, relations = self._from(node.node("from_table"), tables)
+        scope = Scope(relations=relations)
+        if node.has("where_clause"):
+            source += f" WHERE {self._expressions(scope, tables).condition(node.node('where_clause')).sql}"
+        return self._selected(node, source, scope, lambda scope: self._expressions(scope, tables))
+
+    def _select_totals(self, node: Node, tables: Tables) -> Subquery | None:
+        """SQL of the totals of a topic; None if these do not have the answer. Raises NotAlike alike."""
+        source = node.node("from_table")
+        if source.type not in ("BASE_TABLE", "TABLE_FUNCTION"):
+            return None
+        table = self._table(source, tables)
+        if table.totals is None:
+            return None
+        alias = f"r{next(self._numbers)}"
+        relation = Relation(sql=alias, alias=source.alias or table.name or None, columns=table.columns)
+        of_records = self._expressions(Scope(relations=[relation]), tables)
+        bounds = exact_bounds(node.node("where_clause"), of_records) if node.has("where_clause") else Bounds()
+        calls: list[str] = []
+
+        def expressions(scope: Scope) -> Expressions:
+            return TotalExpressions(
+                **attrs.asdict(self._expressions(scope, tables), recurse=False),
+                of_records=of_records,
+                sql=alias,
+                calls=calls,
+            )
+
+        scope = Scope(relations=[attrs.evolve(relation, columns=grouping_columns(table.columns))])
+        made = self._selected(node, "FROM {} AS " + alias, scope, expressions)
+        if not calls:
+            return None
+        return attrs.evolve(made, sql=made.sql.replace("FROM {} AS", f"FROM {table.totals(bounds)} AS", 1))
+
+    def _selected(self, node: Node, source: str, scope: Scope, expressions: Callable[[Scope], Expressions]) -> Subquery:
+        """SQL of a SELECT of what a clause names, and of its condition."""
+        items = list(self._items(node.nodes("select_list"), scope, expressions(scope)))
+        results = {each.name.lower(): each.expression for each in items}
+        inner = expressions(attrs.evolve(scope, results=results))
+        clauses = [source]
+        if node.has("group_expressions"):
+            clauses.append(f"GROUP BY {', '.join(self._groups(node, inner, items))}")
+        if node.has("having"):
+            clauses.append(f"HAVING {inner.condition(node.node('having')).sql}")
+        outer = expressions(attrs.evolve(scope, results=results, results_first=True))
+        is_distinct, ending = self._modifiers(node.nodes("modifiers"), outer, items)
+        listed = ", ".join(f"{each.expression.sql} AS c{index}" for index, each in enumerate(items))
+        sql = f"SELECT {'DISTINCT ' if is_distinct else ''}{listed} {' '.join(clauses)}{ending}"
+        return Subquery(sql=sql, columns=_columns(items))
+
+    def _expressions(self, scope: Scope, tables: Tables) -> Expressions:
+        return Expressions(
+            scope=scope, subquery=lambda inner: self.query(inner.node("node"), tables), now_us=self.now_us
+        )
+
+    def _items(self, nodes: Sequence[Node], scope: Scope, expressions: Expressions) -> Iterator[Item]:
+        for node in nodes:
+            if node.type == "STAR":
+                yield from _star(scope, node.only("relation_name").raw("relation_name"))
+                continue
+            if node.text("function_name") == FIELDS:
+                yield from _fields(expressions.of(node.nodes("arguments")[0].node("expression")))
+                continue
+            found = expressions.of(node)
+            name = node.alias or found.bare_name or found.name or UNNAMED
+            if found.kind in UNSHOWN:
+                raise NotAlike(f"{found.kind} is shown by Spark in its own way")
+            yield Item(name=name, expression=found)
+
+    def _groups(self, node: Node, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
+        groups = node.nodes("group_expressions")
+        if node.raw("group_sets") != [list(range(len(groups)))]:
+            raise NotAlike("sets of groups are Spark's")
+        for each in groups:
+            found = _placed(each, items) or expressions.of(each)
+            check_compared(found)
+            yield f"({found.sql})"
+
+    def _modifiers(self, nodes: Sequence[Node], expressions: Expressions, items: Sequence[Item]) -> tuple[bool, str]:
+        """Tell whether rows are told apart, and return what stands at the end."""
+        is_distinct, ending = False, ""
+        for each in nodes:
+            if each.type == "ORDER_MODIFIER":
+                ending += f" ORDER BY {', '.join(self._orders(each.only('orders'), expressions, items))}"
+            elif each.type == "LIMIT_MODIFIER":
+                ending += _limit(each.only("limit", "offset"))
+            elif each.type == "DISTINCT_MODIFIER":
+                is_distinct = bool(each.only())
+                check_compared(*(item.expression for item in items))
+            else:
+                raise NotAlike(f"{each.type} is Spark's")
+        return is_distinct, ending
+
+    def _orders(self, node: Node, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
+        for each in node.nodes("orders"):
+            by = each.only("null_order", "expression").node("expression")
+            sql = _place(by, items) or _result(by, items)
+            if sql is None:
+                found = expressions.of(by)
+                check_compared(found)
+                sql = f"({found.sql})"
+            is_descending = each.type == "DESCENDING"
+            nulls = NULLS.get(each.text("null_order")) or ("NULLS LAST" if is_descending else "NULLS FIRST")
+            yield f"{sql} {'DESC' if is_descending else 'ASC'} {nulls}"
+
+    # ---- FROM -------------------------------------------------------------------------------------------------------
+
+    def _from(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
+        """Return the clause and what is in it."""
+        if node.type == "EMPTY":
+            return "", []
+        sql, relations = self._source(node, tables)
+        return f"FROM {sql}", relations
+
+    def _source(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
+        if node.type == "JOIN":
+            return self._join(node, tables)
+        if node.type == "SUBQUERY":
+            found = self.query(node.only("subquery").node("subquery").only("node").node("node"), tables)
+            table = Table(sql=f"({found.sql})", columns=found.columns, name="")
+        else:
+            table = self._table(node, tables)
+        relation = Relation(
+            sql=f"r{next(self._numbers)}", alias=node.alias or table.name or None, columns=table.columns
+        )
+        return f"{table.sql} AS {relation.sql}", [relation]
+
+    def _table(self, node: Node, tables: Tables) -> Table:
+        if node.type == "TABLE_FUNCTION":
+            return self.call(node)
+        if node.type != "BASE_TABLE":
+            raise NotAlike(f"{node.type.lower().replace('_', ' ')} is Spark's")
+        path = (
+            node.only("table_name", "schema_name", "catalog_name", "qualified_name").node("qualified_name").raw("path")
+        )
+        known = tables.get(path[0].lower()) if len(path) == 1 else None
+        return known or self.topic(node)
+
+    def _join(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
+        node.only("left", "right", "condition", "join_type", "ref_type", "is_implicit")
+        left, left_relations = self._source(node.node("left"), tables)
+        right, right_relations = self._source(node.node("right"), tables)
+        relations = [*left_relations, *right_relations]
+        if node.text("ref_type") == "CROSS" and not node.has("condition"):
+            return f"({left} CROSS JOIN {right})", relations
+        word = JOINS.get(node.text("join_type"))
+        if word is None or node.text("ref_type") != "REGULAR" or not node.has("condition"):
+            raise NotAlike(f"a join of the kind {node.text('join_type')}, {node.text('ref_type')} is Spark's")
+        condition = self._expressions(Scope(relations=relations), tables).condition(node.node("condition"))
+        return f"({left} {word} {right} ON {condition.sql})", relations
+
+    # ---- UNION and its like ------------------------------------------------------------------------------------------
+
+    def _set_operation(self, node: Node, tables: Tables) -> Subquery:
+        kind, is_all = node.text("setop_type"), node.raw("setop_all") is not False
+        if kind not in ("UNION", "EXCEPT", "INTERSECT") or (is_all and kind != "UNION"):
+            raise NotAlike(f"{kind} is Spark's in this form")
+        parts = [self.query(each, tables) for each in node.nodes("children")]
+        if len({len(each.columns) for each in parts}) > 1:
+            raise NotAlike(f"{kind} is of queries with several numbers of columns")
+        columns = [_one_of(same) for same in zip(*(each.columns for each in parts), strict=True)]
+        word = f" {kind}{' ALL' if is_all else ''} "
+        inner = word.join(f"(SELECT * FROM ({each.sql}))" for each in parts)
+        relation = Relation(sql=f"r{next(self._numbers)}", alias=None, columns=columns)
+        items = [Item(name=each.name, expression=relation.expression(each)) for each in columns]
+        if not is_all:
+            check_compared(*(each.expression for each in items))
+        is_distinct, ending = self._modifiers(
+            node.nodes("modifiers"), self._expressions(Scope(relations=[relation]), tables), items
+        )
+        if is_distinct:
+            raise NotAlike("DISTINCT of a set operation is Spark's")
+        return Subquery(sql=f"SELECT * FROM ({inner}) AS {relation.sql}{ending}", columns=columns)
+
+
+@attrs.frozen(kw_only=True)
+class Item:
+    """A column of a result."""
+
+    name: str
+    expression: Expression
+
+
+def _columns(items: Sequence[Item]) -> Sequence[Column]:
+    return [
+        Column(name=each.name, sql=f"c{index}", kind=each.expression.kind, fields=each.expression.fields)
+        for index, each in enumerate(items)
+    ]
+
+
+def _star(scope: Scope, relation_name: str | None) -> Iterator[Item]:
+    relations = [each for each in scope.relations if relation_name is None or each.is_called(relation_name)]
+    if relation_name is not None and not relations:
+        yield from _fields(scope.find([relation_name]))
+        return
+    if not relations or (relation_name is not None and len(relations) > 1):
+        raise NotAlike("a * is of no table, or of several")
+    for relation in relations:
+        for column in relation.columns:
+            yield Item(name=column.name, expression=relation.expression(column))
+
+
+def _fields(struct: Expression) -> Iterator[Item]:
+    """Yield the fields of a struct as columns. Raises NotAlike if it is none, or has one of no known kind."""
+    if struct.kind is not Kind.STRUCT:
+        raise NotAlike("a * is of no table, or of several")
+    for each in struct.fields:
+        assert each.kind is not None  # or the struct would be of no known kind
+        found = Expression(sql=f"{struct.sql}.{each.sql}", kind=each.kind, name=each.name, fields=each.fields)
+        yield Item(name=each.name, expression=found)
+
+
+def _number(node: Node, items: Sequence[Item]) -> int | None:
+    """Return which column a number means; None for what is no number. Raises NotAlike."""
+    if node.type != "VALUE_CONSTANT" or node.raw("literal").get("kind") != "INTEGER":
+        return None
+    number = int(node.raw("literal").get("text", "0"))
+    if not 1 <= number <= len(items):
+        raise NotAlike(f"there is no column {number}")
+    return number - 1
+
+
+def _placed(node: Node, items: Sequence[Item]) -> Expression | None:
+    number = _number(node, items)
+    return None if number is None else items[number].expression
+
+
+def _place(node: Node, items: Sequence[Item]) -> str | None:
+    number = _number(node, items)
+    if number is None:
+        return None
+    check_compared(items[number].expression)
+    return f"c{number}"
+
+
+def _result(node: Node, items: Sequence[Item]) -> str | None:
+    """The column of a result that a single name means. Raises NotAlike if there are several."""
+    parts = node.raw("column_names") if node.type == "COLUMN_REF" else None
+    if parts is None or len(parts) != 1:
+        return None
+    places = [index for index, each in enumerate(items) if each.name.lower() == parts[0].lower()]
+    if len({items[place].expression.sql for place in places}) > 1:
+        raise NotAlike(f"several columns '{parts[0]}' can be told")
+    check_compared(*(items[place].expression for place in places))
+    return f"c{places[0]}" if places else None
+
+
+def _limit(node: Node) -> str:
+    texts = []
+    for name in ("limit", "offset"):
+        if node.has(name):
+            literal = node.node(name).raw("literal") or {}
+            if literal.get("kind") != "INTEGER" or not str(literal.get("text", "")).isdigit():
+                raise NotAlike("LIMIT is of no number")
+            texts.append(f" {name.upper()} {literal['text']}")
+    return "".join(texts)
+
+
+def _one_of(columns: Sequence[Column]) -> Column:
+    kinds = [each.kind for each in columns]
+    if None in kinds or any(each.fields for each in columns):
+        raise NotAlike("a set operation is of structs")
+    kind = common([each for each in kinds if each is not None])
+    return attrs.evolve(columns[0], kind=kind)

@@ -1,0 +1,258 @@
+"""Values as Spark writes them: as text, by a CAST to STRING, and as JSON, by its to_json.
+
+Numbers with a point are written as Java writes them, times in UTC; bytes in a struct or a list are taken for UTF-8 in
+text, and are base64 in JSON. Functions are made of a type once, and called for each value that is not null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from kafscale.errors import QueryError
+from kafscale.spark.duckdb.kinds import NotAlike
+from kafscale.spark.sql.answers import Cells, csv_line, unique
+
+Write = Callable[[Any], str]
+
+_CONTROLS = re.compile(r"\\u00([0-9a-f]{2})")
+_YEAR_MAX = 9999
+
+
+def text_of(type_: pa.DataType) -> Write:
+    """Return what writes values of a type as cells; bytes that are not UTF-8 become 0x…. Raises NotAlike."""
+    return _bytes_text if type_ == pa.binary() else _text(type_)
+
+
+def json_of(type_: pa.DataType) -> Write:
+    """Return what writes values of a type as JSON. Raises NotAlike."""
+    if pa.types.is_struct(type_):
+        fields = [(each.name, _json_name(each.name), json_of(each.type)) for each in type_]
+        return lambda value: _joined(
+            "{", ",", "}", [f"{key}:{write(value[name])}" for name, key, write in fields if value[name] is not None]
+        )
+    if pa.types.is_list(type_):
+        element = json_of(type_.value_type)
+        return lambda value: _joined("[", ",", "]", ["null" if each is None else element(each) for each in value])
+    if pa.types.is_map(type_):
+        key_text, item = _text(type_.key_type), json_of(type_.item_type)
+        return lambda value: _joined(
+            "{", ",", "}", [f"{_json_name(key_text(key))}:{item(each)}" for key, each in value if each is not None]
+        )
+    return _json(type_)
+
+
+def values_of(column: pa.Array) -> Sequence[Any]:
+    """The values as the functions take them. Times are numbers of their unit, of which every one can be."""
+    return list(column.cast(_numeric(column.type)).to_pylist())
+
+
+def _numeric(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(each.name, _numeric(each.type)) for each in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_numeric(type_.key_type), _numeric(type_.item_type))
+    return pa.list_(pa.field(type_.value_field.name, _numeric(type_.value_type))) if pa.types.is_list(type_) else type_
+
+
+def _text(type_: pa.DataType) -> Write:
+    if pa.types.is_struct(type_):
+        fields = [(each.name, _text(each.type)) for each in type_]
+        return lambda value: _joined("{", ", ", "}", [_or_null(write, value[name]) for name, write in fields])
+    if pa.types.is_list(type_):
+        element = _text(type_.value_type)
+        return lambda value: _joined("[", ", ", "]", [_or_null(element, each) for each in value])
+    if pa.types.is_map(type_):
+        key_text, item = _text(type_.key_type), _text(type_.item_type)
+        return lambda value: _joined("{", ", ", "}", [f"{key_text(k)} -> {_or_null(item, each)}" for k, each in value])
+    return _scalar_text(type_)
+
+
+def _scalar_text(type_: pa.DataType) -> Write:
+    if pa.types.is_boolean(type_):
+        return _boolean
+    if pa.types.is_integer(type_) or type_ == pa.string():
+        return str
+    if pa.types.is_floating(type_):
+        return java_double if type_ == pa.float64() else _java_float
+    if pa.types.is_decimal(type_):
+        return lambda value: format(value, "f")
+    if type_ == pa.binary():
+        return lambda value: value.decode("utf-8", "replace")
+    if pa.types.is_timestamp(type_):
+        return lambda value: _time(value, type_.unit, " ")
+    if pa.types.is_date(type_):
+        return str
+    if pa.types.is_null(type_):
+        return str
+    raise NotAlike(f"{type_} is shown by Spark in its own way")
+
+
+def _json(type_: pa.DataType) -> Write:
+    if type_ == pa.string():
+        return _json_name
+    if pa.types.is_floating(type_):
+        number = _scalar_text(type_)
+        return lambda value: number(value) if np.isfinite(value) else f'"{number(value)}"'
+    if type_ == pa.binary():
+        return lambda value: f'"{b64encode(value).decode()}"'
+    if pa.types.is_timestamp(type_):
+        zone = "Z" if type_.tz is not None else ""
+        return lambda value: f'"{_time(value, type_.unit, "T")}{zone}"'
+    if pa.types.is_date(type_):
+        return lambda value: f'"{value}"'
+    if pa.types.is_decimal(type_):
+        return lambda value: str(Decimal(value))
+    return _scalar_text(type_)
+
+
+def java_double(value: float) -> str:
+    """Return a number as Java's Double.toString does."""
+    return _java(value, repr(value))
+
+
+def _java_float(value: float) -> str:
+    return _java(value, repr(float(str(np.float32(value)))))
+
+
+def _java(value: float, shortest: str) -> str:
+    """Write the digits of Python's shortest form, with an exponent where Java has one."""
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    sign, digits, exponent = Decimal(shortest).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    point = len(digits) + exponent if text != "0" else 1  # how many digits are before it
+    minus = "-" if sign else ""
+    if text == "0":
+        return f"{minus}0.0"
+    if not -3 < point <= 7:  # below 0.001, or from 10,000,000 on
+        return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"
+    if point <= 0:
+        return f"{minus}0.{'0' * -point}{text}"
+    return f"{minus}{text[:point].ljust(point, '0')}.{text[point:] or '0'}"
+
+
+def _time(value: int, unit: str, between: str) -> str:
+    """Write a time with as much of a second as is not 0 in text, and with milliseconds in JSON."""
+    moment: Any = np.array([value], "int64").view(f"datetime64[{unit}]")[0]
+    date, _, clock = str(np.datetime_as_string(moment, unit="us")).partition("T")
+    year = int(date[: date.index("-", 1)])
+    if not 0 <= year <= _YEAR_MAX:
+        date = f"{'+' if year > 0 else ''}{date}"
+    whole, _, fraction = clock.partition(".")
+    if between == "T":
+        return f"{date}T{whole}.{fraction[:3]}"
+    fraction = fraction.rstrip("0")
+    return f"{date} {whole}.{fraction}" if fraction else f"{date} {whole}"
+
+
+def _bytes_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex().upper()}"
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _json_name(text: str) -> str:
+    """Write a string as Jackson does: what is not ASCII as it is, controls in capitals."""
+    written = json.dumps(text, ensure_ascii=False)
+    return _CONTROLS.sub(lambda found: f"\\u00{found[1].upper()}", written) if "\\u00" in written else written
+
+
+def _or_null(write: Write, value: Any) -> str:
+    return "null" if value is None else write(value)
+
+
+def _joined(opening: str, between: str, closing: str, parts: Sequence[str]) -> str:
+    return opening + between.join(parts) + closing
+
+
+PARQUET_FILE = "part-00000.parquet"
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DuckDBAnswer:
+    """See `kafscale.spark.sql.answers.Answer`. Columns are told apart by place, as names may repeat."""
+
+    columns: Sequence[str]
+    types: Sequence[pa.DataType]
+    batches: Iterable[pa.RecordBatch]
+    close: Callable[[], None] = attrs.field(default=lambda: None)
+
+    def first_cells(self, max_rows: int) -> Cells:
+        """Return at most `max_rows` rows. Raises QueryError, StoreError."""
+        rows: list[Sequence[str | None]] = []
+        for cells in self._texts():
+            rows.append(cells)
+            if len(rows) > max_rows:
+                break
+        return Cells(columns=self.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
+
+    def csv_lines(self) -> Iterator[str]:
+        """Iterate over lines, the first one of names. Raises QueryError, StoreError."""
+        yield csv_line(self.columns)
+        yield from map(csv_line, self._texts())
+
+    def json_lines(self) -> Iterator[str]:
+        """Iterate over objects. A name that repeats gets a number. Raises QueryError, StoreError."""
+        fields = [_json_field(name, type_) for name, type_ in zip(unique(self.columns), self.types, strict=True)]
+        for row in self._rows():
+            parts = [field(value) for field, value in zip(fields, row, strict=True) if value is not None]
+            yield "{" + ",".join(parts) + "}\n"
+
+    def write_parquet(self, path: str) -> None:
+        """Write a directory with one file. Raises QueryError, StoreError."""
+        import pyarrow.parquet as pq
+
+        try:
+            Path(path).mkdir(parents=True)
+        except FileExistsError as exc:
+            raise QueryError(f"Path {path} already exists: name a directory that is not there") from exc
+        except OSError as exc:
+            raise QueryError(f"{path} can't be made: {exc.strerror}") from exc
+        names = unique(self.columns)
+        schema = pa.schema([pa.field(name, type_) for name, type_ in zip(names, self.types, strict=True)])
+        with pq.ParquetWriter(Path(path, PARQUET_FILE), schema) as writer:
+            for batch in self.batches:
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+
+    def _texts(self) -> Iterator[Sequence[str | None]]:
+        writers = [text_of(type_) for type_ in self.types]
+        for row in self._rows():
+            yield [None if value is None else write(value) for write, value in zip(writers, row, strict=True)]
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self.batches:
+            yield from zip(*(values_of(column) for column in batch.columns), strict=True)
+
+
+def _json_field(name: str, type_: pa.DataType) -> Callable[[Any], str]:
+    """Write a field of an object; bytes that are not UTF-8 in one of another name."""
+    key, write = json_of(pa.string())(name), json_of(type_)
+    if type_ != pa.binary():
+        return lambda value: f"{key}:{write(value)}"
+    text, other_key = json_of(pa.string()), json_of(pa.string())(f"{name}_base64")
+
+    def field(value: bytes) -> str:
+        try:
+            return f"{key}:{text(value.decode())}"
+        except UnicodeDecodeError:
+            return f'{other_key}:"{b64encode(value).decode()}"'
+
+    return field

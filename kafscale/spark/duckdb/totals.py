@@ -1,0 +1,225 @@
+"""Which aggregates need no records: counts, offsets and times of a topic, by partition or not.
+
+Footers tell nearly all of `count(*)`, and of `min` and `max` of `offset` and `timestamp`, where conditions are of
+offsets, partitions and times alone. Then a SELECT is of the topic's totals, a few rows for each partition, and
+counts are sums there. Its other expressions may be of `partition` and `topic`; any that are not leave the SELECT to
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from kafscale.spark.bucket.decode import COLUMN_TYPES
+from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL, Told, Totals, told_by_footers, totals_of
+from kafscale.spark.duckdb.expressions import Expressions
+from kafscale.spark.duckdb.kinds import INTEGERS, Column, Kind, NotAlike
+from kafscale.spark.duckdb.literals import OPERATORS, timestamp_of
+from kafscale.spark.duckdb.parser import Node
+from kafscale.spark.duckdb.scans import Reading, TopicRead
+from kafscale.spark.duckdb.scopes import Expression
+from kafscale.spark.source.bounds import SWAPPED, Bounds
+from kafscale.spark.source.planning import Planner, check_size
+
+COUNT, FIRST_OFFSET, LAST_OFFSET = "count", "first_offset", "last_offset"
+FIRST_TIME, LAST_TIME = "first_time", "last_time"
+EXTREMES: Mapping[tuple[str, str], str] = {
+    ("min", "offset"): FIRST_OFFSET,
+    ("max", "offset"): LAST_OFFSET,
+    ("min", "timestamp"): FIRST_TIME,
+    ("max", "timestamp"): LAST_TIME,
+    ("min", "partition"): "partition",
+    ("max", "partition"): "partition",
+}
+AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
+
+
+def grouping_columns(columns: Sequence[Column]) -> Sequence[Column]:
+    """Return the columns of a topic that its totals have, too."""
+    return [each for each in columns if _name(each.sql) in GROUPS]
+
+
+def _name(sql: str) -> str:
+    """Return the topic's own column that a column of a relation is; what is none, as a field is, is no name of one."""
+    relation, point, column = sql.partition(".")
+    return (column if point else relation).strip('"')
+
+
+@attrs.frozen(kw_only=True)
+class TotalExpressions(Expressions):
+    """Expressions of a SELECT of totals. `of_records` are those of the same SELECT of records; `sql` names the totals.
+
+    calls: the aggregates so far.
+    """
+
+    of_records: Expressions
+    sql: str
+    calls: list[str]
+
+    def of(self, node: Node) -> Expression:
+        """Raises NotAlike for what totals do not tell."""
+        if node.type == "COLUMN_REF":
+            self._check_column(node.raw("column_names"))
+        name = node.text("function_name").lower()
+        if node.type != "FUNCTION" or name not in AGGREGATES:
+            return super().of(node)
+        told = self.of_records.of(node)
+        if node.has("distinct"):
+            raise NotAlike("totals do not tell values apart")
+        sql = self._count() if name == "count_star" else self._call_of(name, node)
+        self.calls.append(name)
+        return attrs.evolve(told, sql=sql)
+
+    def _check_column(self, parts: Sequence[str]) -> None:
+        """Raises NotAlike for a column of records, which is never a result of its name that comes behind columns."""
+        if self.scope.results_first and len(parts) == 1 and parts[0].lower() in self.scope.results:
+            return
+        found = list(self.of_records.scope.columns(parts))
+        if any(_name(each.sql) not in GROUPS for each in found):
+            raise NotAlike("totals have no such column")
+
+    def _call_of(self, name: str, node: Node) -> str:
+        [argument] = node.nodes("arguments")
+        inner = argument.node("expression")
+        if name == "count" and inner.type == "VALUE_CONSTANT" and self.of_records.of(inner).kind is not Kind.NULL:
+            return self._count()
+        if inner.type != "COLUMN_REF":
+            raise NotAlike("totals are of columns")
+        column = _name(self.of_records.of(inner).sql)
+        if name == "count" and column in NEVER_NULL:
+            return self._count()
+        total = EXTREMES.get((name, column))
+        if total is None:
+            raise NotAlike(f"totals have no {name} of {column}")
+        return f'{name}({self.sql}."{total}")'
+
+    def _count(self) -> str:
+        return f'CAST(coalesce(sum({self.sql}."{COUNT}"), 0) AS BIGINT)'
+
+
+def exact_bounds(node: Node, expressions: Expressions) -> Bounds:
+    """Return the bounds that a condition is, neither wider nor narrower. Raises NotAlike if it is none."""
+    if node.type == "CONJUNCTION_AND":
+        bounds = Bounds()
+        for each in node.only("children").nodes("children"):
+            bounds = bounds.within(exact_bounds(each, expressions))
+        return bounds
+    if node.type == "COMPARE_BETWEEN":
+        node.only("input", "lower", "upper")
+        value = node.node("input")
+        above = _compared(">=", expressions.of(value), expressions.of(node.node("lower")))
+        return above.within(_compared("<=", expressions.of(value), expressions.of(node.node("upper"))))
+    operator = OPERATORS.get(node.type)
+    if operator not in SWAPPED:
+        raise NotAlike("totals are bounded by comparisons alone")
+    left, right = (expressions.of(node.only("left", "right").node(side)) for side in ("left", "right"))
+    if right.literal is None:
+        return _compared(SWAPPED[operator], right, left)
+    return _compared(operator, left, right)
+
+
+def _compared(operator: str, value: Expression, constant: Expression) -> Bounds:
+    column, literal = _name(value.sql), constant.literal
+    if value.literal is not None or literal is None or value.name is None or "." not in value.sql:
+        raise NotAlike("totals are bounded by columns and constants alone")
+    if column == "timestamp" and value.kind is Kind.TIMESTAMP:
+        if constant.kind is Kind.STRING:
+            literal = timestamp_of(str(literal)).literal
+        elif constant.kind is not Kind.TIMESTAMP:
+            raise NotAlike(f"a time is compared with {constant.kind}")
+        assert isinstance(literal, int)
+        return Bounds(period=Period.compared(operator, literal))
+    if column not in ("offset", "partition") or constant.kind not in INTEGERS or not isinstance(literal, int):
+        raise NotAlike("totals are bounded by offsets, partitions and times alone")
+    if column == "partition":
+        if operator != "=":
+            raise NotAlike("totals are bounded by single partitions alone")
+        return Bounds(partitions=frozenset([literal]))
+    return Bounds.of_offset(operator, literal)
+
+
+SCHEMA = pa.schema(
+    [
+        ("partition", COLUMN_TYPES["partition"]),
+        ("topic", COLUMN_TYPES["topic"]),
+        (COUNT, pa.int64()),
+        (FIRST_OFFSET, COLUMN_TYPES["offset"]),
+        (LAST_OFFSET, COLUMN_TYPES["offset"]),
+        (FIRST_TIME, COLUMN_TYPES["timestamp"]),
+        (LAST_TIME, COLUMN_TYPES["timestamp"]),
+    ]
+)
+
+
+class TotalsDataset(ds.Dataset):
+    """What DuckDB takes for a data set. Each row is of some records of a partition, which are within the bounds."""
+
+    def __init__(self, read: TopicRead, bounds: Bounds, reading: Reading) -> None:
+        self._read = read
+        self._bounds = bounds
+        self._reading = reading
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the schema that DuckDB sees."""
+        return SCHEMA
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
+        """Plan what is to be read. Errors are told to DuckDB, and kept."""
+        with_first, with_last = (
+            columns is None or name in columns or name in str(filter) for name in (FIRST_TIME, LAST_TIME)
+        )
+        try:
+            told = self._plan(with_first)
+            self._reading.plan(sum(split.size_bytes for split in told.left))
+        except BaseException as exc:
+            self._reading.failure = exc
+            raise
+        batches = pa.RecordBatchReader.from_batches(
+            SCHEMA, self._reading.guarded(self._rows(told, with_first or with_last))
+        )
+        return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
+
+    def _plan(self, with_first_time: bool) -> Told:
+        limits = self._read.limits
+        with closing(Planner.of(self._read.options)) as planner:
+            splits = planner.given(planner.batch(attrs.evolve(limits, max_scan_bytes=None), self._bounds))
+            told = told_by_footers(planner.catalog, splits, with_first_time=with_first_time)
+        check_size(told.left, limits.max_scan_bytes)
+        return told
+
+    def _rows(self, told: Told, with_times: bool) -> Iterator[pa.RecordBatch]:
+        yield _batch(told.totals)
+        columns = ["offset", "timestamp"] if with_times else ["offset"]
+        with closing(Planner.of(self._read.options)) as planner:
+            for split in told.left:
+                for records in planner.reader(columns).read_all([split]):
+                    found = totals_of(split, records)
+                    if found is not None:
+                        yield _batch([found])
+                self._reading.note(split.size_bytes)
+
+
+def _batch(totals: Sequence[Totals]) -> pa.RecordBatch:
+    columns = [
+        [each.partition for each in totals],
+        [each.topic for each in totals],
+        [each.count for each in totals],
+        [each.first_offset for each in totals],
+        [each.last_offset for each in totals],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=False)]
+    times = [_times(each.first_ms for each in totals), _times(each.last_ms for each in totals)]
+    return pa.RecordBatch.from_arrays([*arrays, *times], schema=SCHEMA)
+
+
+def _times(times_ms: Iterable[int | None]) -> pa.Array:
+    values = [None if each is None else each * 1000 for each in times_ms]
+    return pa.array(values, pa.int64()).cast(COLUMN_TYPES["timestamp"])
