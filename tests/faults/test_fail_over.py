@@ -133,13 +133,18 @@ def topics_created_at(brokers: Sequence[BrokerProcess]) -> Iterator[None]:
         thread.join()
 
 
+def wait_declared_fenced(brokers: Sequence[BrokerProcess], broker_id: int) -> None:
+    declared = f"broker {broker_id} is declared fenced"
+    wait_until(lambda: any(declared in broker.log for broker in brokers), declared)
+
+
 def test_a_broker_that_is_suspended_while_topics_are_created_starts_anew_as_the_same_process() -> None:
     """Half of them ended instead, as `the metadata store's writer has ended`."""
     with broker_processes(BROKERS, "--durability", "s3-wal") as brokers, topics_created_at(brokers):
         for number, broker in enumerate(brokers, start=1):
             time.sleep(3)
             broker.suspend()
-            time.sleep(5)  # longer than --broker-session-timeout
+            wait_declared_fenced(brokers, number)
             broker.resume()
             wait_until(lambda broker=broker: "this one starts anew" in broker.log, f"broker {number} starts anew")
             time.sleep(5)
