@@ -162,8 +162,12 @@ class GroupCoordinator:
         for group_id in chain(loading.groups, *loading.pending.values()):
             self._forget_deleted_topics(group_id, self._entries[group_id])
         logger.debug("%d groups of __consumer_offsets-%d are coordinated here", len(loading.groups), loading.partition)
-        if loading.skipped:
-            logger.warning("__consumer_offsets-%d has records of no use here: %s", loading.partition, loading.skipped)
+        if loading.unknown_count:
+            logger.warning(
+                "__consumer_offsets-%d: ignoring %d records of types that this version does not know",
+                loading.partition,
+                loading.unknown_count,
+            )
 
     def _take_over(self, group_id: str, loaded: LoadedGroup) -> None:
         entry = self._entry(group_id)

@@ -33,8 +33,7 @@ from kafscale.cluster.groups.consumer.events import (
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
-from kafscale.cluster.groups.log_forms import log_records
-from kafscale.cluster.groups.log_records import group_record
+from kafscale.cluster.groups.log_records import consumer_group_records, group_record
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.wire import error_codes
@@ -209,7 +208,7 @@ class HostedGroup:
         outcome = self.machine.delete(now_ms=self._now_ms())
         assert outcome.reply == error_codes.NONE
         self._keep_time(outcome.timers)
-        return log_records(outcome.records, timestamp_ms=self._now_ms())
+        return consumer_group_records(outcome.records, timestamp_ms=self._now_ms())
 
     def delete(self) -> None:
         """Delete a group without members, in the log and in memory, to make place for another one."""
@@ -248,7 +247,7 @@ class HostedGroup:
         self._keep_time(outcome.timers)
         if outcome.refresh is not None:
             self.context.search(self, outcome.refresh)
-        records = [*before, *log_records(outcome.records, timestamp_ms=self._now_ms())]
+        records = [*before, *consumer_group_records(outcome.records, timestamp_ms=self._now_ms())]
         if outcome.downgrade is not None:
             records.append(group_record(self.group_id, outcome.downgrade.group, timestamp_ms=self._now_ms()))
         if records or self._writing_count:

@@ -10,23 +10,22 @@ Memory follows the groups that there are, not the length of the log.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import attrs
 
 from kafscale.cluster.coordinator import InternalBatch, LeftOut
 from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, TopicPartition
-from kafscale.cluster.groups.consumer.records import CoordinatorKey, CoordinatorRecord
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.log_records import (
     ConsumerGroupChange,
     GroupChange,
     OffsetChange,
-    OtherKey,
     read_record,
 )
 from kafscale.errors import DecodeError
 from kafscale.wire.control_records import EndMarker
+from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupKey
 from kafscale.wire.records import BatchHeader, Record
 
 
@@ -39,7 +38,7 @@ class LoadedGroup:
     """
 
     record: GroupRecord | None = None
-    consumer: dict[CoordinatorKey, CoordinatorRecord] = attrs.field(factory=dict)
+    consumer: dict[ConsumerGroupKey, CoordinatorRecord] = attrs.field(factory=dict)
     offsets: dict[TopicPartition, LoggedOffset] = attrs.field(factory=dict)
 
     @property
@@ -57,14 +56,11 @@ class _Place:
 
 @attrs.define(eq=False, repr=False)
 class GroupsLoading:
-    """What the records of a partition say so far. `skipped` counts those of kinds that are of no use here.
-
-    `left_out` are those that can't be read.
-    """
+    """What the records of a partition say so far."""
 
     partition: int
     leader_epoch: int
-    skipped: Counter[str] = attrs.field(factory=Counter, init=False)
+    unknown_count: int = attrs.field(default=0, init=False)  # records of types that are not known here
     left_out: LeftOut = attrs.field(factory=LeftOut, init=False)
     _groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
     # What open transactions have committed, by producer id
@@ -98,8 +94,8 @@ class GroupsLoading:
 
     def _take(self, record: Record, header: BatchHeader) -> None:
         match change := read_record(record):
-            case OtherKey():
-                self.skipped["unknown" if change.key is None else type(change.key).__name__] += 1
+            case None:
+                self.unknown_count += 1
             case GroupChange():
                 self._take_group(change)
             case ConsumerGroupChange():

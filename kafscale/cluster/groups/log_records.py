@@ -1,33 +1,35 @@
 """Groups and committed offsets as records of `__consumer_offsets`, in the versions that Kafka 4.1 writes.
 
-    offset of a group in a partition    value version 4; 1 where the client chose when it expires, as Kafka does: that
-                                        version has no leader epoch and no topic id
-    classic group                       value version 3
-    consumer group                      several kinds of records, in `log_forms`
+    committed offset    value version 4; 1 where the client chose when it expires, as in Kafka: that version has neither
+                        leader epoch nor topic id
+    classic group       value version 3
+    consumer group      several kinds of records (KIP-848)
 
-A record without a value takes back what it is about. Of what a member says about itself a record has only what belongs
-to the protocol that the group runs; a member that comes back says the rest again when it joins.
+A record without a value deletes the value of its key. A member of a classic group is stored with its metadata for the
+protocol that the group runs; it sends the metadata for other protocols again when it rejoins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
 from kafscale.cluster.groups.common.events import GroupProtocol
 from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
-from kafscale.cluster.groups.log_forms import is_consumer_group_key, read_log_record
 from kafscale.errors import DecodeError
 from kafscale.wire.internal_topics import CONSUMER_OFFSETS, decode_key, decode_value, encode_key, encode_value
-from kafscale.wire.internal_topics.groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from kafscale.wire.internal_topics.offsets import OffsetCommitKey, OffsetCommitValue
+from kafscale.wire.internal_topics.consumer_offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from kafscale.wire.records import Record
 
-A = TypeVar("A")
 V = TypeVar("V")
 
 VERSION_WITH_EXPIRY = 1
@@ -36,7 +38,7 @@ NO_EXPIRY = -1
 
 @attrs.frozen
 class OffsetChange:
-    """A group has committed an offset, or has none there any more."""
+    """A committed offset; None: there is none any more."""
 
     group_id: str
     at: TopicPartition
@@ -45,7 +47,7 @@ class OffsetChange:
 
 @attrs.frozen
 class GroupChange:
-    """A classic group has a new generation or has become empty, or there is no such group any more."""
+    """A classic group with a new generation, or without members; None: the group is deleted."""
 
     group_id: str
     record: GroupRecord | None
@@ -53,26 +55,19 @@ class GroupChange:
 
 @attrs.frozen
 class ConsumerGroupChange:
-    """A consumer group has changed."""
+    """One record of a consumer group."""
 
     group_id: str
     record: CoordinatorRecord
 
 
-@attrs.frozen
-class OtherKey:
-    """A record of another kind; `key` is None for one that Kafka 4.1 does not know, or only for share groups."""
-
-    key: object | None
-
-
-Change: TypeAlias = OffsetChange | GroupChange | ConsumerGroupChange | OtherKey
+Change: TypeAlias = OffsetChange | GroupChange | ConsumerGroupChange
 
 
 def offset_record(
     group_id: str, at: TopicPartition, offset: OffsetAndMetadata | None, *, timestamp_ms: int = 0
 ) -> Record:
-    """Return the record that says which offset a group has committed in a partition; None takes it back."""
+    """Return the record of an offset that a group has committed in a partition; None deletes it."""
     key = encode_key(OffsetCommitKey(group=group_id, topic=at.topic, partition=at.partition))
     return Record(key, None if offset is None else _offset_value(offset), timestamp_ms)
 
@@ -91,7 +86,7 @@ def _offset_value(offset: OffsetAndMetadata) -> bytes:
 
 
 def group_record(group_id: str, record: GroupRecord | None, *, timestamp_ms: int = 0) -> Record:
-    """Return the record of a classic group; None takes it back."""
+    """Return the record of a classic group; None deletes it."""
     key = encode_key(GroupMetadataKey(group=group_id))
     return Record(key, None if record is None else encode_value(_group_value(record)), timestamp_ms)
 
@@ -103,7 +98,7 @@ def _group_value(record: GroupRecord) -> GroupMetadataValue:
         protocol=record.protocol_name,
         leader=record.leader_id,
         current_state_timestamp=record.state_timestamp_ms,
-        members=[_member_value(each, record.protocol_name) for each in record.members],
+        members=[_member_value(member, record.protocol_name) for member in record.members],
     )
 
 
@@ -115,43 +110,48 @@ def _member_value(member: MemberRecord, protocol_name: str | None) -> MemberMeta
         client_host=member.client_host,
         rebalance_timeout=member.rebalance_timeout_ms,
         session_timeout=member.session_timeout_ms,
-        subscription=next((each.metadata for each in member.protocols if each.name == protocol_name), b""),
+        subscription=next((one.metadata for one in member.protocols if one.name == protocol_name), b""),
         assignment=member.assignment,
     )
 
 
-def read_record(record: Record) -> Change:
-    """Return what a record says. Raises DecodeError."""
+def consumer_group_records(records: Iterable[CoordinatorRecord], *, timestamp_ms: int = 0) -> list[Record]:
+    """Return records of a consumer group as they are written."""
+    return [
+        Record(encode_key(record.key), None if record.value is None else encode_value(record.value), timestamp_ms)
+        for record in records
+    ]
+
+
+def read_record(record: Record) -> Change | None:
+    """Return what a record changes; None for a record type that is not known here. Raises DecodeError."""
     if record.key is None:
         raise DecodeError("a record without a key")
     key = decode_key(CONSUMER_OFFSETS, record.key)
     match key:
+        case None:
+            return None
         case OffsetCommitKey():
             at = TopicPartition(key.topic, key.partition)
-            return OffsetChange(key.group, at, _read(_read_offset, record.value, key.group))
+            return OffsetChange(key.group, at, _read(key.group, _read_offset, OffsetCommitValue, record.value))
         case GroupMetadataKey():
-            return GroupChange(key.group, _read(_read_group, record.value, key.group))
-        case _ if is_consumer_group_key(key):
-            read = partial(read_log_record, key)
-            return ConsumerGroupChange(key.group_id, _of_group(key.group_id, read, record.value))
+            return GroupChange(key.group, _read(key.group, _read_group, GroupMetadataValue, record.value))
         case _:
-            return OtherKey(key)
+            value = _read(key.group_id, lambda decoded: decoded, key.VALUE, record.value)
+            return ConsumerGroupChange(key.group_id, CoordinatorRecord(key, value))
 
 
-def _read(read: Callable[[bytes], V], value: bytes | None, group_id: str) -> V | None:
-    return None if value is None else _of_group(group_id, read, value)
-
-
-def _of_group(group_id: str, read: Callable[[A], V], value: A) -> V:
-    """Read a value. Raises DecodeError, naming the group."""
+def _read(group_id: str, read: Callable[[Any], V], cls: type, value: bytes | None) -> V | None:
+    """Decode a value. Raises DecodeError, naming the group."""
+    if value is None:
+        return None
     try:
-        return read(value)
+        return read(decode_value(cls, value))
     except DecodeError as exc:
         raise DecodeError(f"group {group_id!r}: {exc}") from exc
 
 
-def _read_offset(data: bytes) -> OffsetAndMetadata:
-    value = decode_value(OffsetCommitValue, data)
+def _read_offset(value: OffsetCommitValue) -> OffsetAndMetadata:
     return OffsetAndMetadata(
         offset=value.offset,
         leader_epoch=value.leader_epoch,
@@ -162,15 +162,14 @@ def _read_offset(data: bytes) -> OffsetAndMetadata:
     )
 
 
-def _read_group(data: bytes) -> GroupRecord:
-    value = decode_value(GroupMetadataValue, data)
+def _read_group(value: GroupMetadataValue) -> GroupRecord:
     return GroupRecord(
         generation_id=value.generation,
         protocol_type=value.protocol_type or None,
         protocol_name=value.protocol,
         leader_id=value.leader,
         state_timestamp_ms=value.current_state_timestamp,
-        members=tuple(_read_member(each, value.protocol) for each in value.members),
+        members=tuple(_read_member(member, value.protocol) for member in value.members),
     )
 
 

@@ -13,10 +13,10 @@ from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP_MS,
-    PartitionsOfTopic,
     partitions_by_topic,
 )
 from kafscale.wire.error_codes import NONE
+from kafscale.wire.internal_topics.transaction_state import PartitionsSchema
 
 ANY_DURATION_MS = -1
 
@@ -32,7 +32,7 @@ class TransactionDescription:
     start_timestamp_ms: int = NO_TIMESTAMP_MS
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
-    topics: tuple[PartitionsOfTopic, ...] = ()
+    topics: list[PartitionsSchema] = attrs.field(factory=list)
 
     @classmethod
     def of(cls, held: Held) -> TransactionDescription:

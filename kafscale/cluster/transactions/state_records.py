@@ -9,16 +9,10 @@ from __future__ import annotations
 import struct
 import time
 
-from kafscale.cluster.transactions.values import (
-    NO_PRODUCER_ID,
-    Marker,
-    PartitionsOfTopic,
-    StateRecord,
-    TransactionLogValue,
-)
+from kafscale.cluster.transactions.values import NO_PRODUCER_ID, Marker, StateRecord
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.internal_topics import TRANSACTION_STATE, decode_key, decode_value
-from kafscale.wire.internal_topics import transactions as wire
+from kafscale.wire.internal_topics.transaction_state import TransactionLogKey, TransactionLogValue
 from kafscale.wire.primitives import uvarint
 from kafscale.wire.records import Record
 
@@ -35,7 +29,7 @@ _PREVIOUS_TAG, _NEXT_TAG, _CLIENT_VERSION_TAG = b"\0\x08", b"\1\x08", b"\2\x02" 
 def encode_state(state: StateRecord, now_ms: int) -> Record:
     """Return the record of a state, or the one that takes it back."""
     name = state.transactional_id.encode()
-    key = _key_head.pack(wire.TransactionLogKey.RECORD_TYPE, len(name)) + name
+    key = _key_head.pack(TransactionLogKey.RECORD_TYPE, len(name)) + name
     return Record(key, None if state.value is None else _encode_value(state.value), now_ms)
 
 
@@ -43,7 +37,7 @@ def _encode_value(value: TransactionLogValue) -> bytes:
     """Return what `encode_value` would make of it, in a third of the time: each transaction writes three of these."""
     parts = [
         _head.pack(
-            wire.TransactionLogValue.WRITTEN_VERSION,
+            TransactionLogValue.WRITTEN_VERSION,
             value.producer_id,
             value.producer_epoch,
             value.transaction_timeout_ms,
@@ -52,8 +46,8 @@ def _encode_value(value: TransactionLogValue) -> bytes:
     ]
     topics = value.transaction_partitions
     parts.append(uvarint(0 if topics is None else len(topics) + 1))
-    for each in topics or ():
-        name, indexes = each.topic.encode(), each.partition_ids
+    for topic in topics or ():
+        name, indexes = topic.topic.encode(), topic.partition_ids
         parts += uvarint(len(name) + 1), name, uvarint(len(indexes) + 1)
         parts += map(_partition.pack, indexes)
         parts.append(_NO_TAGS)
@@ -69,31 +63,16 @@ def _encode_value(value: TransactionLogValue) -> bytes:
 
 
 def decode_state(record: Record) -> StateRecord | None:
-    """Return what a record says; None for one of a type that is not known. Raises DecodeError."""
+    """Return the state of a record; None for a record type that is not known here. Raises DecodeError."""
     key = decode_key(TRANSACTION_STATE, record.key or b"")
     if key is None:
         return None
     if record.value is None:
         return StateRecord(key.transactional_id, None)
-    value = decode_value(key.VALUE, record.value)
-    partitions = value.transaction_partitions
-    return StateRecord(
-        key.transactional_id,
-        TransactionLogValue(
-            producer_id=value.producer_id,
-            previous_producer_id=value.producer_id if value.previous_producer_id < 0 else value.previous_producer_id,
-            next_producer_id=value.next_producer_id,
-            producer_epoch=value.producer_epoch,
-            transaction_timeout_ms=value.transaction_timeout_ms,
-            transaction_status=value.transaction_status,
-            transaction_partitions=None
-            if partitions is None
-            else tuple(PartitionsOfTopic(each.topic, tuple(each.partition_ids)) for each in partitions),
-            transaction_last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,
-            transaction_start_timestamp_ms=value.transaction_start_timestamp_ms,
-            client_transaction_version=value.client_transaction_version,
-        ),
-    )
+    value = decode_value(TransactionLogValue, record.value)
+    if value.previous_producer_id < 0:
+        value.previous_producer_id = value.producer_id
+    return StateRecord(key.transactional_id, value)
 
 
 def end_marker(marker: Marker) -> EndMarker:

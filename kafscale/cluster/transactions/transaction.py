@@ -25,9 +25,9 @@ from kafscale.cluster.transactions.values import (
     PRODUCER_EPOCH_MAX,
     StateRecord,
     TopicPartition,
-    TransactionLogValue,
     partitions_by_topic,
 )
+from kafscale.wire.internal_topics.transaction_state import TransactionLogValue
 
 EPOCH_BUMP_VERSION = 2  # `transaction.version` from which on each transaction has an epoch of its own (KIP-890)
 LAST_GIVEN_EPOCH = PRODUCER_EPOCH_MAX - 1
@@ -63,7 +63,7 @@ class Transaction:
             timeout_ms=value.transaction_timeout_ms,
             state=TransactionState(value.transaction_status),
             partitions=frozenset(
-                TopicPartition(each.topic, index) for each in by_topic for index in each.partition_ids
+                TopicPartition(topic.topic, index) for topic in by_topic for index in topic.partition_ids
             ),
             start_timestamp_ms=value.transaction_start_timestamp_ms,
             last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,

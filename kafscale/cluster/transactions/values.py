@@ -1,12 +1,14 @@
-"""What a coordinator has written: records of `__transaction_state`, and markers in the partitions of a transaction.
+"""Values that a coordinator writes: records of `__transaction_state`, and markers in the partitions of a transaction.
 
-`TransactionLogValue` has the fields of Kafka's schema of that name and no others, so that Kafka's tools print it. What
-else a coordinator knows (the last epoch, KIP-360) is forgotten with it, as in Kafka.
+A record has the fields of Kafka's schema alone. The last epoch (KIP-360), which a coordinator also knows, is lost with
+it, as in Kafka.
 """
 
 from __future__ import annotations
 
 import attrs
+
+from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogValue
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -20,30 +22,6 @@ class TopicPartition:
 
     topic: str
     partition: int
-
-
-@attrs.frozen
-class PartitionsOfTopic:
-    """Some partitions of one topic, in ascending order: Kafka's `PartitionsSchema`."""
-
-    topic: str
-    partition_ids: tuple[int, ...]
-
-
-@attrs.frozen(kw_only=True)
-class TransactionLogValue:
-    """The value of a record of `__transaction_state`; its key is the transactional id alone."""
-
-    producer_id: int
-    previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int
-    transaction_timeout_ms: int
-    transaction_status: int
-    transaction_partitions: tuple[PartitionsOfTopic, ...] | None
-    transaction_last_update_timestamp_ms: int
-    transaction_start_timestamp_ms: int = NO_TIMESTAMP_MS
-    client_transaction_version: int = 0
 
 
 @attrs.frozen
@@ -66,12 +44,12 @@ class Marker:
     transaction_version: int  # from 2 on its epoch is above that of the transaction's records
 
 
-def partitions_by_topic(partitions: frozenset[TopicPartition]) -> tuple[PartitionsOfTopic, ...]:
-    """Return them as a record has them: topics and partitions in order, so that equal states are equal bytes."""
+def partitions_by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
+    """Return partitions in the form of records: topics and partitions in order, so equal states are equal bytes."""
     if len(partitions) == 1:  # as in most transactions
         (only,) = partitions
-        return (PartitionsOfTopic(only.topic, (only.partition,)),)
-    ids: dict[str, list[int]] = {}
-    for each in sorted(partitions):
-        ids.setdefault(each.topic, []).append(each.partition)
-    return tuple(PartitionsOfTopic(topic, tuple(of_topic)) for topic, of_topic in ids.items())
+        return [PartitionsSchema(only.topic, [only.partition])]
+    indexes: dict[str, list[int]] = {}
+    for at in sorted(partitions):
+        indexes.setdefault(at.topic, []).append(at.partition)
+    return [PartitionsSchema(topic, of_topic) for topic, of_topic in indexes.items()]

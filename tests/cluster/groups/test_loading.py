@@ -12,19 +12,18 @@ from hypothesis import strategies as st
 from kafscale.cluster.coordinator import InternalBatch
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.consumer.records import (
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.led_partitions import LedPartitions
+from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.log_records import consumer_group_records, group_record, offset_record
+from kafscale.wire import error_codes as e
+from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
+from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
-    CoordinatorRecord,
 )
-from kafscale.cluster.groups.led_partitions import LedPartitions
-from kafscale.cluster.groups.loading import GroupsLoading
-from kafscale.cluster.groups.log_forms import log_record
-from kafscale.cluster.groups.log_records import group_record, offset_record
-from kafscale.wire import error_codes as e
-from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, iterate_records, parse_header
 
 GROUPS, PRODUCERS = ("g", "h"), (1, 2)
@@ -213,7 +212,7 @@ def test_who_takes_an_offset_back_takes_a_pending_one_along() -> None:
 def test_records_of_other_kinds_are_passed_over_and_counted() -> None:
     unknown = Record(bytes.fromhex("00630001"), b"x")
     loading = load([Write((unknown, offset_record("g", PLACES[0], at(1)), unknown))])
-    assert loading.skipped == {"unknown": 2}
+    assert loading.unknown_count == 2
     assert offsets_of(loading) == {("g", PLACES[0]): 1}
 
 
@@ -222,12 +221,12 @@ def test_of_a_consumer_group_the_last_record_of_each_key_is_kept_until_it_is_tak
     first = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=1))
     second = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=2, metadata_hash=-5))
     joined = CoordinatorRecord(member, ConsumerGroupMemberMetadataValue(client_id="c", client_host="h"))
-    steps = [Write(tuple(map(log_record, (first, joined, second))))]
+    steps = [Write(tuple(consumer_group_records([first, joined, second])))]
     assert [*load(steps).groups["g"].consumer.values()] == [joined, second]
 
     gone = [CoordinatorRecord(key, None) for key in (member, epoch)]
-    assert [*load([*steps, Write((log_record(gone[0]),))]).groups["g"].consumer.values()] == [second]
-    assert load([*steps, Write(tuple(map(log_record, gone)))]).groups == {}
+    assert [*load([*steps, Write(tuple(consumer_group_records(gone[:1])))]).groups["g"].consumer.values()] == [second]
+    assert load([*steps, Write(tuple(consumer_group_records(gone)))]).groups == {}
 
 
 def test_a_record_that_cannot_be_read_is_left_out_and_no_other_one_with_it() -> None:
@@ -247,15 +246,14 @@ def test_a_record_that_cannot_be_read_is_left_out_and_no_other_one_with_it() -> 
 EVERY_KIND = [
     offset_record("g", PLACES[0], at(1)),
     group_record("h", GROUP),
-    *map(
-        log_record,
-        (
+    *consumer_group_records(
+        [
             CoordinatorRecord(ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(epoch=1)),
             CoordinatorRecord(
                 ConsumerGroupMemberMetadataKey("g", "m"),
-                ConsumerGroupMemberMetadataValue(client_id="c", client_host="h", subscribed_topic_names=("t",)),
+                ConsumerGroupMemberMetadataValue(client_id="c", client_host="h", subscribed_topic_names=["t"]),
             ),
-        ),
+        ]
     ),
 ]
 

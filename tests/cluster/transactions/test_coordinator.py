@@ -23,12 +23,11 @@ from kafscale.cluster.transactions.states import TransactionState as S
 from kafscale.cluster.transactions.transaction import Transaction
 from kafscale.cluster.transactions.values import (
     Marker,
-    PartitionsOfTopic,
     StateRecord,
     TopicPartition,
-    TransactionLogValue,
 )
 from kafscale.wire import error_codes as e
+from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogValue
 
 NOW = 50_000
 PID = 7
@@ -125,7 +124,7 @@ def test_a_new_id_begins_with_a_new_producer_id_and_epoch_0() -> None:
     (record,) = outcome.entries
     assert isinstance(record, StateRecord)
     assert record.transactional_id == "x"
-    assert attrs.astuple(value_of(record)) == (99, 99, -1, 0, 10_000, S.EMPTY, None, NOW, -1, 0)
+    assert attrs.astuple(value_of(record)) == (99, 99, -1, 0, -1, 10_000, S.EMPTY, None, NOW, -1, 0)
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
@@ -258,7 +257,7 @@ def test_the_first_partition_begins_a_transaction(state: S, version: int) -> Non
     assert outcome.reply.error_code == e.NONE
     (record,) = outcome.entries
     assert value_of(record).transaction_status == S.ONGOING
-    assert value_of(record).transaction_partitions == (PartitionsOfTopic("t", (0, 1)),)
+    assert value_of(record).transaction_partitions == [PartitionsSchema("t", [0, 1])]
     assert value_of(record).transaction_start_timestamp_ms == NOW
     assert value_of(record).client_transaction_version == version
 
@@ -276,7 +275,7 @@ def test_what_is_enrolled_already_is_not_written_again_and_waits_for_the_enrolme
 def test_a_further_partition_keeps_the_time_at_which_the_transaction_began() -> None:
     (record,) = add(coordinator(transaction(S.ONGOING)), P1).entries
     assert value_of(record).transaction_start_timestamp_ms == 40_000
-    assert value_of(record).transaction_partitions == (PartitionsOfTopic("t", (0, 1)),)
+    assert value_of(record).transaction_partitions == [PartitionsSchema("t", [0, 1])]
 
 
 ADDING = [
@@ -325,8 +324,8 @@ def test_the_partitions_of_a_former_transaction_are_forgotten_and_do_not_count()
     on = coordinator(transaction(S.ONGOING, partitions=frozenset({P0, P1})))
     end(on, committed=True)
     (completed,) = on.completions(on.owed())
-    assert value_of(*completed.entries).transaction_partitions == ()
-    assert value_of(add(on, P0, epoch=4).entries[0]).transaction_partitions == (PartitionsOfTopic("t", (0,)),)
+    assert value_of(*completed.entries).transaction_partitions == []
+    assert value_of(add(on, P0, epoch=4).entries[0]).transaction_partitions == [PartitionsSchema("t", [0])]
     assert add(on, P0, P1, epoch=4).reply.error_code == e.NONE
 
 

@@ -12,9 +12,10 @@ from kafscale.cluster.transactions.requests import EndTransaction, Identity
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.states import STATES_BY_NAME, TransactionState
 from kafscale.cluster.transactions.transaction import Transaction
-from kafscale.cluster.transactions.values import PartitionsOfTopic, StateRecord, TopicPartition
+from kafscale.cluster.transactions.values import StateRecord, TopicPartition
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes as e
+from kafscale.wire.internal_topics.transaction_state import PartitionsSchema
 
 NOW = 100_000
 
@@ -123,7 +124,7 @@ def test_a_description_has_all_that_kafka_says(coordinators: TransactionCoordina
         40_000,
         7,
         3,
-        (PartitionsOfTopic("t", (0, 1)),),
+        [PartitionsSchema("t", [0, 1])],
     )
 
 
@@ -135,7 +136,7 @@ def test_a_prepared_transaction_is_described_with_the_partitions_that_lack_a_mar
     request = EndTransaction(identity=Identity("x", 7, 3), committed=True, transaction_version=2)
     outcome = coordinator.end_transaction(request, now_ms=NOW)
     described = coordinators.describe("x")
-    assert (described.state, described.topics) == ("PrepareCommit", (PartitionsOfTopic("t", (1,)),))
+    assert (described.state, described.topics) == ("PrepareCommit", [PartitionsSchema("t", [1])])
     assert not coordinators.is_settled
     coordinator.done(outcome)
     assert coordinators.is_settled

@@ -107,7 +107,8 @@ class MemoryOffsetsLog:
         for partition in self.batches:
             for batch in self.read(partition):
                 latest |= {record.key: record for record in batch.records if record.key is not None}
-        return [read_record(latest[key]) for key in sorted(latest) if latest[key].value is not None]
+        changes = [read_record(latest[key]) for key in sorted(latest) if latest[key].value is not None]
+        return [change for change in changes if change is not None]
 
     def offsets(self) -> Mapping[tuple[str, str, int], int]:
         """Return the committed offsets that are durable, by group, topic and partition."""

@@ -27,10 +27,11 @@ from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
-from kafscale.cluster.transactions.values import TopicPartition, TransactionLogValue
+from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart
 from kafscale.wire.control_records import EndMarker, parse_marker
+from kafscale.wire.internal_topics.transaction_state import TransactionLogValue
 from kafscale.wire.records import BatchHeader, iterate_records, parse_header
 
 FENCING_MAX_COUNT = 2  # by how much a decision may raise the epoch of its transaction

@@ -11,14 +11,13 @@ from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.state_records import encode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.values import (
-    PartitionsOfTopic,
     StateRecord,
     TopicPartition,
-    TransactionLogValue,
 )
 from kafscale.formats.segment import EpochStart
 from kafscale.wire.batch_header import set_base_offset
 from kafscale.wire.control_records import EndMarker, encode_marker
+from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogValue
 from kafscale.wire.records import build_batch
 from tests.devtools.fakes.transactions import transactional
 from tests.devtools.history.in_log import DurableBatch, Extent, LogRules
@@ -49,8 +48,9 @@ class WrittenLog:
             producer_epoch=epoch,
             transaction_timeout_ms=1,
             transaction_status=int(status),
-            transaction_partitions=tuple(PartitionsOfTopic(each.topic, (each.partition,)) for each in places),
+            transaction_partitions=[PartitionsSchema(place.topic, [place.partition]) for place in places],
             transaction_last_update_timestamp_ms=1,
+            transaction_start_timestamp_ms=-1,
             client_transaction_version=transaction_version,
         )
         record = encode_state(StateRecord("tx", value), 1)

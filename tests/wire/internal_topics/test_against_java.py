@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from kafscale.cluster.transactions.states import TransactionState
 from kafscale.wire.internal_topics import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
@@ -21,7 +22,7 @@ from kafscale.wire.internal_topics import (
     encode_key,
     encode_value,
 )
-from kafscale.wire.internal_topics.consumer_groups import (
+from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -38,17 +39,19 @@ from kafscale.wire.internal_topics.consumer_groups import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
     PartitionMetadata,
     TopicMetadata,
     TopicPartitions,
 )
-from kafscale.wire.internal_topics.groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from kafscale.wire.internal_topics.offsets import OffsetCommitKey, OffsetCommitValue
-from kafscale.wire.internal_topics.transactions import (
+from kafscale.wire.internal_topics.transaction_state import (
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,
-    TransactionStatus,
 )
 
 TOPIC_ID, OTHER_TOPIC_ID = bytes(range(16)), bytes(range(16, 32))
@@ -106,20 +109,20 @@ TRANSACTION = TransactionLogValue(
     producer_id=1000,
     producer_epoch=5,
     transaction_timeout_ms=60_000,
-    transaction_status=TransactionStatus.ONGOING,
+    transaction_status=TransactionState.ONGOING,
     transaction_partitions=[PartitionsSchema(topic="a", partition_ids=[0, 2])],
     transaction_last_update_timestamp_ms=LATER_MS,
     transaction_start_timestamp_ms=TIME_MS,
     client_transaction_version=2,
 )
 OLD_TRANSACTION = attrs.evolve(
-    TRANSACTION, transaction_status=TransactionStatus.PREPARE_ABORT, client_transaction_version=0
+    TRANSACTION, transaction_status=TransactionState.PREPARE_ABORT, client_transaction_version=0
 )
 NO_TRANSACTION = TransactionLogValue(
     producer_id=1000,
     producer_epoch=0,
     transaction_timeout_ms=60_000,
-    transaction_status=TransactionStatus.EMPTY,
+    transaction_status=TransactionState.EMPTY,
     transaction_partitions=None,
     transaction_last_update_timestamp_ms=LATER_MS,
     transaction_start_timestamp_ms=-1,
@@ -347,7 +350,7 @@ OTHER_VERSIONS = [
             previous_producer_id=999,
             next_producer_id=1001,
             next_producer_epoch=6,
-            transaction_status=TransactionStatus.PREPARE_COMMIT,
+            transaction_status=TransactionState.PREPARE_COMMIT,
         ),
         1,
         (
@@ -403,7 +406,7 @@ def test_each_version_of_each_value_is_among_them() -> None:
 
 
 def test_statuses_have_the_names_that_kafkas_tools_know() -> None:
-    titles = [status.title for status in TransactionStatus]
+    titles = [state.kafka_name for state in TransactionState]
     assert titles == [
         *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead"),
         "PrepareEpochFence",

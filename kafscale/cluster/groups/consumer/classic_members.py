@@ -34,11 +34,11 @@ from kafscale.cluster.groups.consumer.heartbeats import (
 )
 from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
 from kafscale.cluster.groups.consumer.migration import downgrade
-from kafscale.cluster.groups.consumer.records import ClassicMemberMetadata, ClassicProtocol
 from kafscale.cluster.groups.consumer.regexes import regex_left
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import ClassicMemberMetadata, ClassicProtocol
 
 
 def join(deciding: Deciding, request: Join) -> Outcome[JoinResult]:
@@ -118,9 +118,9 @@ def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
         client_host=request.client_host,
         classic=ClassicMemberMetadata(
             session_timeout_ms=request.session_timeout_ms,
-            supported_protocols=tuple(
-                ClassicProtocol(name=each.name, metadata=each.metadata) for each in request.protocols
-            ),
+            supported_protocols=[
+                ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in request.protocols
+            ],
         ),
     )
 

@@ -21,20 +21,20 @@ from kafscale.cluster.groups.consumer.events import (
 )
 from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.reconciling import next_step
-from kafscale.cluster.groups.consumer.records import (
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides, GroupTimes
+from kafscale.cluster.groups.consumer.state import GroupState, target_record
+from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, preferred_assignor
+from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.viewers import Viewers
+from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupTargetAssignmentMemberKey,
-    CoordinatorRecord,
 )
-from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides, GroupTimes
-from kafscale.cluster.groups.consumer.state import GroupState, target_record
-from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, preferred_assignor
-from kafscale.cluster.groups.consumer.topics import Topics
-from kafscale.cluster.groups.consumer.viewers import Viewers
 
 
 class Rights(Protocol):

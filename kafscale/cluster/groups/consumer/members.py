@@ -7,15 +7,13 @@ import enum
 import attrs
 
 from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions
-from kafscale.cluster.groups.consumer.records import (
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord, as_topic_partitions, from_topic_partitions
+from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
-    CoordinatorRecord,
-    as_topic_partitions,
-    from_topic_partitions,
 )
 
 JOIN_EPOCH = 0
@@ -137,7 +135,7 @@ class Member:
                 rack_id=self.rack_id,
                 client_id=self.client_id,
                 client_host=self.client_host,
-                subscribed_topic_names=tuple(sorted(self.subscription.topic_names)),
+                subscribed_topic_names=sorted(self.subscription.topic_names),
                 subscribed_topic_regex=self.subscription.topic_regex,
                 rebalance_timeout_ms=self.rebalance_timeout_ms,
                 server_assignor=self.server_assignor,

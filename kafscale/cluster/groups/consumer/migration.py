@@ -15,10 +15,16 @@ from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.events import Downgrade, Refused, TimerKind
 from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
-from kafscale.cluster.groups.consumer.records import (
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.consumer.state import GroupState, target_record
+from kafscale.errors import DecodeError
+from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -26,13 +32,7 @@ from kafscale.cluster.groups.consumer.records import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
-    CoordinatorKey,
-    CoordinatorRecord,
 )
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
-from kafscale.cluster.groups.consumer.state import GroupState, target_record
-from kafscale.errors import DecodeError
-from kafscale.wire import error_codes
 
 
 def check_upgrade(group_id: str, classic: GroupRecord, settings: ConsumerGroupSettings) -> None:
@@ -83,7 +83,7 @@ def upgrade(deciding: Deciding, classic: GroupRecord) -> None:
 def _upgraded(deciding: Deciding, classic: GroupRecord, record: MemberRecord) -> Member:
     protocol = next((each for each in record.protocols if each.name == classic.protocol_name), record.protocols[0])
     told = read_subscription(protocol.metadata, deciding.topics)
-    protocols = tuple(ClassicProtocol(name=each.name, metadata=each.metadata) for each in record.protocols)
+    protocols = [ClassicProtocol(name=each.name, metadata=each.metadata) for each in record.protocols]
     return Member(
         member_id=record.member_id,
         instance_id=record.group_instance_id,
@@ -125,7 +125,7 @@ def delete(deciding: Deciding) -> None:
     """Take all records of the group back: what members have first, the group itself last."""
     state = deciding.state
     group_id, member_ids = state.group_id, list(state.members)
-    keys: list[CoordinatorKey] = [ConsumerGroupCurrentMemberAssignmentKey(group_id, each) for each in member_ids]
+    keys: list[ConsumerGroupKey] = [ConsumerGroupCurrentMemberAssignmentKey(group_id, each) for each in member_ids]
     keys += [ConsumerGroupTargetAssignmentMemberKey(group_id, each) for each in state.targets]
     keys += [ConsumerGroupTargetAssignmentMetadataKey(group_id)]
     keys += [ConsumerGroupMemberMetadataKey(group_id, each) for each in member_ids]

@@ -19,10 +19,11 @@ from kafscale.cluster.expressions.patterns import InvalidPattern, Pattern, Piece
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import Refused, RegexRefresh
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, Subscription
-from kafscale.cluster.groups.consumer.records import ConsumerGroupRegularExpressionKey, CoordinatorRecord
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupRegularExpressionKey
 
 SEARCH_PIECE_COUNT = 256  # questions for rights between two pieces of a search
 KNOWN_MATCHES_MAX_COUNT = 200_000  # names of topics, each counted for each expression: some 20 MB

@@ -17,7 +17,9 @@ import attrs
 from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions
 from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
 from kafscale.cluster.groups.consumer.members import Member, Subscription
-from kafscale.cluster.groups.consumer.records import (
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord, as_topic_partitions, from_topic_partitions
+from kafscale.cluster.groups.consumer.sizes import member_bytes, partitions_bytes, regex_bytes
+from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -32,11 +34,7 @@ from kafscale.cluster.groups.consumer.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    CoordinatorRecord,
-    as_topic_partitions,
-    from_topic_partitions,
 )
-from kafscale.cluster.groups.consumer.sizes import member_bytes, partitions_bytes, regex_bytes
 
 NO_TARGET_EPOCH = -1
 
@@ -291,7 +289,7 @@ class GroupState:
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
     """Return the record of the topics that a regular expression has found."""
     value = ConsumerGroupRegularExpressionValue(
-        topics=tuple(sorted(resolved.topics)), version=resolved.version, timestamp=resolved.timestamp_ms
+        topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )
     return CoordinatorRecord(ConsumerGroupRegularExpressionKey(group_id, regex), value)
 

@@ -11,7 +11,11 @@ from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import TimerKey, TimerKind
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.members import MemberState
-from kafscale.cluster.groups.consumer.records import (
+from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
+from kafscale.wire import error_codes as e
+from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
@@ -20,11 +24,7 @@ from kafscale.cluster.groups.consumer.records import (
     ConsumerGroupPartitionMetadataValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
-    CoordinatorRecord,
 )
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
-from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
-from kafscale.wire import error_codes as e
 from tests.devtools.fakes.consumer_groups import (
     GROUP_ID,
     ConsumerClient,

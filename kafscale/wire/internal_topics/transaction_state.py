@@ -1,35 +1,23 @@
-"""Transactional ids in `__transaction_state` (record type 0): who has the id, and where its transaction stands."""
+"""Records of `__transaction_state` (record type 0): which producer has a transactional id, and its transaction.
+
+State machines use these classes as values: nothing changes one after it is made.
+"""
 
 from __future__ import annotations
 
-import enum
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 import attrs
 
 from kafscale.wire.schema import NEVER, Array, wire
 
 
-class TransactionStatus(enum.IntEnum):
-    """Where a transaction stands, by Kafka's numbers."""
-
-    EMPTY = 0
-    ONGOING = 1
-    PREPARE_COMMIT = 2
-    PREPARE_ABORT = 3
-    COMPLETE_COMMIT = 4
-    COMPLETE_ABORT = 5
-    DEAD = 6
-    PREPARE_EPOCH_FENCE = 7
-
-    @property
-    def title(self) -> str:
-        """Return the name that DescribeTransactions and ListTransactions have for it, such as PrepareCommit."""
-        return self.name.title().replace("_", "")
-
-
-@attrs.define(kw_only=True)
+@attrs.define
 class PartitionsSchema:
+    """Partitions of one topic that take part in a transaction."""
+
     topic: str = wire("string")
     partition_ids: list[int] = wire(Array("int32"), factory=list)
 
@@ -50,7 +38,7 @@ class TransactionLogValue:
     producer_epoch: int = wire("int16")
     next_producer_epoch: int = wire("int16", since=1, tag=3, default=-1)
     transaction_timeout_ms: int = wire("int32")
-    transaction_status: int = wire("int8")  # a TransactionStatus
+    transaction_status: int = wire("int8")  # a `TransactionState`
     # null where there are none
     transaction_partitions: list[PartitionsSchema] | None = wire(Array(PartitionsSchema))
     transaction_last_update_timestamp_ms: int = wire("int64")
@@ -58,10 +46,13 @@ class TransactionLogValue:
     client_transaction_version: int = wire("int16", since=1, tag=2, default=0)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class TransactionLogKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar = 0
     VALUE: ClassVar = TransactionLogValue
 
     transactional_id: str = wire("string")
+
+
+TRANSACTION_STATE: Final[Mapping[int, type]] = MappingProxyType({TransactionLogKey.RECORD_TYPE: TransactionLogKey})

@@ -1,14 +1,20 @@
-"""Groups of KIP-848's protocol in `__consumer_offsets` (record types 3 to 8 and 16).
+"""Records of `__consumer_offsets`: the classes of keys by record type are `CONSUMER_OFFSETS`.
 
-3  the epoch of the group                      6  the epoch of the target assignment
-4  its topics, until Kafka 4.0                 7  what each member is to have
-5  each member and what it subscribes to       8  what each member has now
-                                              16  the topics that a regular expression stands for
+1  an offset that a group has committed           6  the epoch of the target assignment
+2  a classic group: a generation with members     7  the target assignment of each member
+3  the epoch of a consumer group (KIP-848)        8  the current assignment of each member
+4  its topics, until Kafka 4.0                   16  the topics that a regular expression has found
+5  each member and its subscription
+
+Kafka has more: type 0 is of Kafka 0.8, and 9 to 15 and 17 on are of share and Streams groups. State machines use these
+classes as values: nothing changes one after it is made.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, TypeAlias
 
 import attrs
 
@@ -16,6 +22,68 @@ from kafscale.wire.schema import NEVER, Array, Nullable, wire
 
 
 @attrs.define(kw_only=True)
+class OffsetCommitValue:
+    """Kafka writes version 4, and 1 where the client chose when the offset expires, which says no leader epoch."""
+
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 4, 4
+    WRITTEN_VERSION: ClassVar = 4
+
+    offset: int = wire("int64")
+    leader_epoch: int = wire("int32", since=3, default=-1)
+    metadata: str = wire("string")
+    commit_timestamp: int = wire("int64")  # in milliseconds, as below
+    expire_timestamp: int = wire("int64", since=1, until=1, default=-1)
+    topic_id: bytes = wire("uuid", since=4, tag=0, default=bytes(16))  # zeros: not known
+
+
+@attrs.frozen
+class OffsetCommitKey:
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+    RECORD_TYPE: ClassVar = 1
+    VALUE: ClassVar = OffsetCommitValue
+
+    group: str = wire("string")
+    topic: str = wire("string")
+    partition: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class MemberMetadata:
+    member_id: str = wire("string")
+    group_instance_id: str | None = wire("string", since=3, default=None)
+    client_id: str = wire("string")
+    client_host: str = wire("string")
+    rebalance_timeout: int = wire("int32", since=1, default=-1)  # in milliseconds, as below
+    session_timeout: int = wire("int32")
+    subscription: bytes = wire("bytes")  # for consumers a ConsumerProtocolSubscription behind its version
+    assignment: bytes = wire("bytes")
+
+
+@attrs.define(kw_only=True)
+class GroupMetadataValue:
+    """Kafka 4.1 writes version 3, although it reads 4, so that older brokers can still read it (KIP-915)."""
+
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 4, 4
+    WRITTEN_VERSION: ClassVar = 3
+
+    protocol_type: str = wire("string")
+    generation: int = wire("int32")
+    protocol: str | None = wire("string")
+    leader: str | None = wire("string")
+    current_state_timestamp: int = wire("int64", since=2, default=-1)  # in milliseconds
+    members: list[MemberMetadata] = wire(Array(MemberMetadata), factory=list)
+
+
+@attrs.frozen
+class GroupMetadataKey:
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+    RECORD_TYPE: ClassVar = 2
+    VALUE: ClassVar = GroupMetadataValue
+
+    group: str = wire("string")
+
+
+@attrs.define
 class TopicPartitions:
     topic_id: bytes = wire("uuid")
     partitions: list[int] = wire(Array("int32"), factory=list)
@@ -23,17 +91,19 @@ class TopicPartitions:
 
 @attrs.define(kw_only=True)
 class ConsumerGroupMetadataValue:
+    """The epoch rises with every change that needs another assignment."""
+
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
     WRITTEN_VERSION: ClassVar = 0
 
     epoch: int = wire("int32")
-    metadata_hash: int = wire("int64", tag=0, default=0)  # of the topics subscribed to; it takes the place of type 4
+    metadata_hash: int = wire("int64", tag=0, default=0)  # of the subscribed topics; it takes the place of type 4
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupMetadataKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
-    RECORD_TYPE: ClassVar = 3
+    RECORD_TYPE: ClassVar = 3  # the group exists for as long as this key has a value
     VALUE: ClassVar = ConsumerGroupMetadataValue
 
     group_id: str = wire("string")
@@ -55,7 +125,7 @@ class TopicMetadata:
 
 @attrs.define(kw_only=True)
 class ConsumerGroupPartitionMetadataValue:
-    """Kafka 4.1 only deletes such records, which 4.0 wrote."""
+    """The subscribed topics as Kafka 4.0 kept them: read and deleted, never written."""
 
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
     WRITTEN_VERSION: ClassVar = 0
@@ -63,7 +133,7 @@ class ConsumerGroupPartitionMetadataValue:
     topics: list[TopicMetadata] = wire(Array(TopicMetadata), factory=list)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupPartitionMetadataKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar = 4
@@ -103,10 +173,10 @@ class ConsumerGroupMemberMetadataValue:
     )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupMemberMetadataKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
-    RECORD_TYPE: ClassVar = 5
+    RECORD_TYPE: ClassVar = 5  # the member exists for as long as this key has a value
     VALUE: ClassVar = ConsumerGroupMemberMetadataValue
 
     group_id: str = wire("string")
@@ -115,13 +185,15 @@ class ConsumerGroupMemberMetadataKey:
 
 @attrs.define(kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataValue:
+    """The group epoch of the target assignment; written after all of its members."""
+
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
     WRITTEN_VERSION: ClassVar = 0
 
     assignment_epoch: int = wire("int32")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupTargetAssignmentMetadataKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar = 6
@@ -138,7 +210,7 @@ class ConsumerGroupTargetAssignmentMemberValue:
     topic_partitions: list[TopicPartitions] = wire(Array(TopicPartitions), factory=list)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupTargetAssignmentMemberKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar = 7
@@ -155,12 +227,12 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
     member_epoch: int = wire("int32")
     previous_member_epoch: int = wire("int32")
-    state: int = wire("int8")  # 0 stable, 1 has partitions to give up, 2 waits for those of others, 127 unknown
+    state: int = wire("int8")  # a `MemberState`
     assigned_partitions: list[TopicPartitions] = wire(Array(TopicPartitions), factory=list)
     partitions_pending_revocation: list[TopicPartitions] = wire(Array(TopicPartitions), factory=list)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupCurrentMemberAssignmentKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar = 8
@@ -176,11 +248,11 @@ class ConsumerGroupRegularExpressionValue:
     WRITTEN_VERSION: ClassVar = 0
 
     topics: list[str] = wire(Array("string"), factory=list)
-    version: int = wire("int64")  # of the metadata that it was matched with
+    version: int = wire("int64")  # of the metadata in which topics were searched
     timestamp: int = wire("int64")  # in milliseconds
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConsumerGroupRegularExpressionKey:
     MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar = 16
@@ -188,3 +260,40 @@ class ConsumerGroupRegularExpressionKey:
 
     group_id: str = wire("string")
     regular_expression: str = wire("string")
+
+
+ConsumerGroupKey: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+ConsumerGroupValue: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+
+CONSUMER_OFFSETS: Final[Mapping[int, type]] = MappingProxyType(
+    {
+        key.RECORD_TYPE: key
+        for key in (
+            OffsetCommitKey,
+            GroupMetadataKey,
+            ConsumerGroupMetadataKey,
+            ConsumerGroupPartitionMetadataKey,
+            ConsumerGroupMemberMetadataKey,
+            ConsumerGroupTargetAssignmentMetadataKey,
+            ConsumerGroupTargetAssignmentMemberKey,
+            ConsumerGroupCurrentMemberAssignmentKey,
+            ConsumerGroupRegularExpressionKey,
+        )
+    }
+)
