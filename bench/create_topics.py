@@ -21,7 +21,7 @@ import trio
 
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics.topics import NewTopic, Topic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, Topic, TopicPolicy, TopicRegistry
 
 
 @attrs.frozen(kw_only=True)

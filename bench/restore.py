@@ -30,7 +30,7 @@ from bench.places import LOCAL_RESULTS
 from bench.report import machine
 from kafscale import __version__
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.s3_server import CREDENTIALS, S3Server
 from tests.devtools.fakes.segment_objects import make_batches, version_2_objects

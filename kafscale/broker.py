@@ -54,7 +54,7 @@ from kafscale.cluster.membership.start.starting import start_leading
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics.topics import Topic, TopicListener
+from kafscale.cluster.registries.topics import Topic, TopicListener
 from kafscale.config import Durability, Settings
 from kafscale.errors import KafkaError, StoreError
 from kafscale.log.bucket.deletion import BuriedTopic

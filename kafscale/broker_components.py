@@ -21,14 +21,10 @@ from kafscale.api.handling.services import Services, refuse_senders
 from kafscale.api.table import APIS
 from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_security import open_access
-from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
-from kafscale.cluster.dynamic_configs import BrokerConfigs
-from kafscale.cluster.group_configs import GroupConfigs
 from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.consumer_settings import consumer_group_settings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog
@@ -42,10 +38,14 @@ from kafscale.cluster.membership.placement.administration import Membership
 from kafscale.cluster.membership.placement.cluster_mover import ClusterMover
 from kafscale.cluster.membership.start.lead import Lead
 from kafscale.cluster.membership.start.wal_extents import MetadataExtents
-from kafscale.cluster.producer_ids import ProducerIds
-from kafscale.cluster.scram_users import ScramUsers
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
-from kafscale.cluster.topics.topics import Topic, TopicPolicy, TopicRegistry, leave_unplaced
+from kafscale.cluster.registries.acls import AclRegistry
+from kafscale.cluster.registries.client_quotas import ClientQuotas
+from kafscale.cluster.registries.dynamic_configs import BrokerConfigs
+from kafscale.cluster.registries.producer_ids import ProducerIds
+from kafscale.cluster.registries.scram_users import ScramUsers
+from kafscale.cluster.registries.topic_configs import BrokerDefaults
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topics import Topic, TopicPolicy, TopicRegistry, leave_unplaced
 from kafscale.cluster.transactions.hanging import Knowledge
 from kafscale.cluster.transactions.hanging_search import CoordinatedBy, HangingSearch
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets

@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from kafscale.api.handling.access import Access
-from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.membership.peers.peer_connections import InterBrokerLogin
-from kafscale.cluster.scram_users import key_file_of
+from kafscale.cluster.registries.acls import AclRegistry
+from kafscale.cluster.registries.scram_users import key_file_of
 from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
 from kafscale.security.authorizer import AclAuthorizer

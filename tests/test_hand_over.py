@@ -13,7 +13,7 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.cluster.membership.assignment import Leader
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes

@@ -14,7 +14,7 @@ from bench.claims.claim import Claim, Finding
 from bench.claims.rounds import alternate
 from bench.frames import ProduceRing, produce_reply_layout
 from bench.points import TOPIC, Point
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Limits
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings

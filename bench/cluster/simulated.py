@@ -23,7 +23,7 @@ from bench.options import RunOptions
 from bench.points import TOPIC, Point
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.config.units import KIB, MIB
 from kafscale.store.memory import MemoryStore

@@ -22,7 +22,7 @@ from kafscale.errors import NotFound, StartupError
 if TYPE_CHECKING:
     from kafscale.cluster.membership.start.adoption import Adoption, FoundTopic
     from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.cluster.topics.topics import TopicRegistry
+    from kafscale.cluster.registries.topics import TopicRegistry
 
 STORE_OPTIONS = (
     "data_dir",
@@ -180,7 +180,7 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
 
 
 async def _topics_of(metadata: MetadataStore, settings: Settings) -> TopicRegistry:
-    from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
+    from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
 
     topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
     await topics.load()

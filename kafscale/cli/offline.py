@@ -16,7 +16,7 @@ from kafscale.config import Durability, Settings
 
 if TYPE_CHECKING:
     from kafscale.cluster.metadata.base import LocalMetadataStore, MetadataStore
-    from kafscale.cluster.topics.topics import TopicRegistry
+    from kafscale.cluster.registries.topics import TopicRegistry
     from kafscale.store.base import ObjectStore
 
 
@@ -50,7 +50,7 @@ async def previewed_topics(
     """
     from kafscale.cluster.membership.node import CLUSTER_ID_KEY
     from kafscale.cluster.membership.start.recovery import preview
-    from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
+    from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
 
     async with copied_metadata(settings, with_data_dir=with_data_dir) as metadata:
         await preview(store, settings.namespace, metadata)

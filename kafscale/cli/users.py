@@ -31,7 +31,7 @@ from kafscale.config import USER_PASSWORD_VARIABLE, SaslMechanism, Settings, Sto
 from kafscale.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
-    from kafscale.cluster.scram_users import ScramUsers
+    from kafscale.cluster.registries.scram_users import ScramUsers
 
 SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
 OFFLINE_OPTIONS = (*WRITING_OPTIONS, "secret_key_file")
@@ -101,7 +101,7 @@ def add_command(
         await set_password(client, user, passwords)
 
     async def offline(users: ScramUsers) -> None:
-        from kafscale.cluster.scram_users import CredentialKey
+        from kafscale.cluster.registries.scram_users import CredentialKey
         from kafscale.security.verifiers import verifier_of_salted
 
         await users.alter(
@@ -162,7 +162,7 @@ def remove_command(user: str, mechanisms: tuple[str, ...], **where: Any) -> None
         await remove_user(client, user, known((await list_users(client)).get(user, {})))
 
     async def offline(users: ScramUsers) -> None:
-        from kafscale.cluster.scram_users import CredentialKey
+        from kafscale.cluster.registries.scram_users import CredentialKey
 
         await users.alter({CredentialKey(each, user): None for each in known(users.iterations().get(user, {}))})
 
@@ -221,7 +221,7 @@ def _run(
 
 async def _offline(settings: Settings, use: Callable[[ScramUsers], Awaitable[None]]) -> None:
     from kafscale.cli.offline import led_metadata
-    from kafscale.cluster.scram_users import ScramUsers
+    from kafscale.cluster.registries.scram_users import ScramUsers
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command
 

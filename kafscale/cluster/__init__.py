@@ -4,10 +4,9 @@
     transactions    the transaction coordinator
     groups          the group coordinator
     coordinator     the frame of both: load a partition of an internal topic, apply a record, write, resign
-    topics          names, ids, partition counts
-    configs         configs of topics and brokers, in Kafka's names
+    registries      topics, configs, access control lists, users, quotas, producer ids: follow the metadata
+    patterns        regular expressions of clients, within a budget
     metadata        the store of all that is not in partitions: get, commit, checkpoints
 
-Registries that follow the metadata: quotas, configs of brokers and groups, users, ACLs, producer ids.
 State machines are synchronous: events go in, replies and timers come out.
 """

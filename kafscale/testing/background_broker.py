@@ -29,7 +29,7 @@ from kafscale.broker_security import open_security
 from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
 from kafscale.client.isolation import AbortedBatches, AbortedFrom
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.formats.transactions import AbortedTransaction

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.scram_users import CredentialKey
+from kafscale.cluster.registries.scram_users import CredentialKey
 from kafscale.config import SaslMechanism, SecurityProtocol
 from kafscale.errors import ConfigError
 from kafscale.security.acls import (

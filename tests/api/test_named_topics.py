@@ -6,7 +6,7 @@ import gc
 from collections.abc import Sequence
 
 from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.cluster.topics.topics import MorePartitions, Outcome
+from kafscale.cluster.registries.topics import MorePartitions, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import CreatePartitionsTopic

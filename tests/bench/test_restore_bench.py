@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.restore import Shape, make_bucket, register_topics
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics.topics import TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
 from kafscale.log.log import TopicSpec
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.store.file.store import FileStore

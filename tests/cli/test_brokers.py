@@ -13,7 +13,7 @@ import trio
 from kafscale.broker import Broker
 from kafscale.cli.main import run
 from kafscale.cluster.membership.records import BrokerState
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Address, Listener, StoreUrl
 from tests.cli.conftest import CommandLine
 from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from kafscale.client import balancing
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from tests.cli.conftest import CommandLine
 from tests.cli.test_brokers import TOPIC, Several
 from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, loopback_cluster

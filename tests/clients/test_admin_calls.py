@@ -20,7 +20,7 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
         UserScramCredentialUpsertion,
     )
 
-from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
+from kafscale.cluster.registries.dynamic_configs import DYNAMIC_CONFIGS
 
 # It leaves sockets open that could not connect; they must not be found, as garbage, in the tests of others.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <(socket|ssl.SSLSocket):ResourceWarning")

@@ -15,12 +15,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.follower import LIST_PAUSE_MOST_SECONDS, Follower
-from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, QuotaEntity
-from kafscale.cluster.topics.names import collision_key
-from kafscale.cluster.topics.topics import (
+from kafscale.cluster.registries.client_quotas import PRODUCER_BYTE_RATE, ClientQuotas, QuotaChange, QuotaEntity
+from kafscale.cluster.registries.topic_names import collision_key
+from kafscale.cluster.registries.topics import (
     MorePartitions,
     NewConfigs,
     NewTopic,

@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.broker import Broker, StorageParts
-from kafscale.cluster.topics.topics import NewTopic, TopicListener
+from kafscale.cluster.registries.topics import NewTopic, TopicListener
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced
 from kafscale.log.partition.partition import Partition

@@ -26,7 +26,7 @@ from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topic
 from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
 from kafscale.cluster.membership.start.wal_extents import MetadataExtents
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.topics.topics import TopicRegistry
+from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, KafScaleError
 from kafscale.log.log import LOST_OFFSETS_COUNT

@@ -20,7 +20,7 @@ import trio
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.log.log import Log
 from kafscale.wire.messages.replicas import (

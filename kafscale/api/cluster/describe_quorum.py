@@ -18,7 +18,7 @@ from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.node import Node as BrokerNode
-from kafscale.cluster.topics.names import CLUSTER_METADATA_NAME
+from kafscale.cluster.registries.topic_names import CLUSTER_METADATA_NAME
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.cluster import (

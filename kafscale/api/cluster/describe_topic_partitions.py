@@ -21,8 +21,8 @@ from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
-from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.cluster.registries.topic_names import is_internal, is_valid_topic_name
+from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.security.acls import ResourceType
 from kafscale.security.rights import DESCRIBE_TOPIC

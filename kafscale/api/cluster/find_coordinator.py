@@ -21,7 +21,7 @@ from kafscale.api.handling.coordinators import prepare_groups, prepare_transacti
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import Turns, distinct
 from kafscale.errors import KafkaError
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TRANSACTION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from kafscale.cluster.membership.assignment import Assignment, Leader
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 
 NOBODY = -1
 

@@ -32,8 +32,8 @@ from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import is_internal, is_valid_topic_name
-from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.cluster.registries.topic_names import is_internal, is_valid_topic_name
+from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import StoreError
 from kafscale.security.acls import ResourceType

@@ -5,9 +5,9 @@ v0  set and remove, of entities one by one
 v1  flexible
 
 Users and client ids, or both, have `producer_byte_rate`, `consumer_byte_rate`, `request_percentage` and
-`controller_mutation_rate`; IP addresses have `connection_creation_rate`. `kafscale.cluster.quota_entities` says which
-of them applies to a client. All go before `--producer-byte-rate` and `--consumer-byte-rate`. An address is written as
-numbers: host names, which Kafka's brokers look up, are refused.
+`controller_mutation_rate`; IP addresses have `connection_creation_rate`. `kafscale.cluster.registries.client_quotas`
+says which of them applies to a client. All go before `--producer-byte-rate` and `--consumer-byte-rate`. An address is
+written as numbers: host names, which Kafka's brokers look up, are refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import attrs
 from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.client_quotas import QuotaChange
-from kafscale.cluster.quota_entities import (
+from kafscale.cluster.registries.client_quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -34,6 +33,7 @@ from kafscale.cluster.quota_entities import (
     REQUEST_PERCENTAGE,
     USER,
     Name,
+    QuotaChange,
     QuotaEntity,
 )
 from kafscale.concurrency.turns import in_turns

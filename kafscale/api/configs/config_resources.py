@@ -15,9 +15,9 @@ from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.dynamic_configs import ALL_BROKERS
-from kafscale.cluster.topics.names import check_topic_name
-from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS
+from kafscale.cluster.registries.topic_names import check_topic_name
+from kafscale.cluster.registries.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security import rights

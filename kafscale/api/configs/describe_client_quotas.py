@@ -14,7 +14,7 @@ from typing import Final
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.quota_entities import CLIENT_ID, DEFAULT, IP, USER, Name, QuotaEntity
+from kafscale.cluster.registries.client_quotas import CLIENT_ID, DEFAULT, IP, USER, Name, QuotaEntity
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
 from kafscale.wire.messages.configs import (

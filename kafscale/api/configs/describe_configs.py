@@ -31,9 +31,9 @@ from kafscale.api.configs.member_configs import member_entries
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.configs.broker_configs import broker_entries
-from kafscale.cluster.configs.entries import ConfigEntry, default_entries, topic_entries
-from kafscale.cluster.topics.names import check_topic_name
+from kafscale.cluster.registries.broker_configs import broker_entries
+from kafscale.cluster.registries.config_entries import ConfigEntry, default_entries, topic_entries
+from kafscale.cluster.registries.topic_names import check_topic_name
 from kafscale.concurrency.turns import distinct
 from kafscale.config import Listener
 from kafscale.errors import KafkaError

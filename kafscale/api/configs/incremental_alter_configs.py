@@ -16,9 +16,9 @@ from collections.abc import Callable
 from kafscale.api.configs.config_resources import Configs, change_configs, outcomes
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.configs.definitions import ConfigType, split_list
-from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
-from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS
+from kafscale.cluster.registries.config_definitions import ConfigType, split_list
+from kafscale.cluster.registries.dynamic_configs import DYNAMIC_CONFIGS
+from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
 from kafscale.wire.messages.configs import (

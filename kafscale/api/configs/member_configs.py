@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
-from kafscale.cluster.configs.entries import ConfigEntry
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
+from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.registries.config_entries import ConfigEntry
 from kafscale.config import Durability
 
 DRAINING: Final = ConfigDefinition(

@@ -17,7 +17,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.classic.group import Group
 from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.hosted import HostedGroup
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.concurrency.turns import in_turns
 from kafscale.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS

@@ -30,7 +30,7 @@ from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.common.events import NO_GENERATION
 from kafscale.cluster.groups.common.records import NO_TOPIC_ID, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
 from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import trio
 
-from kafscale.cluster.scram_users import ScramUsers
+from kafscale.cluster.registries.scram_users import ScramUsers
 from kafscale.concurrency.turns import Crowded, FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError

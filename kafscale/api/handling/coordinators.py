@@ -18,7 +18,7 @@ import trio
 
 from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.errors import KafkaError, StorageFailed, StoreError
 from kafscale.wire.error_codes import (
     FENCED_INSTANCE_ID,

@@ -21,7 +21,7 @@ import attrs
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.quotas import Quotas
-from kafscale.cluster.topics.names import is_internal
+from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.errors import KafkaError
 from kafscale.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
 from kafscale.wire.error_codes import (

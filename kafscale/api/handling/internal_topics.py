@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.topics import INTERNAL_OVERRIDES, NewConfigs, NewTopic, Topic
+from kafscale.cluster.registries.topics import INTERNAL_OVERRIDES, NewConfigs, NewTopic, Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import TOPIC_ALREADY_EXISTS
 

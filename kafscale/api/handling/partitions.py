@@ -14,7 +14,7 @@ from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.assignment import Leader
-from kafscale.cluster.topics.index import Topic
+from kafscale.cluster.registries.topic_index import Topic
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes

@@ -20,12 +20,12 @@ import trio
 
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.rates import BURST_SECONDS, Rate, Remembered, TokenBucket
-from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.quota_entities import (
+from kafscale.cluster.registries.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    ClientQuotas,
     Limit,
 )
 from kafscale.config import Settings

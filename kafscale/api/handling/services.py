@@ -14,11 +14,8 @@ from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.referrals import Referrals
-from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.coordinator import InternalLog, Leadership
-from kafscale.cluster.dynamic_configs import BrokerConfigs
-from kafscale.cluster.group_configs import GroupConfigs
+from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.leading.following import Following
@@ -26,9 +23,12 @@ from kafscale.cluster.membership.mover import Mover
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.membership.placement.administration import Membership
 from kafscale.cluster.membership.placement.balance import Balance
-from kafscale.cluster.producer_ids import ProducerIds
-from kafscale.cluster.scram_users import ScramUsers
-from kafscale.cluster.topics.topics import TopicRegistry
+from kafscale.cluster.registries.acls import AclRegistry
+from kafscale.cluster.registries.client_quotas import ClientQuotas
+from kafscale.cluster.registries.dynamic_configs import BrokerConfigs
+from kafscale.cluster.registries.producer_ids import ProducerIds
+from kafscale.cluster.registries.scram_users import ScramUsers
+from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.config import Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import is_internal
+from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes

@@ -41,7 +41,7 @@ from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partitio
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.membership.leading.following import Following
-from kafscale.cluster.topics.index import Topic
+from kafscale.cluster.registries.topic_index import Topic
 from kafscale.concurrency.turns import STEPS_PER_TURN, Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.partition.partition import FetchWaiter, Partition

@@ -13,7 +13,7 @@ from __future__ import annotations
 from kafscale.api.handling.batch_size import check_batch_size
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.scram_users import CredentialKey
+from kafscale.cluster.registries.scram_users import CredentialKey
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.login.scram import SALT_LEAST_BYTES

@@ -25,7 +25,7 @@ from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.replica_assignments import check_brokers, know_brokers
 from kafscale.cluster.membership.mover import Mover
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import distinct_partitions, in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (

@@ -24,7 +24,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.mover import Mover
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (

@@ -17,7 +17,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.mover import Mover
 from kafscale.cluster.membership.placement.balance import Balance, BalancePlan, Led
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.wire.messages.replicas import (
     BalancedBroker,

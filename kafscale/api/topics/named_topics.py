@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from kafscale.cluster.topics.topics import MorePartitions, NewTopic, Outcome
+from kafscale.cluster.registries.topics import MorePartitions, NewTopic, Outcome
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REQUEST

@@ -13,7 +13,7 @@ import trio
 from kafscale.api.handling.new_topics import catch_up_if_any
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.mover import Mover
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
 

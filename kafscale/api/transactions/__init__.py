@@ -6,7 +6,7 @@
     DescribeTransactions, ListTransactions   what the coordinators know of transactional ids
     DescribeProducers                        what a partition knows of those who write to it
 
-Only the table of APIs enters here. Producer ids are given out by `kafscale.cluster.producer_ids`; what a partition
-knows of its producers is in `kafscale.log.partition.producers`; transactional ids are coordinated by
+Only the table of APIs enters here. Producer ids are given out by `kafscale.cluster.registries.producer_ids`; what a
+partition knows of its producers is in `kafscale.log.partition.producers`; transactional ids are coordinated by
 `kafscale.cluster.transactions`.
 """

@@ -13,7 +13,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.transactions.requests import AddPartitions, Identity
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code

@@ -17,7 +17,7 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.new_topics import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import is_internal
+from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.cluster.transactions.requests import AddPartitions, Identity, VerifyPartitions
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.cluster.transactions.versions import (

@@ -15,7 +15,7 @@ from functools import partial
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
-from kafscale.cluster.topics.names import check_topic_name
+from kafscale.cluster.registries.topic_names import check_topic_name
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.formats.producers import Producer

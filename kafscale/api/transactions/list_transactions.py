@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.expressions.patterns import InvalidPattern, Pattern, Piece, compile_pattern
+from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.cluster.transactions.questions import ListedTransaction, TransactionFilter
 from kafscale.cluster.transactions.state_records import now_ms
 from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafscale.cluster.groups.consumer.topics import TopicMetadata, Topics
-from kafscale.cluster.topics.topics import Topic, TopicListener, TopicRegistry
+from kafscale.cluster.registries.topics import Topic, TopicListener, TopicRegistry
 
 
 def follow_topics(topics: Topics, registry: TopicRegistry) -> None:

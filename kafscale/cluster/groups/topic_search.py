@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 import attrs
 import trio
 
-from kafscale.cluster.expressions.patterns import Piece
 from kafscale.cluster.groups.consumer.deciding import Rights
 from kafscale.cluster.groups.consumer.events import RegexRefresh
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.hosted import HostedGroup
+from kafscale.cluster.patterns import Piece
 from kafscale.concurrency.signals import Signal
 
 RunPiece = Callable[[Piece], Awaitable[None]]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.index import Topic
+from kafscale.cluster.registries.topic_index import Topic
 
 
 @attrs.frozen(cache_hash=True)  # every topic of a Metadata reply looks its layout up by it

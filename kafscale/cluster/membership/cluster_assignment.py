@@ -11,8 +11,8 @@ from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.topics.index import Topic
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 
 _NOBODY = -1  # Kafka's id of a controller that is not known
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from kafscale.cluster.topics.index import Topic
+from kafscale.cluster.registries.topic_index import Topic
 
 
 class Mover(Protocol):

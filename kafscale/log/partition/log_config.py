@@ -1,7 +1,7 @@
 """A topic's configs as typed values for its log, with Kafka's defaults.
 
-`kafscale.cluster.configs.topic_configs` makes one from a topic's configs; an attribute has the name of its config, with
-`_` for `.`.
+`kafscale.cluster.registries.topic_configs` makes one from a topic's configs; an attribute has the name of its config,
+with `_` for `.`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ import attrs
 import trio
 
 from kafscale.api.handling.rates import WINDOW_SECONDS, Rate, Remembered
-from kafscale.cluster.client_quotas import ClientQuotas
-from kafscale.cluster.quota_entities import CONNECTION_CREATION_RATE
+from kafscale.cluster.registries.client_quotas import CONNECTION_CREATION_RATE, ClientQuotas
 from kafscale.config import Limits, canonical_ip
 from kafscale.metrics import Histogram
 

@@ -7,7 +7,7 @@ import pytest
 
 from kafscale.api.cluster.describe_quorum import API
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.cluster import (

@@ -8,7 +8,7 @@ from kafscale.api.cluster import metadata
 from kafscale.api.cluster.describe_topic_partitions import API
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse

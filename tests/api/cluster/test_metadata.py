@@ -7,7 +7,7 @@ import trio
 
 from kafscale.api.cluster.metadata import API
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

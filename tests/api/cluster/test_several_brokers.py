@@ -11,8 +11,8 @@ import trio.testing
 from kafscale.client.connection import Connection
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.membership.node import Endpoint
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import (
     DescribeClusterRequest,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs import alter_configs, incremental_alter_configs
-from kafscale.cluster.dynamic_configs import BrokerConfigs
-from kafscale.cluster.group_configs import GroupConfigs
+from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.consumer.settings import GroupOverrides
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.dynamic_configs import BrokerConfigs
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

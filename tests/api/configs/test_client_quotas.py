@@ -10,9 +10,17 @@ from trio.testing import MockClock
 from kafscale.api.configs import alter_client_quotas, describe_client_quotas
 from kafscale.api.configs.describe_client_quotas import ANY, THE_DEFAULT, THIS_NAME
 from kafscale.client.connection import Connection
-from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
-from kafscale.cluster.quota_entities import CLIENT_ID, DEFAULT, IP, USER, Name, QuotaEntity
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.client_quotas import (
+    CLIENT_ID,
+    DEFAULT,
+    IP,
+    USER,
+    ClientQuotas,
+    Name,
+    QuotaChange,
+    QuotaEntity,
+)
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.configs import (

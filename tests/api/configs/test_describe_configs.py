@@ -6,13 +6,12 @@ import attrs
 import pytest
 
 from kafscale.api.configs.describe_configs import API
-from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
-from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.dynamic_configs import ALL_BROKERS, BrokerConfigs
-from kafscale.cluster.group_configs import GroupConfigs
+from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, DYNAMIC_CONFIGS, BrokerConfigs
+from kafscale.cluster.registries.topic_configs import BrokerDefaults
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes

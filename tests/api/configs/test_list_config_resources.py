@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs.list_config_resources import API
-from kafscale.cluster.group_configs import GroupConfigs
+from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.configs import ListConfigResourcesRequest

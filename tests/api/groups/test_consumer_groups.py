@@ -18,7 +18,7 @@ from kafscale.api.groups import (
 )
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, ConsumerGroupSettings
-from kafscale.cluster.topics.topics import MorePartitions
+from kafscale.cluster.registries.topics import MorePartitions
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from kafscale.security.authorizer import AclAuthorizer

@@ -30,7 +30,7 @@ from kafscale.cluster.groups.common.records import TopicPartition
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest

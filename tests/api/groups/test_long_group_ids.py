@@ -8,7 +8,7 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.wire import error_codes
 from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kafscale.wire.messages.groups import JoinGroupResponse

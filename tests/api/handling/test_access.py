@@ -16,7 +16,7 @@ from kafscale.api.handling.audit import AuditLog
 from kafscale.api.handling.calls import Call
 from kafscale.api.produce import ShortWay
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.security.acls import AclFilter, AclOperation, PatternType, Permission, ResourceType
 from kafscale.security.rights import READ_TOPIC
 from kafscale.wire.codec import encode

@@ -31,7 +31,7 @@ from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.topics.topics import NewTopic, TopicListener, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicListener, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest

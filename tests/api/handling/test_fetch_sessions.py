@@ -20,7 +20,7 @@ from kafscale.api.handling.fetch_sessions import (
     distinct,
 )
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import KafkaError
 from kafscale.security.principals import Principal
 from kafscale.wire import error_codes

@@ -14,9 +14,8 @@ from kafscale.api.handling.gate import Gate
 from kafscale.api.produce import ShortWay
 from kafscale.api.produce.patterns import PlainProduces
 from kafscale.client.connection import Connection
-from kafscale.cluster.client_quotas import QuotaChange
-from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaEntity
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaChange, QuotaEntity
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode

@@ -24,7 +24,7 @@ from kafscale.api.topics import (
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.configs import (

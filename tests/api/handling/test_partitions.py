@@ -13,7 +13,7 @@ from kafscale.api.handling.calls import Call
 from kafscale.api.produce import begin
 from kafscale.client.connection import Connection
 from kafscale.cluster.membership.assignment import Leader
-from kafscale.cluster.topics.topics import MorePartitions, NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import MorePartitions, NewTopic, TopicRegistry
 from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes

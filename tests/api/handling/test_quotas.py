@@ -13,9 +13,8 @@ from trio.testing import MockClock
 from kafscale.api.handling import quotas, rates
 from kafscale.api.handling.quotas import FindLimit, Quotas, RateQuota
 from kafscale.client.connection import Connection
-from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
-from kafscale.cluster.quota_entities import DEFAULT, Limit, QuotaEntity
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.client_quotas import DEFAULT, ClientQuotas, Limit, QuotaChange, QuotaEntity
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.metrics import Histogram, Metrics
 from kafscale.server.kafka.pauses import PauseReason
 from kafscale.testing.metadata import MemoryMetadataStore

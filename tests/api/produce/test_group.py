@@ -13,7 +13,7 @@ import trio.testing
 from kafscale.api.produce import ProduceGroup, ShortWay
 from kafscale.api.produce.patterns import LEARNED_EVERY_COUNT, PlainProduces
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.errors import StorageFailed
 from kafscale.log.log import Log

@@ -15,8 +15,8 @@ from kafscale.api.handling.calls import Call
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.record_checks import FREE_HEADERS_COUNT
 from kafscale.client.connection import Connection
-from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, Limits
 from kafscale.errors import KafkaError
 from kafscale.log.log import OPENING_SECONDS

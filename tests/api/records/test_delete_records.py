@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import (

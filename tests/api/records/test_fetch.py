@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from kafscale.client.connection import Connection, Reply
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.log.partition.partition import Partition
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire import error_codes

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.api.handling.calls import Peer
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Durability, Limits
 from kafscale.log.partition.partition import Partition

@@ -8,7 +8,7 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.security.acls import AclOperation, ResourceType
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse

@@ -13,7 +13,7 @@ from kafscale.api.handling.operations import OPERATIONS
 from kafscale.api.records.fetch import FetchReply
 from kafscale.api.table import every_api
 from kafscale.broker import Broker
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, ResourceType, Right
 from kafscale.security.principals import USER, Principal
 from kafscale.wire.codec import decode, encode

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from kafscale.api.security import alter_user_scram_credentials, describe_user_scram_credentials
-from kafscale.cluster.scram_users import ScramUsers
+from kafscale.cluster.registries.scram_users import ScramUsers
 from kafscale.config import SaslMechanism
 from kafscale.security.verifiers import salt_password
 from kafscale.testing.metadata import MemoryMetadataStore

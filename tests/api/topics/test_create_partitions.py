@@ -6,7 +6,7 @@ import pytest
 
 from kafscale.api.topics.create_partitions import API
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic

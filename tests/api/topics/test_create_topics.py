@@ -7,7 +7,7 @@ import pytest
 
 from kafscale.api.topics.create_topics import API
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import (

@@ -8,7 +8,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from kafscale.api.topics.delete_topics import API
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState

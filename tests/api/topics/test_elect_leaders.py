@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from kafscale.api.topics.elect_leaders import API
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.replicas import ElectedTopicPartitions, ElectLeadersRequest, ElectLeadersResponse

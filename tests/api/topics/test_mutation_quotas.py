@@ -11,9 +11,8 @@ from trio.testing import MockClock
 
 from kafscale.api.handling.quotas import EXCEEDED
 from kafscale.client.connection import Connection
-from kafscale.cluster.client_quotas import QuotaChange
-from kafscale.cluster.quota_entities import CONTROLLER_MUTATION_RATE, QuotaEntity
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.client_quotas import CONTROLLER_MUTATION_RATE, QuotaChange, QuotaEntity
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_PARTITIONS, LEADER_NOT_AVAILABLE, NONE, THROTTLING_QUOTA_EXCEEDED
 from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse

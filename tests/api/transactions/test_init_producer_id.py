@@ -7,7 +7,7 @@ import pytest
 from kafscale.api.transactions.init_producer_id import API
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds
+from kafscale.cluster.registries.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_KEY, ProducerIds
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.transactions import InitProducerIdRequest

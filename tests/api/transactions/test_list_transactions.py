@@ -8,7 +8,7 @@ import trio
 
 from kafscale.api.transactions import list_transactions
 from kafscale.api.transactions.list_transactions import API
-from kafscale.cluster.expressions.patterns import PIECE_MAX_COUNT, compile_pattern
+from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.questions import ListedTransaction, TransactionListing
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest

@@ -9,11 +9,11 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.expressions.patterns import Piece
 from kafscale.cluster.groups.consumer.events import RegexRefresh
 from kafscale.cluster.groups.consumer.settings import REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.topics import TopicMetadata, Topics
 from kafscale.cluster.groups.topic_search import TopicSearch
+from kafscale.cluster.patterns import Piece
 
 TOPICS_COUNT = 312
 

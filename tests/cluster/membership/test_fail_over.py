@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.topics.topics import Topic
+from kafscale.cluster.registries.topics import Topic
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, DeclaredDead, KafScaleError, StorageFailed
 from kafscale.store.base import ObjectStore

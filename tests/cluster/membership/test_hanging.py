@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.placement.administration import Membership
 from kafscale.cluster.membership.records import BrokerState
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.hanging_search import ROUND_SECONDS
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e

@@ -13,8 +13,8 @@ from kafscale.cluster.membership.placement import controller
 from kafscale.cluster.membership.records import CONTROLLER_KEY, NEXT_NUMBER_KEY, BrokerState, record_key
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.topics.records import topic_key
-from kafscale.cluster.topics.topics import MorePartitions, NewConfigs
+from kafscale.cluster.registries.topic_records import topic_key
+from kafscale.cluster.registries.topics import MorePartitions, NewConfigs
 from kafscale.config import Durability
 from kafscale.errors import KafkaError, NotFound, StoreUnavailable
 from kafscale.formats.placements import row_key

@@ -17,7 +17,7 @@ from kafscale.cli.verify import _learn_topics
 from kafscale.cluster.membership.start.claim import claim_key, decode_claim
 from kafscale.cluster.membership.start.own_objects import OwnObjects
 from kafscale.cluster.membership.start.recovery import preview
-from kafscale.cluster.topics.topics import NewTopic, Topic
+from kafscale.cluster.registries.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafkaError, KafScaleError, NotFound, StartupError
 from kafscale.log.check.verification import Verifier

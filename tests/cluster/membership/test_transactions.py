@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.config import Durability
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes as e

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse

@@ -22,8 +22,8 @@ from kafscale.broker_components import topic_spec
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
-from kafscale.cluster.topics.topics import Topic, TopicRegistry
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.errors import KafkaError
 from kafscale.log.hand_over import acquire_partition, release_partition
 from kafscale.log.partition.partition import Partition

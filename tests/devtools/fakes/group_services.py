@@ -24,14 +24,14 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Peer
-from kafscale.cluster.expressions.patterns import Piece
 from kafscale.cluster.groups.assignors.partitions import Partitions
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.follow_topics import follow_topics
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.patterns import Piece
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e

@@ -12,9 +12,9 @@ import trio
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.quotas import Quotas
-from kafscale.cluster.client_quotas import ClientQuotas
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.node import Node
+from kafscale.cluster.registries.client_quotas import ClientQuotas
 from kafscale.config import Settings
 from kafscale.metrics import Metrics
 from kafscale.security.principals import ANONYMOUS, USER, Principal

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Settings
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import compression, error_codes

@@ -18,7 +18,7 @@ from kafscale.api.handling.services import Services
 from kafscale.client.connection import Connection
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.assignment import Leader
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Settings
 from kafscale.wire.codec import encode
 from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ThreeBrokers, hand_over, take_over

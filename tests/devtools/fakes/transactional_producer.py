@@ -11,7 +11,7 @@ import trio
 
 from kafscale.broker import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.wire import codec
 from kafscale.wire import error_codes as e

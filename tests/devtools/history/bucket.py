@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.topics.names import is_internal
+from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.manifest import Manifest, PartitionId, segment_of
 from kafscale.formats.manifest_checkpoint import decode_manifests

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION

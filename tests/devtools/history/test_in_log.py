@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from kafscale.cluster.topics.names import TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.state_records import encode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.values import (

@@ -31,7 +31,7 @@ import trio
 
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.records import BrokerState
-from kafscale.cluster.topics.names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.config import CoordinatorSettings, Durability, Listener, Settings
 from kafscale.errors import DeclaredDead, Fenced
 from kafscale.formats.manifest import PartitionId

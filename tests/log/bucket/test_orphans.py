@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import SlowDown, StorageFull, StoreUnavailable
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.store.memory import MemoryStore

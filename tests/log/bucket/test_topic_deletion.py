@@ -6,7 +6,7 @@ import attrs
 import trio
 import trio.testing
 
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.log.bucket.deletion import BuriedTopic, TopicDeleter
 from kafscale.store.base import ObjectStore
 from kafscale.testing.disk import MemoryDisk

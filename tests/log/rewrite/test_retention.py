@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import KafkaError, SlowDown, StoreError
 from kafscale.log.bucket.orphans import OrphanCollector
 from kafscale.log.rewrite.retention import Retention

@@ -21,7 +21,7 @@ from kafscale.client.connection import Reply
 from kafscale.cluster.groups.common.events import Identity
 from kafscale.cluster.groups.common.records import TopicPartition
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, Limits
 from kafscale.errors import StoreUnavailable
 from kafscale.server.kafka.arrivals import SLOWEST_BYTES, STALL_SECONDS

@@ -14,8 +14,14 @@ from trio.testing import MockClock
 
 from kafscale.api.handling import rates
 from kafscale.api.handling.calls import Peer
-from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
-from kafscale.cluster.quota_entities import CONNECTION_CREATION_RATE, DEFAULT, Name, QuotaEntity
+from kafscale.cluster.registries.client_quotas import (
+    CONNECTION_CREATION_RATE,
+    DEFAULT,
+    ClientQuotas,
+    Name,
+    QuotaChange,
+    QuotaEntity,
+)
 from kafscale.config import Address, IpConnections, Limits
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.metrics import Histogram

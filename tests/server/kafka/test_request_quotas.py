@@ -14,9 +14,8 @@ from trio.testing import MockClock
 
 from kafscale.api.handling.quotas import RateQuota
 from kafscale.client.connection import Connection
-from kafscale.cluster.client_quotas import QuotaChange
-from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaEntity
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaChange, QuotaEntity
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.concurrency import metering
 from kafscale.config import SecurityProtocol
 from kafscale.log.read import unpacking

@@ -12,8 +12,8 @@ import trio.testing
 
 from kafscale.api.handling import authentication
 from kafscale.api.handling.authentication import Authenticator
-from kafscale.cluster.scram_users import CredentialKey
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.scram_users import CredentialKey
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Limits, Listener, SaslMechanism, SaslSettings, SecurityProtocol
 from kafscale.errors import BrokerUnavailable
 from kafscale.security.verifiers import salt_password

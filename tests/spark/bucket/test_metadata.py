@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.cluster.topics.topics import MorePartitions, NewTopic, TopicRegistry
+from kafscale.cluster.registries.topics import MorePartitions, NewTopic, TopicRegistry
 from kafscale.config import StoreUrl
 from kafscale.errors import AccessDenied, ConfigError, DamagedObject
 from kafscale.formats.metadata_changes import Transaction

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from kafscale.broker import Broker
 from kafscale.cluster.membership.records import Placement, encode_row
-from kafscale.cluster.topics.topics import NewTopic
+from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, StoreUrl
 from kafscale.errors import DamagedObject, Fenced
 from kafscale.formats.metadata_head import head_key

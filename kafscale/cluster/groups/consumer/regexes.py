@@ -15,13 +15,13 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.expressions.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import Refused, RegexRefresh
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, Subscription
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record
+from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupRegularExpressionKey
 

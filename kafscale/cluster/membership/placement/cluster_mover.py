@@ -9,7 +9,7 @@ import attrs
 from kafscale.cluster.membership.placement.writer import Change, PlacementWriter
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.topics.index import Topic
+from kafscale.cluster.registries.topic_index import Topic
 from kafscale.errors import KafkaError, StoreError
 from kafscale.wire.error_codes import REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION
 

@@ -20,9 +20,9 @@ import trio
 from kafscale.cluster.membership.node import epoch_key
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
-from kafscale.cluster.topics.records import KEEP_EVERYTHING
-from kafscale.cluster.topics.topics import MorePartitions, NewTopic, Topic, TopicRegistry
+from kafscale.cluster.registries.producer_ids import NEXT_BLOCK_KEY
+from kafscale.cluster.registries.topic_records import KEEP_EVERYTHING
+from kafscale.cluster.registries.topics import MorePartitions, NewTopic, Topic, TopicRegistry
 from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import read_footer

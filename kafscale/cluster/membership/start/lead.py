@@ -29,7 +29,7 @@ from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.topics.index import TopicDraft
+from kafscale.cluster.registries.topic_index import TopicDraft
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject, Fenced, StoreError

@@ -13,7 +13,7 @@ import attrs
 from kafscale.cluster.metadata.base import POSITION_KEY, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode
-from kafscale.cluster.topics.records import LOST_OFFSETS
+from kafscale.cluster.registries.topic_records import LOST_OFFSETS
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.metadata_changes import decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint

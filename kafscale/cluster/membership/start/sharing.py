@@ -18,7 +18,6 @@ from secrets import token_bytes
 import attrs
 import trio
 
-from kafscale.cluster.configs.topic_configs import BrokerDefaults
 from kafscale.cluster.membership.records import UNDECIDED, Placement, rows_of
 from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
 from kafscale.cluster.membership.start.recovery import find_head
@@ -30,7 +29,8 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.cluster.topics.records import TOPICS, read_topic
+from kafscale.cluster.registries.topic_configs import BrokerDefaults
+from kafscale.cluster.registries.topic_records import TOPICS, read_topic
 from kafscale.config import Settings
 from kafscale.errors import Fenced, NotFound, PreconditionFailed, StartupError
 from kafscale.formats.metadata_changes import encode_transaction

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from kafscale.cluster.expressions.patterns import PATTERN_MAX_LENGTH, PIECE_MAX_COUNT, Piece
 from kafscale.cluster.groups.consumer.events import RegexRefresh
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
 from kafscale.cluster.groups.consumer.settings import REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.viewers import Viewers
+from kafscale.cluster.patterns import PATTERN_MAX_LENGTH, PIECE_MAX_COUNT, Piece
 from kafscale.wire import error_codes as e
 from tests.devtools.fakes.consumer_groups import ConsumerClient, ConsumerGroupHarness, named, settle
 

@@ -10,8 +10,8 @@ from kafscale.broker import StorageParts
 from kafscale.cluster.membership.node import epoch_key
 from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics, give_nothing_back
 from kafscale.cluster.metadata.converter import decode
-from kafscale.cluster.producer_ids import NEXT_BLOCK_KEY
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries.producer_ids import NEXT_BLOCK_KEY
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.errors import NotFound
 from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import EpochStart, decode_footer, encode_footer

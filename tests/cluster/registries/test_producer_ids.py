@@ -8,7 +8,13 @@ import trio
 
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.producer_ids import BLOCK_COUNT, IDS_PER_EPOCH, NEXT_BLOCK_KEY, RANDOM_NUMBERS_COUNT, ProducerIds
+from kafscale.cluster.registries.producer_ids import (
+    BLOCK_COUNT,
+    IDS_PER_EPOCH,
+    NEXT_BLOCK_KEY,
+    RANDOM_NUMBERS_COUNT,
+    ProducerIds,
+)
 from kafscale.errors import KafkaError
 from kafscale.store.paths import EPOCH_MAX
 from kafscale.testing.metadata import MemoryMetadataStore

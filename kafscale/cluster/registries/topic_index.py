@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from kafscale.cluster.metadata.converter import others_field
-from kafscale.cluster.topics.names import collision_key
+from kafscale.cluster.registries.topic_names import collision_key
 from kafscale.log.partition.log_config import LogConfig
 
 Charge = Callable[[str, int], None]  # told of a topic, and how many partitions of it are made or deleted

@@ -12,12 +12,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.broker import Broker
 from kafscale.client.connection import Connection
-from kafscale.cluster.configs.dynamic import reference_page
-from kafscale.cluster.configs.topic_configs import BrokerDefaults
-from kafscale.cluster.dynamic_configs import ALL_BROKERS, BrokerConfigs
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.topics.topics import NewConfigs, NewTopic, Topic, TopicListener, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, BrokerConfigs, reference_page
+from kafscale.cluster.registries.topic_configs import BrokerDefaults
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, Topic, TopicListener, TopicPolicy, TopicRegistry
 from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, DynamicConfigs
-from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
-from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
+from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, DynamicConfigs
+from kafscale.cluster.registries.dynamic_configs import DYNAMIC_CONFIGS
+from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
 
 
 @attrs.frozen(kw_only=True)

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from kafscale.cluster.acls import AclRegistry
-from kafscale.cluster.client_quotas import ClientQuotas, QuotaChange
-from kafscale.cluster.group_configs import SESSION_TIMEOUT, GroupConfigs
-from kafscale.cluster.quota_entities import PRODUCER_BYTE_RATE, QuotaEntity
-from kafscale.cluster.scram_users import CredentialKey, ScramUsers
-from kafscale.cluster.topics.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.groups.configs import SESSION_TIMEOUT, GroupConfigs
+from kafscale.cluster.registries.acls import AclRegistry
+from kafscale.cluster.registries.client_quotas import PRODUCER_BYTE_RATE, ClientQuotas, QuotaChange, QuotaEntity
+from kafscale.cluster.registries.scram_users import CredentialKey, ScramUsers
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
 from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.config import SaslMechanism
 from kafscale.security.acls import AclBinding, AclFilter, AclOperation, ResourceType

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from kafscale.cluster import client_quotas
-from kafscale.cluster.client_quotas import ClientQuotas as Quotas
-from kafscale.cluster.client_quotas import QuotaChange
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.quota_entities import (
+from kafscale.cluster.registries import client_quotas
+from kafscale.cluster.registries.client_quotas import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     DEFAULT,
     PRODUCER_BYTE_RATE,
     Name,
+    QuotaChange,
     QuotaEntity,
 )
+from kafscale.cluster.registries.client_quotas import ClientQuotas as Quotas
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.late_metadata import LateMetadataStore, compete

@@ -3,9 +3,9 @@
 import attrs
 import pytest
 
-import kafscale.cluster.scram_users as module
+import kafscale.cluster.registries.scram_users as module
 from kafscale.cluster.metadata.base import Transaction
-from kafscale.cluster.scram_users import CredentialKey, ScramUsers
+from kafscale.cluster.registries.scram_users import CredentialKey, ScramUsers
 from kafscale.config import SaslMechanism
 from kafscale.errors import KafkaError, StartupError
 from kafscale.testing.metadata import MemoryMetadataStore

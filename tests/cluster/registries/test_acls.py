@@ -8,10 +8,10 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster import acls
-from kafscale.cluster.acls import AclRegistry
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.registries import acls
+from kafscale.cluster.registries.acls import AclRegistry
 from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.errors import DamagedObject, KafkaError
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, Permission, ResourceType, Right

@@ -13,7 +13,7 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.follower import PLAN_ATTEMPTS_MAX_COUNT
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.topics.topics import (
+from kafscale.cluster.registries.topics import (
     MorePartitions,
     NewConfigs,
     NewTopic,
@@ -418,7 +418,7 @@ async def test_a_deletion_is_remembered_until_nothing_is_left_of_the_topic(
         assert {topic_id: each.name for topic_id, each in registry.deleted.items()} == {topic.topic_id: "a"}
     await reloaded.forget_deleted([topic.topic_id, kept.topic_id])
     assert topic.topic_id in reloaded.deleted  # an upload may still be under way
-    monkeypatch.setattr("kafscale.cluster.topics.topics.DELETED_REMEMBERED_MS", -1000)
+    monkeypatch.setattr("kafscale.cluster.registries.topics.DELETED_REMEMBERED_MS", -1000)
     await reloaded.forget_deleted([topic.topic_id, kept.topic_id])
     assert reloaded.deleted == {}
     assert await store.list("deleted-topics/") == []

@@ -9,6 +9,7 @@ second, which is then checked anew.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,14 +18,13 @@ from typing import TypeVar
 import attrs
 import trio
 
-from kafscale.cluster.configs.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.metadata.uuids import random_uuid
-from kafscale.cluster.topics.creation_pace import CreationPace
-from kafscale.cluster.topics.index import Charge, Topic, TopicDraft, TopicIndex
-from kafscale.cluster.topics.names import (
+from kafscale.cluster.registries.topic_configs import BrokerDefaults, canonical_overrides, log_config
+from kafscale.cluster.registries.topic_index import Charge, Topic, TopicDraft, TopicIndex
+from kafscale.cluster.registries.topic_names import (
     CLUSTER_METADATA_NAME,
     CONSUMER_OFFSETS_NAME,
     TRANSACTION_STATE_NAME,
@@ -32,12 +32,14 @@ from kafscale.cluster.topics.names import (
     is_internal,
     is_valid_topic_name,
 )
-from kafscale.cluster.topics.records import (
+from kafscale.cluster.registries.topic_records import (
     DELETED_TOPICS,
     LOG_START_OFFSETS,
     LOST_OFFSETS,
     TOPICS,
     DeletedTopic,
+    TopicEvent,
+    TopicState,
     forget_transaction,
     log_start_offset_key,
     lost_offset_key,
@@ -45,7 +47,6 @@ from kafscale.cluster.topics.records import (
     plan,
     topic_key,
 )
-from kafscale.cluster.topics.state import TopicEvent, TopicState
 from kafscale.concurrency.turns import in_turns
 from kafscale.config import ReplicationFactorPolicy, Settings
 from kafscale.errors import KafkaError, PlanOutdated
@@ -80,8 +81,36 @@ FORGOTTEN_MAX_COUNT = 1000  # deleted topics in one commit, which is written as 
 DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
 # Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
 REPLICATION_FACTOR_MAX = 100
+BURST_FRACTION = 1 / 6  # of the topics that may be created in passing in a minute
 INTERNAL_OVERRIDES = {"cleanup.policy": "compact"}  # without it, retention would delete what coordinators know
 REQUEST_PARTITIONS_MAX_COUNT = 10_000  # made by one request, which takes a second of the event loop; Kafka: the same
+
+
+@attrs.define(eq=False, repr=False)
+class CreationPace:
+    """Rate at which topics are created because a client asked about them: `--auto-create-topics-per-minute`.
+
+    A bucket of tokens, one for each topic. A sixth of the minute's topics may come at once, the others evenly, so that
+    a client that lists thousands of names does not make them all. It is for all clients together; Kafka's controller
+    mutation quotas (KIP-599), off by default, are for each. Times are in seconds, by the caller's clock.
+    """
+
+    per_minute: int
+    _burst: float = attrs.field(init=False)
+    _tokens: float = attrs.field(init=False)
+    _filled_at: float = attrs.field(default=-math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._burst = self._tokens = max(1.0, self.per_minute * BURST_FRACTION)
+
+    def take(self, wanted_count: int, now: float) -> int:
+        """Return how many of these topics may be created now; they are counted."""
+        per_second = self.per_minute * (1 - BURST_FRACTION) / 60
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * per_second)
+        self._filled_at = now
+        granted_count = min(wanted_count, int(self._tokens))
+        self._tokens -= granted_count
+        return granted_count
 
 
 @attrs.frozen(kw_only=True)

@@ -9,13 +9,13 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster import group_configs
-from kafscale.cluster.configs.definitions import ConfigSource
-from kafscale.cluster.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
+from kafscale.cluster.groups import configs as group_configs
+from kafscale.cluster.groups.configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
 from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.cluster.registries.config_definitions import ConfigSource
+from kafscale.cluster.registries.topics import NewConfigs
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_CONFIG, NONE, POLICY_VIOLATION

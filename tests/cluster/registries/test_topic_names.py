@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.topics.names import check_topic_name, collision_key, is_internal, is_valid_topic_name
+from kafscale.cluster.registries.topic_names import check_topic_name, collision_key, is_internal, is_valid_topic_name
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
 

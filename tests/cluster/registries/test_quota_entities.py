@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafscale.cluster.quota_entities import DEFAULT, Limits, Name, QuotaEntity
+from kafscale.cluster.registries.client_quotas import DEFAULT, Limits, Name, QuotaEntity
 
 NAMES = ("alice", "bob", "a", "")  # those of users are those of client ids too: the two must not be mistaken
 KAFKA_DEFAULT = "<default>"

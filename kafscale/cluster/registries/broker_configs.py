@@ -13,16 +13,16 @@ from pathlib import Path
 
 import attrs
 
-from kafscale.cluster.configs.definitions import (
+from kafscale.cluster.registries.config_definitions import (
     NOTHING_SET,
     ConfigDefinition,
     ConfigSource,
     ConfigType,
     DynamicConfigs,
 )
-from kafscale.cluster.configs.dynamic import DYNAMIC_CONFIGS
-from kafscale.cluster.configs.entries import ConfigEntry, broker_synonyms, with_dynamic
-from kafscale.cluster.configs.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
+from kafscale.cluster.registries.config_entries import ConfigEntry, broker_synonyms, with_dynamic
+from kafscale.cluster.registries.dynamic_configs import DYNAMIC_CONFIGS
+from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS, BrokerDefaults, usual_defaults
 from kafscale.config import Listener, SecurityProtocol, Settings, SslVersion
 
 

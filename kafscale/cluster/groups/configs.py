@@ -17,13 +17,13 @@ from typing import Final
 import attrs
 import trio
 
-from kafscale.cluster.configs.definitions import ConfigDefinition, ConfigSource, ConfigType
-from kafscale.cluster.configs.entries import ConfigEntry, ConfigSynonym, broker_synonyms
 from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.follower import Follower
-from kafscale.cluster.topics.topics import NewConfigs
+from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.registries.config_entries import ConfigEntry, ConfigSynonym, broker_synonyms
+from kafscale.cluster.registries.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.configs.definitions import (
+from kafscale.cluster.registries.config_definitions import (
     INT64_MAX,
     NOTHING_SET,
     ConfigDefinition,
@@ -426,7 +426,7 @@ the others are kept for the day when they do. Three defaults are the broker's: `
 (`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and `file.delete.delay.ms` (`--segment-delete-delay`). All
 defaults can be [changed at run time](broker-configs.md).
 
-This page is made from `kafscale/cluster/configs/topic_configs.py`; a test holds it to the code.
+This page is made from `kafscale/cluster/registries/topic_configs.py`; a test holds it to the code.
 
 | name | type | Kafka's default | values | acts | what it is |
 |---|---|---|---|---|---|"""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from kafscale.cluster.configs.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.metadata.base import Change
-from kafscale.cluster.topics import state as state_module
-from kafscale.cluster.topics.index import Topic, TopicDraft
-from kafscale.cluster.topics.records import Planned, plan
-from kafscale.cluster.topics.state import TopicEvent, TopicState
-from kafscale.cluster.topics.topics import NewTopic, TopicRegistry
+from kafscale.cluster.registries import state as state_module
+from kafscale.cluster.registries.topic_configs import BrokerDefaults, log_config
+from kafscale.cluster.registries.topic_index import Topic, TopicDraft
+from kafscale.cluster.registries.topic_records import Planned, TopicEvent, TopicState, plan
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.errors import StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
 

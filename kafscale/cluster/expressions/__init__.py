@@ -1,1 +1,0 @@
-"""Regular expressions of clients, within a budget: `patterns`."""

@@ -1,0 +1,273 @@
+"""Quotas of users, client ids and IP addresses: durable before they act, and read synchronously from memory.
+
+An entity is Kafka's: a user, a client id, both, or an IP address; in place of each name there may be the default of all
+that have none of their own. Each key of a quota counts for itself: a client whose user has a rate for consuming alone
+has the default's for producing. For one key the first of these applies (ClientQuotaManager.DefaultQuotaCallback):
+
+    users/U/clients/C                 each client id of each user has as much
+    users/U/clients/<default>         each client id of each user has as much
+    users/U                           all client ids of the user share it
+    users/<default>/clients/C         each client id of each user has as much
+    users/<default>/clients/<default> each client id of each user has as much
+    users/<default>                   all client ids of each user share it
+    clients/C                         all users with the client id share it
+    clients/<default>                 all users with the same client id share it
+
+Keys of the store: `client-quotas/client-id/<id>` and `client-quotas/default-client-id` for client ids alone,
+`quotas/<entity>` for all other entities.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal
+from urllib.parse import quote, unquote
+
+import attrs
+import trio
+
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.follower import Follower
+from kafscale.concurrency.turns import in_turns
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import POLICY_VIOLATION
+
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+
+# The types of entities, as clients and keys of the store have them.
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+
+# Where client ids are alone, keys of the store are those of the versions that knew nothing else.
+CLIENT_PREFIX: Final = "client-quotas/"
+OTHERS_PREFIX: Final = "quotas/"
+_NAMED_CLIENT: Final = f"{CLIENT_PREFIX}client-id/"
+_DEFAULT_CLIENT: Final = f"{CLIENT_PREFIX}default-client-id"
+
+
+class Default(enum.Enum):
+    """What stands in place of a name for all that have no quota of their own."""
+
+    DEFAULT = "<default>"
+
+
+DEFAULT: Final = Default.DEFAULT
+Name = str | Literal[Default.DEFAULT]
+
+
+@attrs.frozen(kw_only=True)
+class QuotaEntity:
+    """Whom a quota is for. What it says nothing about is None."""
+
+    user: Name | None = None
+    client_id: Name | None = None
+    ip: Name | None = None
+
+    @classmethod
+    def of(cls, names: Mapping[str, Name]) -> QuotaEntity:
+        """Make one of its names by type."""
+        return cls(user=names.get(USER), client_id=names.get(CLIENT_ID), ip=names.get(IP))
+
+    @property
+    def names(self) -> Mapping[str, Name]:
+        """Its names, by type."""
+        all_names = {USER: self.user, CLIENT_ID: self.client_id, IP: self.ip}
+        return {entity_type: name for entity_type, name in all_names.items() if name is not None}
+
+    @property
+    def key(self) -> str:
+        """Its key in the store: `quotas/user=alice&client-id` is of the user alice with any client id."""
+        if self.names.keys() == {CLIENT_ID}:
+            return _DEFAULT_CLIENT if self.client_id is DEFAULT else f"{_NAMED_CLIENT}{self.client_id}"
+        parts = (kind if name is DEFAULT else f"{kind}={quote(name, safe='')}" for kind, name in self.names.items())
+        return OTHERS_PREFIX + "&".join(parts)
+
+    @classmethod
+    def parse(cls, key: str) -> QuotaEntity | None:
+        """Read a key of the store; None for an entity of a kind that only a later version knows."""
+        if key == _DEFAULT_CLIENT:
+            return cls(client_id=DEFAULT)
+        if key.startswith(CLIENT_PREFIX):
+            return cls(client_id=key.removeprefix(_NAMED_CLIENT)) if key.startswith(_NAMED_CLIENT) else None
+        names: dict[str, Name] = {}
+        for part in key.removeprefix(OTHERS_PREFIX).split("&"):
+            kind, has_name, name = part.partition("=")
+            names[kind] = unquote(name) if has_name else DEFAULT
+        return cls.of(names) if names.keys() <= {USER, CLIENT_ID, IP} else None
+
+
+@attrs.frozen(kw_only=True)
+class Limit:
+    """The quota that applies to a client, and who shares it: None is whoever it may be."""
+
+    value: float
+    user: str | None = None
+    client_id: str | None = None
+
+
+@attrs.define(eq=False, repr=False)
+class Limits:
+    """The quotas of one key."""
+
+    _by_names: dict[tuple[Name | None, Name | None], float]  # user and client id
+    _by_ip: dict[Name, float]
+
+    @classmethod
+    def of(cls, entities: Iterable[tuple[QuotaEntity, float]]) -> Limits:
+        """Make them of who has which."""
+        limits = cls({}, {})
+        for entity, value in entities:
+            if entity.ip is not None:
+                limits._by_ip[entity.ip] = value
+            else:
+                limits._by_names[entity.user, entity.client_id] = value
+        return limits
+
+    def limit(self, user: str, client_id: str) -> Limit | None:
+        """Return what applies to a client; None if nothing does."""
+        for names in _in_order(user, client_id):
+            value = self._by_names.get(names)
+            if value is not None:
+                return Limit(
+                    value=value,
+                    user=None if names[0] is None else user,
+                    client_id=None if names[1] is None else client_id,
+                )
+        return None
+
+    def ip_limit(self, address: str) -> float | None:
+        """Return what applies to a canonical address: its own, or else the default's."""
+        own = self._by_ip.get(address)
+        return self._by_ip.get(DEFAULT) if own is None else own
+
+
+def _in_order(user: str, client_id: str) -> Iterator[tuple[Name | None, Name | None]]:
+    yield user, client_id
+    yield user, DEFAULT
+    yield user, None
+    yield DEFAULT, client_id
+    yield DEFAULT, DEFAULT
+    yield DEFAULT, None
+    yield None, client_id
+    yield None, DEFAULT
+
+
+# Each is looked at by every DescribeClientQuotas. Kafka has no limit; entities that need one of their own are few.
+QUOTAS_MAX_COUNT = 10_000
+
+_PREFIXES = (CLIENT_PREFIX, OTHERS_PREFIX)
+
+Values = Mapping[str, float]  # by key
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class QuotaChange:
+    """What is to be set for an entity; a value of None removes a key."""
+
+    entity: QuotaEntity
+    values: Mapping[str, float | None]
+
+
+@attrs.define(eq=False, repr=False)
+class ClientQuotas:
+    """All of them. Who follows them is called after they have been loaded or altered."""
+
+    store: MetadataStore
+    _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # another one after each change
+    _limits: Mapping[str, Limits] = attrs.field(factory=dict, init=False)  # by key
+    _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    _follower: Follower = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._follower = Follower(self.store, _PREFIXES, self._apply, lambda: [each.key for each in self._by_entity])
+
+    def follow(self, listener: Callable[[], None]) -> None:
+        """Call the listener, which must not raise, after each change from now on."""
+        self._listeners.append(listener)
+
+    async def load(self) -> None:
+        """Take in what was set before this broker started."""
+        await self._follower.load()
+
+    async def run(self) -> None:
+        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
+        await self._follower.run()
+
+    def _apply(self, change: Change) -> None:
+        by_entity = dict(self._by_entity)
+        for key in filter(_is_quota, change.deletes):
+            if (entity := QuotaEntity.parse(key)) is not None:
+                by_entity.pop(entity, None)
+        for key in filter(_is_quota, change.puts):
+            if (entity := QuotaEntity.parse(key)) is None:
+                logger.warning("%s limits what only a later version of KafScale knows, and nothing here", key)
+            elif (values := self._follower.read(key, change.puts[key], partial(decode, dict[str, float]))) is not None:
+                by_entity[entity] = values
+        self._by_entity, self._limits = by_entity, _limits_of(by_entity)
+        for listener in self._listeners:
+            listener()
+
+    def all(self) -> Mapping[QuotaEntity, Values]:
+        """Return what is set, by entity."""
+        return self._by_entity
+
+    def limit(self, key: str, user: str, client_id: str) -> Limit | None:
+        """Return what applies to a client; None if nothing does."""
+        limits = self._limits.get(key)
+        return None if limits is None else limits.limit(user, client_id)
+
+    def connection_rate(self, address: str) -> float | None:
+        """Return how many connections a canonical address may make in a second; None for any number."""
+        limits = self._limits.get(CONNECTION_CREATION_RATE)
+        return None if limits is None else limits.ip_limit(address)
+
+    def has(self, key: str) -> bool:
+        """Tell whether a value of this key is set for any entity."""
+        return key in self._limits
+
+    async def alter(self, changes: Sequence[QuotaChange]) -> None:
+        """Apply all in their order, as one transaction. Raises KafkaError, and what the store raises."""
+
+        async def plan(revision: int) -> Transaction:
+            changed: dict[QuotaEntity, Values] = {}
+            async for change in in_turns(changes):
+                before = changed.get(change.entity, self._by_entity.get(change.entity, {}))
+                after = {**before, **change.values}
+                changed[change.entity] = {key: value for key, value in after.items() if value is not None}
+            added_count = sum(bool(values) and entity not in self._by_entity for entity, values in changed.items())
+            removed_count = sum(not values and entity in self._by_entity for entity, values in changed.items())
+            if added_count > removed_count and len(self._by_entity) + added_count - removed_count > QUOTAS_MAX_COUNT:
+                raise KafkaError(POLICY_VIOLATION, f"there can't be more than {QUOTAS_MAX_COUNT:,} client quotas")
+            return Transaction(
+                puts={each.key: encode(dict(values)) async for each, values in in_turns(changed.items()) if values},
+                deletes=[entity.key for entity, values in changed.items() if not values],
+                planned_from=PlannedFrom(revision=revision, prefixes=_PREFIXES),
+            )
+
+        async with self._altering:
+            await self._follower.commit_planned(plan)
+
+
+def _limits_of(by_entity: Mapping[QuotaEntity, Values]) -> Mapping[str, Limits]:
+    by_key: dict[str, list[tuple[QuotaEntity, float]]] = defaultdict(list)
+    for entity, values in by_entity.items():
+        for key, value in values.items():
+            by_key[key].append((entity, value))
+    return {key: Limits.of(entities) for key, entities in by_key.items()}
+
+
+def _is_quota(key: str) -> bool:
+    return key.startswith(_PREFIXES)
