@@ -214,5 +214,5 @@ def check(broker: Broker) -> None:
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs/reference/broker-configs.md"
+    page = Path(__file__).parents[3] / "docs/reference/broker-configs.md"
     assert page.read_text() == reference_page(), "write reference_page() to docs/reference/broker-configs.md"

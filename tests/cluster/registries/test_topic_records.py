@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kafscale.cluster.metadata.base import Change
-from kafscale.cluster.registries import state as state_module
+from kafscale.cluster.registries import topic_records
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.registries.topic_index import Topic, TopicDraft
 from kafscale.cluster.registries.topic_records import Planned, TopicEvent, TopicState, plan
@@ -79,8 +79,8 @@ async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypat
         decoded.append(name)
         return real(name, value, defaults, is_running=is_running)
 
-    real = state_module.read_topic
-    monkeypatch.setattr(state_module, "read_topic", read_topic)
+    real = topic_records.read_topic
+    monkeypatch.setattr(topic_records, "read_topic", read_topic)
     store = MemoryMetadataStore()
     topics, other = TopicRegistry(store=store), TopicRegistry(store=store)
     await topics.create([NewTopic(name="a", partition_count=1), NewTopic(name="b", partition_count=1)])
