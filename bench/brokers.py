@@ -22,7 +22,7 @@ from bench.points import TOPIC
 from bench.secured.sasl_ssl import SaslSsl
 from kafscale.client import admin
 from kafscale.client.client import Client, connect
-from kafscale.client.offsets import LATEST, list_offsets
+from kafscale.client.consumer import LATEST, list_offsets
 from kafscale.config import Address
 from kafscale.errors import KafkaError
 from kafscale.login.security import PLAINTEXT

@@ -18,7 +18,7 @@ from bench.figures import Figures
 from bench.frames import FetchTemplate, check_fetch_head, fetch_reply_head_bytes
 from bench.secured.sasl_ssl import SaslSsl
 from bench.secured.sockets import connect
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB
 from kafscale.wire.records import LENGTH_END

@@ -14,7 +14,7 @@ import attrs
 
 from bench.points import TOPIC, Point
 from kafscale.buffers import Buffer
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import IsolationLevel
 from kafscale.errors import KafkaError
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import RequestHeader, request_frame, response_frame

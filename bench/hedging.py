@@ -25,12 +25,10 @@ from bench.report import console, save
 from kafscale.buffers import Buffer
 from kafscale.config import Durability
 from kafscale.metrics import Metrics
-from kafscale.store.base import ObjectStore
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.hedging import HedgingStore
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.disk import MemoryDisk

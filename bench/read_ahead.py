@@ -19,8 +19,7 @@ from rich.table import Table
 
 from bench.report import WIDTH
 from kafscale.config.units import KIB, MIB, format_size
-from kafscale.store.base import ObjectPart
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectPart
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.tcp_proxy import Link

@@ -73,11 +73,10 @@ from kafscale.log.wal.disk import Disk, RealDisk
 from kafscale.log.wal.journal import Journal
 from kafscale.metrics import Metrics
 from kafscale.server.http.admin import AdminServer
-from kafscale.server.kafka.binding import BoundListener, bind
+from kafscale.server.kafka.binding import BoundListener, bind, open_listener, warn_of_listeners
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor
-from kafscale.server.kafka.listener_security import open_listener, warn_of_listeners
 from kafscale.server.token_keys import PublishedKeys
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded

@@ -19,7 +19,7 @@ from kafscale.config import AuthorizerKind, Settings
 from kafscale.metrics import Metrics
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.server.http.access import AdminAccess, AdminToken
-from kafscale.server.kafka.listener_security import ListenerTls, open_listener_tls
+from kafscale.server.kafka.binding import ListenerTls, open_listener_tls
 from kafscale.server.secret_files import warn_of_readable
 from kafscale.server.watched_files import FileWatch, Watched
 

@@ -16,10 +16,9 @@ from bench.claims.claim import Claim, Finding, Variant
 from bench.claims.plot import Plot, Point
 from kafscale.buffers import Buffer
 from kafscale.metrics import Metrics
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.tcp_proxy import Link

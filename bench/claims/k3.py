@@ -14,8 +14,7 @@ import trio
 from bench.claims.claim import Claim, Finding, Variant
 from kafscale.metrics import Metrics
 from kafscale.store.s3.store import S3Settings, S3Store
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 

@@ -17,8 +17,7 @@ from bench.claims.rounds import quantile
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore
-from kafscale.store.wrappers.limited import LimitedStore, PrefetchStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, PrefetchStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from tests.devtools.fakes.simulated_store import SimulatedStore
 

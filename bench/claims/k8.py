@@ -17,8 +17,7 @@ from bench.claims.claim import Claim, Finding
 from bench.claims.rounds import alternate, quantile
 from kafscale.buffers import Buffer
 from kafscale.config import Durability
-from kafscale.store.base import ObjectStore
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread

@@ -25,7 +25,7 @@ from kafscale.buffers import Buffer
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.disk import RealDisk
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.records import parse_header
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec

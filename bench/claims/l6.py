@@ -15,8 +15,7 @@ import attrs
 import trio
 
 from bench.claims.claim import Claim, Finding, Variant
-from kafscale.store.base import ObjectPart, ObjectStore
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectPart, ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread

@@ -14,8 +14,8 @@ from bench.cluster.steady import SteadyLoad, steadily
 from bench.figures import percentile
 from bench.options import RunOptions
 from bench.points import TOPIC
+from kafscale.client.brokers import reassign
 from kafscale.client.client import connect
-from kafscale.client.reassignments import reassign
 from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
 

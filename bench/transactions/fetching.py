@@ -12,7 +12,7 @@ from bench.points import TOPIC, Point
 from bench.runner import Runner
 from bench.transactions.producer_load import TransactionsLoad, run_transactions
 from kafscale.client.client import connect
-from kafscale.client.offsets import LATEST, list_offsets
+from kafscale.client.consumer import LATEST, list_offsets
 from kafscale.config import Address
 from kafscale.config.units import KIB
 

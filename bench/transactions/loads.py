@@ -17,7 +17,7 @@ from bench.transactions.fetching import fill_committed
 from bench.transactions.librdkafka import LibrdkafkaLoad, run_librdkafka
 from bench.transactions.processing import ProcessingLoad, run_processing
 from bench.transactions.producer_load import TransactionsLoad, run_transactions
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import IsolationLevel
 from kafscale.config.units import KIB, format_size
 
 PRODUCERS = 4

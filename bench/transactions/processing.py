@@ -29,7 +29,7 @@ from bench.transactions.frames import PRODUCE_VERSION, ProduceTemplate, Producin
 from bench.transactions.identities import identities
 from bench.transactions.producer import BACK_OFF_SECONDS
 from kafscale.client.client import connect
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
 from kafscale.wire import codec

@@ -19,7 +19,7 @@ from bench.transactions.loads import (
     fetch_name,
     producing_name,
 )
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import IsolationLevel
 
 
 def rounds(result: Result) -> float | None:

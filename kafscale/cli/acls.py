@@ -166,7 +166,7 @@ def add_command(
     ]
 
     async def use(client: Client) -> None:
-        from kafscale.client.acls import create_acls
+        from kafscale.client.access import create_acls
 
         await create_acls(client, bindings)
 
@@ -184,7 +184,7 @@ def list_command(bootstrap: Bootstrap, as_json: bool, **options: Any) -> None:
     wanted = _filters(options, pattern_type=PatternType.MATCH)
 
     async def use(client: Client) -> None:
-        from kafscale.client.acls import list_acls
+        from kafscale.client.access import list_acls
 
         found = [binding for each in wanted for binding in await list_acls(client, each)]
         show(AclRow, _rows(found), as_json=as_json)
@@ -203,7 +203,7 @@ def load_command(file: IO[str], bootstrap: Bootstrap) -> None:
     bindings = _read_rows(file)
 
     async def use(client: Client) -> None:
-        from kafscale.client.acls import create_acls
+        from kafscale.client.access import create_acls
 
         await create_acls(client, bindings)
         say(f"loaded: {len(bindings):,} ACLs")
@@ -222,7 +222,7 @@ def remove_command(principal: str, bootstrap: Bootstrap, *, as_json: bool, **opt
     wanted = _filters({"principal": principal, **options}, pattern_type=PatternType.LITERAL)
 
     async def use(client: Client) -> None:
-        from kafscale.client.acls import delete_acls
+        from kafscale.client.access import delete_acls
 
         gone = [binding for each in wanted for binding in await delete_acls(client, each)]
         if not gone:

@@ -20,7 +20,7 @@ from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
-    from kafscale.client.balancing import Balance
+    from kafscale.client.brokers import Balance
 
 LIVE, FENCED = "live", "fenced"
 SERVING = (LIVE, "full")  # the last: its disk takes no more
@@ -71,7 +71,7 @@ def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
     """List all brokers, also those that do not serve just now."""
 
     async def use(client: Client) -> None:
-        from kafscale.client.balancing import find_balance
+        from kafscale.client.brokers import find_balance
 
         show(BrokerRow, await _rows(client, await find_balance(client)), as_json=as_json)
 
@@ -86,9 +86,7 @@ def describe_command(broker_id: int, bootstrap: Bootstrap, as_json: bool) -> Non
     """Show broker ID and the partitions that it leads, or that wait for it."""
 
     async def use(client: Client) -> None:
-        from kafscale.client.balancing import find_balance
-        from kafscale.client.brokers import list_places
-        from kafscale.client.reassignments import list_reassignments
+        from kafscale.client.brokers import find_balance, list_places, list_reassignments
 
         balance = await find_balance(client)
         row = _row_of(await _rows(client, balance), broker_id)
@@ -243,7 +241,7 @@ async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRo
 
 
 def _load(balance: Balance | None, broker_id: int) -> int | None:
-    from kafscale.client.balancing import known
+    from kafscale.client.brokers import known
 
     told = None if balance is None else balance.brokers.get(broker_id)
     return None if told is None else known(told.bytes_per_second)
@@ -286,8 +284,7 @@ async def _led_count(client: Client, broker_id: int) -> int:
 
 
 async def _replace(client: Client, broker_id: int, accept_loss: bool, timeout_seconds: float) -> None:
-    from kafscale.client.brokers import list_places
-    from kafscale.client.elections import elect_any_leader
+    from kafscale.client.brokers import elect_any_leader, list_places
 
     row = _row_of(await _rows(client), broker_id)
     if row.state in SERVING:

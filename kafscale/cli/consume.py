@@ -29,8 +29,8 @@ from kafscale.errors import ConfigError
 
 if TYPE_CHECKING:
     from kafscale.client import Client, Consumer, IsolationLevel
-    from kafscale.client.committing import GroupReader
     from kafscale.client.consumer import Consumed
+    from kafscale.client.groups import GroupReader
 
 LAST_COMMIT_SECONDS = 5.0
 
@@ -158,7 +158,7 @@ async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer:
     import trio
 
     from kafscale.client import IsolationLevel
-    from kafscale.client.committing import GroupReader
+    from kafscale.client.groups import GroupReader
 
     client, topic = consumer.client, consumer.topic
     beginnings = await _positions(client, topic, ends, Start(beginning=True), consumer.isolation_level)
@@ -174,7 +174,7 @@ async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer:
 
 
 async def _ends(client: Client, topic: str, partitions: tuple[int, ...], level: IsolationLevel) -> dict[int, int]:
-    from kafscale.client.offsets import LATEST, list_offsets
+    from kafscale.client.consumer import LATEST, list_offsets
 
     wanted = partitions or sorted((await client.topic(topic)).leaders)
     return await list_offsets(client, topic, dict.fromkeys(wanted, LATEST), level)
@@ -183,7 +183,7 @@ async def _ends(client: Client, topic: str, partitions: tuple[int, ...], level: 
 async def _positions(
     client: Client, topic: str, ends: dict[int, int], start: Start, level: IsolationLevel
 ) -> dict[int, int]:
-    from kafscale.client.offsets import EARLIEST, list_offsets
+    from kafscale.client.consumer import EARLIEST, list_offsets
 
     if start.offset is not None:
         last = max(ends.values())

@@ -248,7 +248,7 @@ async def _bounds(
     client: Client, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return where logs begin and where they end; topics that were deleted since a commit are left out."""
-    from kafscale.client.offsets import EARLIEST, LATEST
+    from kafscale.client.consumer import EARLIEST, LATEST
     from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
     starts: dict[TopicPartition, int] = {}
@@ -282,7 +282,7 @@ async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, 
 async def _targets(
     client: Client, wanted: list[TopicPartition], before: dict[TopicPartition, int], target: Target
 ) -> dict[TopicPartition, int]:
-    from kafscale.client.offsets import EARLIEST, LATEST
+    from kafscale.client.consumer import EARLIEST, LATEST
 
     earliest = await _offsets_at(client, wanted, EARLIEST)
     latest = await _offsets_at(client, wanted, LATEST)
@@ -297,8 +297,8 @@ async def _targets(
 
 
 async def _offsets_at(client: Client, wanted: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    from kafscale.client.consumer import list_offsets
     from kafscale.client.groups import TopicPartition
-    from kafscale.client.offsets import list_offsets
 
     by_topic: dict[str, dict[int, int]] = {}
     for each in wanted:

@@ -16,8 +16,7 @@ from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
-    from kafscale.client.brokers import Place
-    from kafscale.client.reassignments import At
+    from kafscale.client.brokers import At, Place
     from kafscale.wire.messages.replicas import BalancedBroker
 
 CALM_SECONDS = 12.0  # without a move, after which there is none to come: balance is looked at every 5 s
@@ -69,8 +68,7 @@ def list_command(topics: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -
     """List who leads the partitions of TOPIC, or of all topics, and which are on their way."""
 
     async def use(client: Client) -> None:
-        from kafscale.client.brokers import NOBODY
-        from kafscale.client.reassignments import list_reassignments
+        from kafscale.client.brokers import NOBODY, list_reassignments
 
         moving = await list_reassignments(client)
         rows = [
@@ -150,8 +148,7 @@ async def _places(client: Client, topics: Collection[str]) -> list[Place]:
 
 
 async def _move(client: Client, wanted: Collection[Place], broker_id: int, timeout_seconds: float) -> None:
-    from kafscale.client.brokers import list_places
-    from kafscale.client.reassignments import reassign
+    from kafscale.client.brokers import list_places, reassign
 
     factors = {each.at: max(1, len(each.replicas)) for each in wanted}
     refused = await reassign(client, {at: [broker_id] * factor for at, factor in factors.items()})
@@ -174,7 +171,7 @@ async def _move(client: Client, wanted: Collection[Place], broker_id: int, timeo
 
 
 async def _release(client: Client, places: Collection[Place]) -> None:
-    from kafscale.client.reassignments import list_reassignments, reassign
+    from kafscale.client.brokers import list_reassignments, reassign
     from kafscale.wire.error_codes import NO_REASSIGNMENT_IN_PROGRESS
 
     moving = await list_reassignments(client)
@@ -187,8 +184,7 @@ async def _release(client: Client, places: Collection[Place]) -> None:
 
 
 async def _show_balance(client: Client, places: Collection[Place], topics: Collection[str], as_json: bool) -> None:
-    from kafscale.client.balancing import find_balance
-    from kafscale.client.brokers import list_places
+    from kafscale.client.brokers import find_balance, list_places
 
     balance = await find_balance(client, topics or None)
     if balance is None:
@@ -219,7 +215,7 @@ async def _show_balance(client: Client, places: Collection[Place], topics: Colle
 
 
 def _balance_row(told: BalancedBroker) -> BalanceRow:
-    from kafscale.client.balancing import known
+    from kafscale.client.brokers import known
 
     return BalanceRow(
         broker=told.broker_id,
@@ -254,8 +250,7 @@ class _Balance:
     _calm_since: float | None = None
 
     async def look(self) -> int:
-        from kafscale.client.balancing import find_balance
-        from kafscale.client.brokers import DRAINING, broker_configs, list_brokers
+        from kafscale.client.brokers import DRAINING, broker_configs, find_balance, list_brokers
 
         live = [each.broker_id for each in await list_brokers(self.client) if not each.is_fenced]
         configs = await broker_configs(self.client, live)
@@ -269,8 +264,7 @@ class _Balance:
     async def _look_at_numbers(self) -> int:
         import trio
 
-        from kafscale.client.brokers import list_places
-        from kafscale.client.reassignments import list_reassignments
+        from kafscale.client.brokers import list_places, list_reassignments
 
         self.led.update(each.leader for each in await list_places(self.client) if each.leader in self.led)
         moving_count = len(await list_reassignments(self.client))

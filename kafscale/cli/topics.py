@@ -203,7 +203,7 @@ def alter_command(
 
 async def _partition_rows(client: Client, topic: str) -> list[PartitionRow]:
     from kafscale.client.admin import describe_topics
-    from kafscale.client.offsets import EARLIEST, LATEST, list_offsets
+    from kafscale.client.consumer import EARLIEST, LATEST, list_offsets
 
     (described,) = await describe_topics(client, [topic])
     partitions = sorted(described.partitions, key=lambda each: each.partition_index)

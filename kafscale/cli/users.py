@@ -92,7 +92,7 @@ def add_command(
         salted[mechanism] = salt, salt_password(mechanism, password.encode(), salt, iterations)
 
     async def over_connection(client: Any) -> None:
-        from kafscale.client.users import SaltedPassword, set_password
+        from kafscale.client.access import SaltedPassword, set_password
 
         passwords = [
             SaltedPassword(mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted_password)
@@ -123,7 +123,7 @@ def list_command(as_json: bool, **where: Any) -> None:
     found: dict[str, dict[SaslMechanism, int]] = {}
 
     async def over_connection(client: Any) -> None:
-        from kafscale.client.users import list_users
+        from kafscale.client.access import list_users
 
         found.update(await list_users(client))
 
@@ -157,7 +157,7 @@ def remove_command(user: str, mechanisms: tuple[str, ...], **where: Any) -> None
         return wanted
 
     async def over_connection(client: Any) -> None:
-        from kafscale.client.users import list_users, remove_user
+        from kafscale.client.access import list_users, remove_user
 
         await remove_user(client, user, known((await list_users(client)).get(user, {})))
 

@@ -1,29 +1,24 @@
 """A small Kafka client on trio and the project's own codec: for the command line, tests and benchmarks.
 
-    connection.py   one connection: negotiated versions, pipelined requests, replies in order
-    client.py       finds leaders and coordinators, keeps a connection to each broker
-    producer.py     records to batches to partitions
-    consumer.py     positions, fetching, records
-    isolation.py    what read_committed leaves out of what was fetched
-    offsets.py      offsets by time, and the ends of a log
-    admin.py        topics and their configs
-    groups.py       consumer groups and their offsets
-    transactions.py transactional ids and their transactions
-    users.py        users and their passwords
-    authenticating.py   SASL, by the steps of `kafscale.login`
-    acls.py         access control lists
+    connection      one connection: negotiated versions, pipelined requests, replies in order
+    client          finds leaders and coordinators, keeps a connection to each broker
+    producer        records to batches to partitions
+    consumer        positions, fetching, isolation levels, offsets by time
+    admin           topics and their configs
+    brokers         brokers of a cluster, their partitions, reassignments, elections and balance
+    groups          consumer groups, their offsets, and a reader that commits for one
+    transactions    transactional ids and their transactions
+    access          users, their passwords, and access control lists
 
-It speaks to any Kafka broker, and needs nothing of KafScale's. Imports `login`, `wire`, `security`, `config`,
-`errors` and trio only. A task that waits for a reply reads it itself, so there is no background task and no nursery to
-keep.
+It speaks to any Kafka broker. A task that waits for a reply reads it itself, so there is no background task and no
+nursery to keep.
 """
 
 from __future__ import annotations
 
 from kafscale.client.client import Client, connect
 from kafscale.client.connection import Call, Connection, Reply, open_connection
-from kafscale.client.consumer import Consumed, Consumer
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import Consumed, Consumer, IsolationLevel
 from kafscale.client.producer import Producer
 from kafscale.login.security import ClientSecurity, client_security
 

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from kafscale.client.admin import list_topics
+from kafscale.client.admin import TIMEOUT_MS, list_topics
 from kafscale.client.client import Client
-from kafscale.login.failures import check
-from kafscale.wire.error_codes import NONE
+from kafscale.config import Address
+from kafscale.errors import BrokerUnavailable, KafkaError
+from kafscale.login.failures import check, failure
+from kafscale.wire.error_codes import ELECTION_NOT_NEEDED, NONE, REQUEST_TIMED_OUT
 from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from kafscale.wire.messages.configs import (
@@ -20,6 +22,20 @@ from kafscale.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+)
+from kafscale.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    BalancedBroker,
+    BalanceRequest,
+    BalanceResponse,
+    ElectedTopicPartitions,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 
 BROKER_RESOURCE = 4
@@ -126,3 +142,119 @@ async def list_places(client: Client, topics: Collection[str] = ()) -> list[Plac
         if not topics or topic.name in topics
         for each in sorted(topic.partitions, key=lambda each: each.partition_index)
     ]
+
+
+def known(bytes_per_second: int) -> int | None:
+    """Return a load that a broker was told to have; None where it is not known."""
+    return None if bytes_per_second < 0 else bytes_per_second
+
+
+@attrs.frozen(kw_only=True)
+class Balance:
+    """What each broker leads and has to do, by id, the busiest partitions, and what would move, and whereto.
+
+    `moving_count` partitions are on their way. `is_waiting`: brokers measure their load still, and nothing is evened
+    before they have.
+    """
+
+    is_waiting: bool
+    moving_count: int
+    brokers: Mapping[int, BalancedBroker]
+    busiest: Mapping[At, int]
+    moves: Mapping[At, int]
+
+
+async def find_balance(client: Client, released: Collection[str] | None = ()) -> Balance | None:
+    """Ask what would move, if nothing of these topics, or of all, were assigned to a broker by hand.
+
+    None if no broker decides just now, it can't be reached, or is of a version that does not tell. Raises KafkaError,
+    BrokerUnavailable.
+    """
+    controller = next((each for each in await list_brokers(client) if each.is_controller), None)
+    if controller is None:
+        return None
+    request = BalanceRequest(
+        timeout_ms=TIMEOUT_MS,
+        wants_balance=True,
+        releases_all=released is None,
+        released=sorted(released or ()),
+    )
+    try:
+        connection = await client.connection_to(Address(controller.host, controller.port))
+        response = await connection.request(request, BalanceResponse)
+    except BrokerUnavailable:
+        return None
+    check(response.error_code, "balance", response.error_message)
+    told = response.balance
+    if told is None:
+        return None
+    return Balance(
+        is_waiting=told.is_waiting,
+        moving_count=sum(len(topic.partitions) for topic in response.topics),
+        brokers={each.broker_id: each for each in told.brokers},
+        busiest={(each.topic, each.partition_index): each.bytes_per_second for each in told.busiest},
+        moves={(each.topic, each.partition_index): each.target for each in told.moves},
+    )
+
+
+At = tuple[str, int]  # a topic's name and a partition
+
+
+async def list_reassignments(client: Client) -> Mapping[At, int]:
+    """Return the partitions that are on their way, and to which broker. Raises KafkaError, BrokerUnavailable."""
+    response = await client.request(
+        ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS), ListPartitionReassignmentsResponse
+    )
+    check(response.error_code, "reassignments", response.error_message)
+    return {
+        (topic.name, each.partition_index): each.replicas[0]
+        for topic in response.topics
+        for each in topic.partitions
+        if each.replicas
+    }
+
+
+async def reassign(client: Client, wanted: Mapping[At, Sequence[int] | None]) -> Mapping[At, KafkaError]:
+    """Assign partitions to brokers, or with None take back what was assigned; why some could not be.
+
+    Returns when that is decided, which is before they have moved. Raises KafkaError, BrokerUnavailable.
+    """
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, index), replicas in wanted.items():
+        topic = topics.setdefault(name, ReassignableTopic(name=name))
+        partition = ReassignablePartition(partition_index=index, replicas=None if replicas is None else list(replicas))
+        topic.partitions.append(partition)
+    request = AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=list(topics.values()))
+    response = await client.request(request, AlterPartitionReassignmentsResponse)
+    check(response.error_code, "reassignments", response.error_message)
+    return {
+        (topic.name, each.partition_index): failure(
+            each.error_code, f"{topic.name}-{each.partition_index}", each.error_message
+        )
+        for topic in response.responses
+        for each in topic.partitions
+        if each.error_code != NONE
+    }
+
+
+UNCLEAN = 1
+_FINE = frozenset({ELECTION_NOT_NEEDED, REQUEST_TIMED_OUT})  # it is led already, or it is decided that it will be
+
+
+async def elect_any_leader(client: Client, partitions: Collection[At]) -> None:
+    """Have partitions that nobody leads led by any broker, though that may lose records.
+
+    Returns when that is decided at least. Raises KafkaError, BrokerUnavailable.
+    """
+    topics: dict[str, ElectedTopicPartitions] = {}
+    for name, index in partitions:
+        topics.setdefault(name, ElectedTopicPartitions(topic=name)).partitions.append(index)
+    request = ElectLeadersRequest(
+        election_type=UNCLEAN, topic_partitions=list(topics.values()), timeout_ms=TIMEOUT_MS // 3
+    )
+    response = await client.request(request, ElectLeadersResponse)
+    check(response.error_code, "elections")
+    for topic in response.replica_election_results:
+        for each in topic.partition_result:
+            if each.error_code not in _FINE:
+                check(each.error_code, f"{topic.topic}-{each.partition_id}", each.error_message)

@@ -6,31 +6,82 @@ compacted batch no longer has are stepped over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.client.client import Client
-from kafscale.client.connection import Connection, Reply
-from kafscale.client.isolation import AbortedBatches, AbortedFrom, IsolationLevel
-from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
+from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection, Reply
+from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts, retried
 from kafscale.login.failures import check
 from kafscale.wire import error_codes
+from kafscale.wire.control_records import parse_marker
 from kafscale.wire.messages.records import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
     PartitionData,
 )
-from kafscale.wire.records import Record, iterate_records, parse_header, whole_batches
+from kafscale.wire.records import BatchHeader, Record, iterate_records, parse_header, whole_batches
 
 MAX_FETCH_BYTES = 50 << 20  # Kafka's consumer: fetch.max.bytes, 50 MiB
 MAX_PARTITION_BYTES = 1 << 20  # Kafka's consumer: max.partition.fetch.bytes, 1 MiB
 
+LATEST = -1
+EARLIEST = -2
+REMOTE_TIMEOUT_MS = int(DEFAULT_TIMEOUT_SECONDS * 1000)  # for a broker that looks into remote storage
+
 _STALE = STALE_LEADER | {error_codes.UNKNOWN_TOPIC_ID, error_codes.INCONSISTENT_TOPIC_ID}
 _WORTH_ANOTHER = WORTH_ANOTHER | _STALE
+
+
+class IsolationLevel(IntEnum):
+    """What a reader wants of transactions; the value is that of the protocol."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@attrs.frozen
+class AbortedFrom:
+    """A transaction of this producer that was aborted begins at this offset."""
+
+    producer_id: int
+    first_offset: int
+
+
+@attrs.define(eq=False, repr=False)
+class AbortedBatches:
+    """Tells which batches of one answer were aborted. It is asked for each of them, in order."""
+
+    _pending: list[AbortedFrom]  # the first one is last
+    _producer_ids: set[int] = attrs.field(factory=set, init=False)  # of those that have no marker so far
+
+    @classmethod
+    def of(cls, aborted: Iterable[AbortedFrom]) -> AbortedBatches:
+        """Make it of these, which may come in any order."""
+        return cls(sorted(aborted, key=lambda each: -each.first_offset))
+
+    def have(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Tell whether the next batch is one of them. A marker is not. Raises CorruptBatch (of a marker)."""
+        while self._pending and self._pending[-1].first_offset <= header.last_offset:
+            self._producer_ids.add(self._pending.pop().producer_id)
+        if header.producer_id not in self._producer_ids:
+            return False
+        if header.is_control:
+            marker = parse_marker(memoryview(batch), header)
+            if marker is not None and not marker.is_commit:
+                self._producer_ids.discard(header.producer_id)
+            return False
+        return header.is_transactional
 
 
 @attrs.define
@@ -133,3 +184,35 @@ class Consumer:
 def _partitions(topics: list[FetchableTopicResponse]) -> Iterator[PartitionData]:
     for topic in topics:
         yield from topic.partitions
+
+
+@retried
+async def list_offsets(
+    client: Client,
+    topic: str,
+    timestamps: Mapping[int, int],
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[int, int]:
+    """The offset for a timestamp in each partition: the first record not older, else the end of the log.
+
+    Timestamps are milliseconds since 1970, or LATEST or EARLIEST. At READ_COMMITTED the log ends at its last stable
+    offset. Raises KafkaError, BrokerUnavailable.
+    """
+    by_leader: dict[Connection, list[ListOffsetsPartition]] = {}
+    for partition, timestamp in timestamps.items():
+        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        by_leader.setdefault(await client.leader(topic, partition), []).append(wanted)
+    offsets = {}
+    for leader, partitions in by_leader.items():
+        topics = [ListOffsetsTopic(name=topic, partitions=partitions)]
+        request = ListOffsetsRequest(topics=topics, timeout_ms=REMOTE_TIMEOUT_MS, isolation_level=int(isolation_level))
+        response = await leader.request(request, ListOffsetsResponse)
+        for each in (part for found in response.topics for part in found.partitions):
+            if each.error_code in STALE_LEADER:
+                client.forget(topic)
+            check(each.error_code, f"partition {each.partition_index} of topic '{topic}'")
+            offsets[each.partition_index] = each.offset
+    newer_than_all = [partition for partition, offset in offsets.items() if offset < 0]
+    if newer_than_all:
+        offsets |= await list_offsets(client, topic, dict.fromkeys(newer_than_all, LATEST), isolation_level)
+    return offsets

@@ -9,7 +9,7 @@ Keys are relative, `/`-separated, without a leading slash; `kafscale.store.paths
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -86,4 +86,81 @@ class ObjectStore(Protocol):
 
     async def aclose(self) -> None:
         """Close connections and files."""
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class ForwardingStore:
+    """An `ObjectStore` that does nothing by itself."""
+
+    store: ObjectStore
+
+    async def get(self, key: str) -> ObjectPart:
+        return await self.store.get(key)
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        return await self.store.get_range(key, start, length_bytes)
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        return await self.store.get_tail(key, length_bytes)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self.store.head(key)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self.store.put(key, parts)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self.store.put_if_absent(key, parts)
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        return await self.store.put_if_match(key, parts, etag)
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        return self.store.list(prefix, start_after=start_after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self.store.delete(keys)
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+@attrs.frozen
+class Upload:
+    """An upload that has begun."""
+
+    key: str
+    upload_id: str
+
+
+@attrs.frozen(kw_only=True)
+class UploadedPart:
+    """A part that the store has: its number, from 1, and what completing the upload must say of it."""
+
+    number: int
+    etag: str
+    crc32c: str
+
+
+@runtime_checkable
+class MultipartUploads(Protocol):
+    """A store that takes an object in parts. Every method may raise what those of `ObjectStore` may."""
+
+    async def begin_upload(self, key: str) -> Upload:
+        """Begin an upload; there is no object yet."""
+        ...
+
+    async def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer]) -> UploadedPart:
+        """Send a part, numbered from 1. Doing it again replaces it. Raises NotFound if there is no such upload."""
+        ...
+
+    async def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> str:
+        """Make the parts an object, and return its ETag. Raises NotFound, and if `if_absent` PreconditionFailed,
+        Conflict.
+        """
+        ...
+
+    async def abort_upload(self, upload: Upload) -> None:
+        """Forget the upload. That there is none is not an error."""
         ...

@@ -23,8 +23,7 @@ import attrs
 import trio
 
 from kafscale.errors import DamagedObject, StoreUnavailable
-from kafscale.store.base import ObjectStore
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectStore
 
 NOTHING_TO_PUBLISH = 0
 

@@ -10,20 +10,22 @@ Whoever asks brings the token, if there is one, to this server; it is handed on,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 
 import attrs
 import trio
 
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.config import Address
 from kafscale.metrics import Metrics
 from kafscale.server.http.access import AdminAccess
-from kafscale.server.http.answers import EXPOSITION, FLUSHES_MAX_COUNT, unavailable
+from kafscale.server.http.answers import EXPOSITION, FLUSHES_MAX_COUNT, JSON_LINES, FlushProgress, unavailable
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
-from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, Headers, NoAnswer, asked
+from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, Answer, Headers, NoAnswer, asked
 from kafscale.supervisor.child import Child
-from kafscale.supervisor.exposition import LABEL, merged
-from kafscale.supervisor.flushes import flush_all
 
 READINESS_SECONDS = 1.0  # for a broker to say that it serves; probes of Kubernetes wait for so long by default
 
@@ -138,3 +140,115 @@ def _authorization(exchange: Exchange) -> Headers:
     """Return the token that was brought, for the brokers, which have it checked by its file as this server has."""
     found = (value for name, value in exchange.request.headers if name == b"authorization")
     return [("authorization", value.decode("latin-1")) for value in found]
+
+
+LABEL = "broker"
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(r"[a-zA-Z_:][\w:]*")
+
+
+@attrs.define(eq=False, repr=False)
+class _Family:
+    header: dict[str, str] = attrs.field(factory=dict)
+    samples: list[str] = attrs.field(factory=list)
+
+
+def merged(pages: Mapping[int, str]) -> str:
+    """Merge the pages, which are given by broker id."""
+    families: dict[str, _Family] = {}
+    for broker_id, page in pages.items():
+        family = _Family()
+        for line in page.split("\n"):  # not at what else ends a line for Python: labels may have it in them
+            if line.startswith(("# HELP ", "# TYPE ")):
+                _, kind, name, *_ = line.split(" ", 3)
+                family = families.setdefault(name, _Family())
+                family.header.setdefault(kind, line)
+            elif line and not line.startswith("#"):
+                family.samples.append(_labelled(line, broker_id))
+    written = (line for family in families.values() for line in (*family.header.values(), *family.samples))
+    return "".join(f"{line}\n" for line in written)
+
+
+def _labelled(sample: str, broker_id: int) -> str:
+    match = _NAME.match(sample)
+    name = match[0] if match else ""
+    rest = sample[len(name) :]
+    if not rest.startswith("{"):
+        return f'{name}{{{LABEL}="{broker_id}"}}{rest}'
+    if f'{LABEL}="' in rest:
+        rest = _LABEL.sub(lambda found: f"exported_{found[0]}" if found[1] == LABEL else found[0], rest)
+    return f'{name}{{{LABEL}="{broker_id}",{rest[1:]}'
+
+
+async def flush_all(brokers: Mapping[int, Address], exchange: Exchange, headers: Headers) -> None:
+    """Ask each broker, by its id and its admin server, for what the exchange asks for, and tell how far all are.
+
+    A topic that one of them does not know, as it is new, is another one's. Who dies meanwhile leaves the answer without
+    its end, as it does by itself.
+    """
+    target = f"/flush?{exchange.query}" if exchange.query else "/flush"
+    async with AsyncExitStack() as stack:
+        answers: list[Answer] = []
+        refusals: list[Page] = []
+        for broker_id, address in brokers.items():
+            try:
+                answer = await stack.enter_async_context(asked(address, "POST", target, headers))
+                if answer.status == HTTPStatus.OK:
+                    answers.append(answer)
+                else:
+                    refusals.append(text_page(HTTPStatus(answer.status), (await answer.read()).strip()))
+            except NoAnswer as exc:
+                refusals.append(unavailable(f"broker {broker_id}: {exc}"))
+        refused = [each for each in refusals if each.status is not HTTPStatus.NOT_FOUND or not answers]
+        if refused:
+            await exchange.send_page(refused[0])
+        else:
+            await _follow(answers, exchange)
+
+
+async def _follow(answers: Sequence[Answer], exchange: Exchange) -> None:
+    told: list[FlushProgress | None] = [None] * len(answers)
+    heard = trio.Event()
+
+    async def hear(number: int) -> None:
+        nonlocal heard
+        async for line in _lines(answers[number]):
+            told[number] = FlushProgress.parse(line)
+            heard.set()
+        last = told[number]
+        if last is None or not last.done:
+            raise trio.BrokenResourceError("a broker has ended before its flush was done")
+
+    await exchange.begin(JSON_LINES)
+    try:
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for number in range(len(answers)):
+                    nursery.start_soon(hear, number)
+                while not (told and all(each is not None and each.done for each in told)):
+                    await heard.wait()
+                    heard = trio.Event()
+                    known = [each for each in told if each is not None]
+                    if len(known) == len(told):
+                        await exchange.send(_sum(known).encode())
+    except (NoAnswer, ValueError) as exc:
+        raise trio.BrokenResourceError("a broker has ended before its flush was done") from exc
+    await exchange.end()
+
+
+async def _lines(answer: Answer) -> AsyncIterator[str]:
+    pending = b""
+    async for part in answer.parts():
+        *whole, pending = (pending + part).split(b"\n")
+        for line in whole:
+            yield line.decode()
+
+
+def _sum(told: Sequence[FlushProgress]) -> FlushProgress:
+    return FlushProgress(
+        done=all(each.done for each in told),
+        segments=sum(each.segments for each in told),
+        bytes=sum(each.bytes for each in told),
+        wanted_bytes=sum(each.wanted_bytes for each in told),
+        seconds=max(each.seconds for each in told),
+    )

@@ -28,12 +28,12 @@ from kafscale.broker import Broker, StorageParts
 from kafscale.broker_security import open_security
 from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
-from kafscale.client.isolation import AbortedBatches, AbortedFrom
+from kafscale.client.consumer import AbortedBatches, AbortedFrom
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.formats.transactions import AbortedTransaction
-from kafscale.server.kafka.listener_security import open_listener
+from kafscale.server.kafka.binding import open_listener
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy

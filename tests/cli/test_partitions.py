@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from kafscale.client import balancing
+from kafscale.client import brokers
 from kafscale.cluster.registries.topics import NewTopic
 from tests.cli.conftest import CommandLine
 from tests.cli.test_brokers import TOPIC, Several
@@ -69,7 +69,7 @@ async def test_where_no_broker_tells_what_would_move_numbers_are_waited_for(
     async def tells_nothing(*_: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(balancing, "find_balance", tells_nothing)
+    monkeypatch.setattr(brokers, "find_balance", tells_nothing)
     await two.kafscale("partitions", "move", TOPIC, "--to", "2")
     assert "none decides" in await two.kafscale("partitions", "balance", "--dry-run", code=1)
     said = await two.kafscale("partitions", "balance")

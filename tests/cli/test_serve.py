@@ -105,5 +105,5 @@ def test_who_was_declared_dead_is_started_anew_by_its_supervisor(
 ) -> None:
     serving(raising(DeclaredDead("broker 1 was declared dead by the others")))
     monkeypatch.setenv("KAFSCALE_SUPERVISOR_PID", "1")
-    monkeypatch.setattr("kafscale.supervisor.parent.end_with", lambda _pid: None)
+    monkeypatch.setattr("kafscale.supervisor.process.end_with", lambda _pid: None)
     assert run(["serve"]) == ANEW_CODE

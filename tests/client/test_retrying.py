@@ -12,6 +12,7 @@ import trio
 
 from kafscale.client import Consumer, Producer, connect
 from kafscale.client.client import Client
+from kafscale.client.consumer import LATEST, list_offsets
 from kafscale.client.groups import (
     TopicPartition,
     commit_offsets,
@@ -20,7 +21,6 @@ from kafscale.client.groups import (
     describe_group,
     list_groups,
 )
-from kafscale.client.offsets import LATEST, list_offsets
 from kafscale.client.retrying import PAUSE_MAX_SECONDS, RETRY_SECONDS, STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.client.transactions import abort_transaction, describe_transaction, list_transactions
 from kafscale.errors import KafkaError

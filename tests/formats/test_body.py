@@ -12,7 +12,7 @@ import pytest
 from kafscale.errors import StoreUnavailable
 from kafscale.formats import body
 from kafscale.formats.body import read_pieces
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 
 CONTENT = bytes(range(256))

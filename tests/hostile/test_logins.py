@@ -21,7 +21,7 @@ from kafscale.cli.main import run
 from kafscale.client.authenticating import authenticate
 from kafscale.client.client import connect
 from kafscale.client.connection import Connection
-from kafscale.client.offsets import LATEST, list_offsets
+from kafscale.client.consumer import LATEST, list_offsets
 from kafscale.client.producer import Producer
 from kafscale.config import Address, SaslMechanism, SecurityProtocol
 from kafscale.login.sasl import ClientSasl

@@ -12,7 +12,7 @@ import trio
 
 from kafscale.cli.main import run
 from kafscale.client.client import connect
-from kafscale.client.offsets import LATEST, list_offsets
+from kafscale.client.consumer import LATEST, list_offsets
 from kafscale.client.producer import Producer
 from kafscale.config import Address, SaslMechanism
 from kafscale.login.security import client_security

@@ -22,7 +22,7 @@ from kafscale.buffers import Buffer
 from kafscale.config import Durability
 from kafscale.errors import StoreUnavailable
 from kafscale.log.flush.upload import Uploader
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk

@@ -17,8 +17,7 @@ from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
 from kafscale.store.s3.store import S3Settings, S3Store
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.multipart import MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy

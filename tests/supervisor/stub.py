@@ -15,7 +15,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kafscale.config import SUPERVISOR_VARIABLE
-from kafscale.supervisor.parent import end_with
+from kafscale.supervisor.process import end_with
 
 
 def option(name: str) -> list[str]:

@@ -17,7 +17,7 @@ from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
-from kafscale.store.wrappers.limited import PrefetchStore
+from kafscale.store.wrappers.limiter import PrefetchStore
 
 
 @attrs.define(eq=False, repr=False)

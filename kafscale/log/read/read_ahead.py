@@ -35,7 +35,7 @@ from kafscale.log.read.footers import Footers
 from kafscale.log.read.ranges import whole
 from kafscale.log.read.segment_cache import Range, SegmentCache
 from kafscale.metrics import Metrics
-from kafscale.store.wrappers.limited import PrefetchStore
+from kafscale.store.wrappers.limiter import PrefetchStore
 
 logger = logging.getLogger(__name__)
 

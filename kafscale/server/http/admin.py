@@ -8,13 +8,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
+from typing import Final
 
 import attrs
 import trio
 
 from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.turns import in_turns
 from kafscale.escaping import bounded, escaped
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
@@ -28,7 +31,6 @@ from kafscale.server.http.answers import (
     FlushProgress,
     unavailable,
 )
-from kafscale.server.http.exposition import Exposition
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
@@ -139,3 +141,34 @@ async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: Exc
                     await done.wait()
                 await tell()
     await exchange.end()
+
+
+REST_FACTOR: Final = 4  # the pause after a page was made, as a multiple of the time that it took
+
+
+@attrs.define(eq=False, repr=False)
+class Exposition:
+    """Makes the pages of one registry."""
+
+    metrics: Metrics
+    _page: bytes = attrs.field(default=b"", init=False)
+    _begun_count: int = attrs.field(default=0, init=False)  # pages that were begun
+    _rests_until: float = attrs.field(default=-math.inf, init=False)
+    _making: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def page(self) -> bytes:
+        """Return a page that was begun after this call."""
+        begun_before_count = self._begun_count
+        async with self._making:  # first come, first served: each hands on to the next after a turn of the loop
+            if self._begun_count == begun_before_count:
+                await trio.sleep_until(self._rests_until)
+                await self._make()
+            return self._page
+
+    async def _make(self) -> None:
+        self._begun_count += 1
+        began = trio.current_time()
+        lines = [line async for line in in_turns(self.metrics.lines()) if line is not None]
+        self._page = "".join(f"{line}\n" for line in lines).encode()
+        ended = trio.current_time()
+        self._rests_until = ended + REST_FACTOR * (ended - began)

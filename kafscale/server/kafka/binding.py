@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
+import ssl
 from collections.abc import Sequence
 from ipaddress import ip_address
 
 import attrs
 import trio
 
-from kafscale.config import Address, SecurityProtocol
+from kafscale.config import Address, Listener, SaslMechanism, SecurityProtocol, Settings, SslClientAuth
 from kafscale.errors import StartupError
 from kafscale.network_errors import why_unreachable
+from kafscale.security.certificates import Certificate
+from kafscale.security.principals import ANONYMOUS, Principal
+from kafscale.security.ssl_principals import SslPrincipalMapper
+from kafscale.server.tls.contexts import Tls
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -61,3 +67,75 @@ def _why(exc: OSError) -> str:
     if any(getattr(cause, "errno", number) == errno.EACCES for cause in causes):
         return "not allowed to listen there; choose a port above 1023"
     return f"can't listen there: {why_unreachable(exc)}; choose an address of this machine"
+
+
+logger = logging.getLogger(__name__)
+
+SENT_AS_THEY_ARE = (SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER)  # the passwords and tokens of these
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ListenerTls:
+    """What listeners with TLS need: the certificate, and the rules by which clients are known by theirs."""
+
+    files: Tls
+    principals: SslPrincipalMapper
+
+    def principal_of(self, secured: ssl.SSLObject) -> Principal:
+        """Return who the client is by its certificate, of which the handshake is done. Raises ValueError."""
+        shown = secured.getpeercert(binary_form=True)
+        return ANONYMOUS if shown is None else self.principals.principal(Certificate.parse(shown).subject)
+
+
+def open_listener_tls(settings: Settings) -> ListenerTls | None:
+    """Read the files of TLS; None if the settings name none. Raises StartupError."""
+    if settings.ssl.ssl_certificate_file is None:
+        return None
+    try:
+        principals = SslPrincipalMapper(settings.ssl.ssl_principal_mapping_rules)
+    except ValueError as exc:
+        raise StartupError(f"--ssl-principal-mapping-rules: {exc}") from exc
+    return ListenerTls(files=Tls.open(settings.ssl), principals=principals)
+
+
+async def open_listener(listener: Listener, settings: Settings) -> BoundListener:
+    """Open its sockets. Raises StartupError."""
+    protocol = settings.protocol_of(listener)
+    return await bind(
+        listener.name,
+        listener.address,
+        option="--listen",
+        protocol=protocol,
+        receive_buffer_bytes=settings.ssl.ssl_receive_buffer_bytes if protocol.uses_tls else 0,
+    )
+
+
+def warn_of_listeners(
+    listeners: Sequence[BoundListener], client_auth: SslClientAuth, mechanisms: Sequence[SaslMechanism]
+) -> None:
+    """Say once which listeners others than this machine reach without saying who they are, or with bare passwords."""
+    exposed = [each for each in listeners if not each.is_loopback]
+    if open_ := [each for each in exposed if _is_open(each, client_auth)]:
+        logger.warning(
+            "whoever reaches %s may read, write and delete all topics, as nobody has to say there who they are; listen "
+            "on 127.0.0.1, or with --ssl-client-auth required or SASL",
+            _shown(open_),
+        )
+    in_the_clear = [each for each in exposed if each.protocol is SecurityProtocol.SASL_PLAINTEXT]
+    readable = [each for each in mechanisms if each in SENT_AS_THEY_ARE]
+    if in_the_clear and readable:
+        logger.warning(
+            "the network can read what clients of %s log in with by %s; make it SASL_SSL, or let "
+            "--sasl-mechanisms be SCRAM alone",
+            _shown(in_the_clear),
+            " or ".join(readable),
+        )
+
+
+def _shown(listeners: Sequence[BoundListener]) -> str:
+    return " and ".join(f"{each.name}={each.host}:{each.port}" for each in listeners)
+
+
+def _is_open(listener: BoundListener, client_auth: SslClientAuth) -> bool:
+    by_certificate = listener.protocol.uses_tls and client_auth is SslClientAuth.REQUIRED
+    return not (listener.protocol.uses_sasl or by_certificate)

@@ -18,11 +18,10 @@ from kafscale.log.partition.chunks import ChunkPool
 from kafscale.metrics import Counter, Metrics
 from kafscale.server.accepting import accept_all
 from kafscale.server.kafka.arrivals import Arrivals
-from kafscale.server.kafka.binding import BoundListener
+from kafscale.server.kafka.binding import BoundListener, ListenerTls
 from kafscale.server.kafka.connection import Connection, ConnectionMetrics
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.ip_limits import HELD_MAX_COUNT, IpLimits
-from kafscale.server.kafka.listener_security import ListenerTls
 from kafscale.server.kafka.tls_transport import TlsTransport
 from kafscale.server.kafka.transport import SocketTransport, Transport, take_socket
 from kafscale.server.tls.handshakes import HandshakeFailure, Handshakes

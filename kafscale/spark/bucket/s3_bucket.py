@@ -37,8 +37,7 @@ from kafscale.store.s3.credentials import (
 )
 from kafscale.store.s3.replies import ErrorBody, Listing, S3Reply, read_listing, read_part
 from kafscale.store.s3.requests import BucketAddress, S3Request, S3Requests
-from kafscale.store.s3.signing import RequestSigner
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import Credentials, RequestSigner
 
 REGION_DEFAULT = "us-east-1"
 TIMEOUT_SECONDS = 30.0  # without progress

@@ -22,17 +22,15 @@ import trio
 from kafscale.config import Settings
 from kafscale.errors import StartupError
 from kafscale.metrics import Metrics
-from kafscale.store.base import ObjectStore
+from kafscale.store.base import MultipartUploads, ObjectStore
 from kafscale.store.file.open_files import FileSource
 from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.probe import check_usable, startup_errors
 from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import system_key
-from kafscale.store.uploads import MultipartUploads
 from kafscale.store.wrappers.hedging import HedgingStore
-from kafscale.store.wrappers.limited import LimitedStore, PrefetchStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, PrefetchStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.multipart import MultipartStore
 from kafscale.store.wrappers.reach import Reach

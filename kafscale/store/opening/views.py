@@ -7,7 +7,7 @@ import attrs
 from kafscale.store.base import ObjectStore
 from kafscale.store.file.open_files import FileSource
 from kafscale.store.guarded import DeletionGuard, GuardedStore
-from kafscale.store.wrappers.limited import PrefetchStore
+from kafscale.store.wrappers.limiter import PrefetchStore
 from kafscale.store.wrappers.reach import Reach
 
 

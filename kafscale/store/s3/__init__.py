@@ -1,6 +1,7 @@
 """A bucket in S3. Entered by `store.S3Store`.
 
-requests, replies, multipart, sigv4   sans-IO: what is asked, what is answered, and how it is signed
-credentials, auth, signing            whose it is, refreshed before it expires
-transport, http_connection            httpx's transport on trio and h11, with a pool of our own
+requests, replies, multipart, sigv4   sans-IO: requests, their answers, and signatures
+credentials, auth                     whose bucket it is, refreshed before it expires
+
+The HTTP client is `kafscale.http`.
 """

@@ -1,6 +1,6 @@
 """Signing as an `httpx.Auth`, with credentials that are refreshed before they expire.
 
-Signing itself is `kafscale.store.s3.signing`'s, the places to look for credentials are
+Signing itself is `kafscale.store.s3.sigv4`'s, the places to look for credentials are
 `kafscale.store.s3.credentials`'s; here is what has to wait and to remember.
 """
 
@@ -26,8 +26,7 @@ from kafscale.store.s3.credentials import (
     search,
 )
 from kafscale.store.s3.replies import ErrorBody
-from kafscale.store.s3.signing import RequestSigner
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import Credentials, RequestSigner
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import attrs
 
 from kafscale.buffers import Buffer
 from kafscale.errors import StoreUnavailable
+from kafscale.store.base import Upload, UploadedPart
 from kafscale.store.s3.replies import ErrorBody, S3Reply, check
 from kafscale.store.s3.requests import Digest, S3Request, S3Requests, body_headers
-from kafscale.store.uploads import Upload, UploadedPart
 
 
 @attrs.frozen

@@ -1,25 +1,41 @@
-"""AWS Signature Version 4, as a pure function of a request, a scope and credentials.
+"""AWS Signature Version 4, and a signer whose clock follows the store's.
 
-Shared by the broker (through `kafscale.store.s3.auth`), by readers that block, and by the stand-in server, which checks
-signatures with it. Imports neither trio nor httpx. Source: "Authenticating Requests (AWS Signature Version 4)" in the
-Amazon S3 API reference. For S3 the path is signed as it stands on the wire: not normalised, not quoted twice.
+Shared by the broker (through `kafscale.store.s3.auth`), blocking readers, and the stand-in server, which checks
+signatures with it; imports neither trio nor httpx. Source: "Authenticating Requests (AWS Signature Version 4)" in the
+Amazon S3 API reference. For S3 the path is signed as it is on the wire: not normalised, not quoted twice.
 """
 
 from __future__ import annotations
 
+import datetime
+import email.utils
 import functools
 import hashlib
 import hmac
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from kafscale.store.s3.replies import ErrorBody
+
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 # In place of the payload's hash: TLS already protects the body, so hashing it again buys nothing.
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+
+# S3 allows a clock to be off by 15 minutes. A 403 from a server whose clock is further from ours than this is worth a
+# second try with its time, whatever the reason for the first (a HEAD's reply has no body that would tell).
+SKEW_SECONDS = 240
+# A store that names the clock as its reason may allow less; dates are in whole seconds, and a reply takes its time.
+NAMED_SKEW_SECONDS = 5
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -105,3 +121,72 @@ def _canonical_query(query: str) -> str:
     # Sorted by name, then value: sorting "name=value" as text would put "a-b=1" before "a=1".
     pairs = sorted(pair.partition("=")[::2] for pair in query.split("&"))
     return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class RequestSigner:
+    """Signs for S3 in a region. The payload's hash is taken from the request's `x-amz-content-sha256`."""
+
+    region: str
+    clock: Callable[[], float] = time.time
+    _skew_seconds: float = attrs.field(default=0.0, init=False)
+
+    def sign(self, method: str, target: str, headers: MutableMapping[str, str], credentials: Credentials) -> float:
+        """Add the headers to those of a request, whose names are in lower case; `target` is as it is sent.
+
+        Returns the time, in seconds since the epoch, that the signature claims.
+        """
+        now_seconds = self.clock() + self._skew_seconds
+        stamp = amz_stamp(now_seconds)
+        headers["x-amz-date"] = stamp
+        if credentials.session_token is not None:
+            headers["x-amz-security-token"] = credentials.session_token
+        signed = {name: value for name, value in headers.items() if _is_signed(name)}
+        signable = Signable(
+            method=method,
+            target=target,
+            headers=signed,
+            payload_hash=headers.get("x-amz-content-sha256", EMPTY_SHA256),
+        )
+        headers["authorization"] = authorization(signable, Scope(stamp=stamp, region=self.region), credentials)
+        return now_seconds
+
+    def learns_clock(self, date: str, error: ErrorBody, signed_at_seconds: float) -> bool:
+        """Sign with a store's time from now on, if it refused a request that was signed with a time far from it.
+
+        `date` is the reply's `Date`; the body of `error` may have the time, too. Returns True if the request is worth
+        another try.
+        """
+        server_seconds = error.server_seconds if error.is_about_clocks else None
+        if server_seconds is None:
+            server_seconds = _seconds(date)
+        if server_seconds is None:
+            return False
+        least_seconds = NAMED_SKEW_SECONDS if error.is_about_clocks else SKEW_SECONDS
+        if abs(server_seconds - signed_at_seconds) < least_seconds:
+            return False
+        skew_seconds = server_seconds - self.clock()
+        if abs(skew_seconds - self._skew_seconds) >= least_seconds:  # else another request has found out meanwhile
+            side = "behind" if skew_seconds > 0 else "ahead of"
+            logger.warning(
+                "this machine's clock is %.0f s %s the object store's, whose time signs requests from now on; set this "
+                "machine's clock by NTP",
+                abs(skew_seconds),
+                side,
+            )
+            self._skew_seconds = skew_seconds
+        return True
+
+
+def _seconds(date: str) -> float | None:
+    """Read an HTTP date, which is in UTC whatever it says of its zone."""
+    try:
+        found = email.utils.parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _is_signed(name: str) -> bool:
+    # What S3 demands, and what changes the meaning of a request; not what a proxy may rewrite.
+    return name.startswith("x-amz-") or name in ("host", "range", "if-match", "if-none-match", "content-md5")

@@ -25,7 +25,7 @@ from kafscale.config import StoreEncryption
 from kafscale.errors import AccessDenied, RangeNotSatisfiable, StartupError, StoreUnavailable
 from kafscale.http.client import TransportStatistics, TrioTransport
 from kafscale.http.connection import BufferStream
-from kafscale.store.base import ObjectInfo, ObjectPart
+from kafscale.store.base import ObjectInfo, ObjectPart, Upload, UploadedPart
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
 from kafscale.store.s3.credentials import StaticProvider, configured_region, default_providers
 from kafscale.store.s3.multipart import (
@@ -45,7 +45,6 @@ from kafscale.store.s3.replies import (
 )
 from kafscale.store.s3.requests import BucketAddress, Digest, S3Request, S3Requests
 from kafscale.store.s3.sigv4 import Credentials
-from kafscale.store.uploads import Upload, UploadedPart
 
 REGION_DEFAULT = "us-east-1"
 

@@ -24,10 +24,10 @@ import trio
 from kafscale.buffers import Buffer, size_of
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import PreconditionFailed, StoreError, StoreUnavailable
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
-from kafscale.store.wrappers.read_back import etag_if_equal
+from kafscale.store.wrappers.retrying import etag_if_equal
 
 RECENT_COUNT = 512  # uploads of one size class that are remembered
 LEAST_COUNT = 64  # before so many are known, none is hedged

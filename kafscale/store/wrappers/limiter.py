@@ -9,7 +9,7 @@ to the class that `_next_line` chooses.
   for each more important class whose turn came at the same time. Then it is served, whoever else waits.
 - Background work, and prefetch too, never holds more than its share of what is allowed (but always at least one).
 - Prefetch and hedges don't wait: `try_acquire` gives them a token that nobody else may use now, or none.
-- SlowDown lowers what is allowed below the limit (`kafscale.store.wrappers.allowance`).
+- SlowDown lowers what is allowed below the limit (`kafscale.store.wrappers.limiter`).
 
 Nothing may hold a token while it waits for another one, so that a limit of 1 works too. State changes are synchronous;
 a wait that is cancelled leaves its line.
@@ -19,15 +19,17 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
 from kafscale.errors import SlowDown, StoreError, StoreUnavailable
-from kafscale.metrics import Sample
-from kafscale.store.wrappers.allowance import Allowance
+from kafscale.metrics import Counter, Sample
+from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics
 
 
@@ -238,3 +240,119 @@ def _register(limiter: StoreLimiter, metrics: StoreMetrics) -> None:
     registry.gauge(
         "kafscale_store_allowed", "What SlowDown has left of the limit for now, 0 for no limit", allowed_count
     )
+
+
+CUT_FACTOR = 0.7  # TCP Reno: 0.5, CUBIC and AWS's adaptive retries: 0.7
+
+
+@attrs.define
+class Allowance:
+    """`count` is what is allowed, at least one and at most `limit`. `cuts_count` tells before and after a cut apart."""
+
+    limit: float
+    is_adaptive: bool = True
+    cuts_count: int = attrs.field(default=0, init=False)
+    _allowed: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._allowed = self.limit
+
+    @property
+    def count(self) -> float:
+        """Operations allowed at once: a whole number, or `math.inf`."""
+        return self._allowed if math.isinf(self._allowed) else math.floor(self._allowed)
+
+    def slowed_down(self, *, cuts_before_count: int, in_use_count: int) -> None:
+        """An operation that began after so many cuts was refused, while so many (itself included) were under way."""
+        if cuts_before_count < self.cuts_count or not self.is_adaptive or math.isinf(self.limit):
+            return
+        self._allowed = max(1.0, min(self._allowed, in_use_count) * CUT_FACTOR)
+        self.cuts_count += 1
+
+    def answered(self) -> None:
+        """An operation was answered, with success or not."""
+        if self._allowed < self.limit:
+            self._allowed = min(self.limit, self._allowed + 1.0 / self._allowed)
+
+
+@attrs.define(eq=False, repr=False)
+class LimitedStore:
+    """An `ObjectStore` each of whose operations waits for a token of one class first; a listing for each page."""
+
+    store: ObjectStore
+    _limiter: StoreLimiter
+    _work_class: WorkClass = WorkClass.ACKNOWLEDGE
+
+    async def get(self, key: str) -> ObjectPart:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.get(key)
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.get_range(key, start, length_bytes)
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.get_tail(key, length_bytes)
+
+    async def head(self, key: str) -> ObjectInfo:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.head(key)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.put(key, parts)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.put_if_absent(key, parts)
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        with await self._limiter.acquire(self._work_class):
+            return await self.store.put_if_match(key, parts, etag)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            while True:
+                with await self._limiter.acquire(self._work_class):
+                    page = await anext(pages, None)
+                if page is None:
+                    return
+                yield page
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with await self._limiter.acquire(self._work_class):
+            await self.store.delete(keys)
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+@attrs.define(eq=False, repr=False)
+class PrefetchStore:
+    """Reads that are made only if there is a place for them right now, and skipped otherwise: nobody waits for them.
+
+    They are not retried either. A store without a limiter has always a place.
+    """
+
+    _store: ObjectStore
+    _limiter: StoreLimiter | None = None
+    skipped_count: Counter = attrs.field(factory=Counter)
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
+        """Get a range as `ObjectStore.get_range` does, or return None at once if no token is free."""
+        return await self._read(lambda: self._store.get_range(key, start, length_bytes))
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart | None:
+        """Get a tail as `ObjectStore.get_tail` does, or return None at once if no token is free."""
+        return await self._read(lambda: self._store.get_tail(key, length_bytes))
+
+    async def _read(self, read: Callable[[], Awaitable[ObjectPart]]) -> ObjectPart | None:
+        if self._limiter is None:
+            return await read()
+        token = self._limiter.try_acquire(WorkClass.PREFETCH)
+        if token is None:
+            self.skipped_count.value += 1
+            return None
+        with token:
+            return await read()

@@ -20,8 +20,7 @@ import trio
 from kafscale.buffers import Buffer, cut, size_of
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import Conflict, NotFound, StoreError
-from kafscale.store.forwarding import ForwardingStore
-from kafscale.store.uploads import MultipartUploads, Upload, UploadedPart
+from kafscale.store.base import ForwardingStore, MultipartUploads, Upload, UploadedPart
 from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore

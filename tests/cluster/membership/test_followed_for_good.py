@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from kafscale.buffers import Buffer
 from kafscale.config import Durability
 from kafscale.errors import KafScaleError
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic

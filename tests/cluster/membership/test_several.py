@@ -22,8 +22,7 @@ from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafkaError, KafScaleError, NotFound, StartupError
 from kafscale.log.check.verification import Verifier
 from kafscale.log.repair.findings import Kind
-from kafscale.store.base import ObjectPart, ObjectStore
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectPart, ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

@@ -16,8 +16,7 @@ import trio
 
 from kafscale.buffers import Buffer, size_of
 from kafscale.errors import SlowDown
-from kafscale.store.base import ObjectInfo, ObjectPart
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectInfo, ObjectPart
 from kafscale.testing.tcp_proxy import Link
 
 

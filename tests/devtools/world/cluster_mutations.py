@@ -38,7 +38,7 @@ from kafscale.formats.wal_runs import LogRun
 from kafscale.log.hand_over import release_partition
 from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.log.wal.s3_replay import _Epoch
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.replaced import replaced

@@ -17,8 +17,7 @@ import trio
 
 from kafscale.buffers import Buffer
 from kafscale.errors import StoreError
-from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectInfo, ObjectPart, ObjectStore
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ import trio
 
 from kafscale.buffers import Buffer
 from kafscale.errors import StoreError, StoreUnavailable
-from kafscale.store.base import ObjectInfo, ObjectPart
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore, ObjectInfo, ObjectPart
 from tests.devtools.world.simulated_process import PROCESS
 
 STRAGGLER_MAX_SECONDS = 20.0

@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.client.offsets import EARLIEST, LATEST
+from kafscale.client.consumer import EARLIEST, LATEST
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.messages.offsets import (

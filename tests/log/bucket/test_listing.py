@@ -5,8 +5,7 @@ import pytest
 import trio
 
 from kafscale.log.bucket.listing import RANGES_MAX_COUNT, list_segments
-from kafscale.store.base import LIST_PAGE_MAX_COUNT
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, partition_prefix
 from tests.devtools.fakes.segment_objects import version_1_key

@@ -14,7 +14,7 @@ from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.log.read.disk_cache import BLOCK_BYTES, SUFFIX, DiskCache
 from kafscale.log.read.ranges import RangeReader
 from kafscale.log.read.segment_cache import SegmentCache
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.segment_objects import batches_of_size

@@ -24,7 +24,7 @@ from kafscale.store.file.directory import Directory
 from kafscale.store.file.open_files import FileRange, FileSource
 from kafscale.store.file.store import FileStore
 from kafscale.store.paths import SegmentKey
-from kafscale.store.wrappers.limited import PrefetchStore
+from kafscale.store.wrappers.limiter import PrefetchStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 

@@ -20,8 +20,7 @@ from kafscale.log.read.footers import Footers
 from kafscale.log.read.read_ahead import STREAM_IDLE_SECONDS, ReadAhead
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
-from kafscale.store.wrappers.limited import PrefetchStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import PrefetchStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

@@ -14,7 +14,7 @@ from kafscale.errors import StoreUnavailable
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.wal.followed_stream import LOOK_BACK_SECONDS, Contents, FollowedStream
 from kafscale.log.wal.s3_wal import S3Wal
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.records import Record, build_batch
 from tests.log.wal.test_streams import STREAM, TOPIC, start

@@ -35,10 +35,9 @@ from kafscale.config import (
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.security.principals import ANONYMOUS
 from kafscale.server.kafka import listener
-from kafscale.server.kafka.binding import BoundListener, bind
+from kafscale.server.kafka.binding import BoundListener, bind, open_listener, open_listener_tls, warn_of_listeners
 from kafscale.server.kafka.connection import ConnectionMetrics
 from kafscale.server.kafka.listener import Acceptor
-from kafscale.server.kafka.listener_security import open_listener, open_listener_tls, warn_of_listeners
 from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure

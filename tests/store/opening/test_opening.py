@@ -7,8 +7,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import open_store, wrap_store
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.store.wrappers.hedging import HedgingStore
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.multipart import PART_BYTES, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore

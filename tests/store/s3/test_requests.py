@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.config import StoreEncryption
+from kafscale.store.base import Upload
 from kafscale.store.s3.multipart import MultipartRequests
 from kafscale.store.s3.requests import BucketAddress, Digest, S3Requests
-from kafscale.store.uploads import Upload
 
 PATH_STYLE = S3Requests(BucketAddress.of("bucket", "us-east-1", endpoint="http://host:9000", prefix="/a b/"))
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.store.s3.requests import BucketAddress, S3Requests
-from kafscale.store.s3.signing import RequestSigner
 from kafscale.store.s3.sigv4 import (
     EMPTY_SHA256,
     UNSIGNED_PAYLOAD,
     Credentials,
+    RequestSigner,
     Scope,
     Signable,
     amz_stamp,

@@ -8,8 +8,7 @@ from kafscale.errors import NotFound, PreconditionFailed, SlowDown, StoreError, 
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.hedging import LEAST_COUNT, LEAST_DELAY_SECONDS, RECENT_COUNT, HedgingStore, RecentSeconds
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.faulty_store import FaultyStore, On

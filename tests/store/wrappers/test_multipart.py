@@ -10,13 +10,12 @@ import trio.testing
 
 from kafscale.errors import AccessDenied, Conflict, NotFound, PreconditionFailed, SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Metrics
+from kafscale.store.base import Upload
 from kafscale.store.s3.multipart import MultipartRequests, read_completion
 from kafscale.store.s3.replies import S3Reply
 from kafscale.store.s3.requests import BucketAddress, S3Requests
 from kafscale.store.s3.store import S3Settings, S3Store
-from kafscale.store.uploads import Upload
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.multipart import PARTS_AT_ONCE_COUNT, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy

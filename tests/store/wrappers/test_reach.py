@@ -7,7 +7,7 @@ import trio
 
 from kafscale.errors import Conflict, NotFound, SlowDown, StoreUnavailable
 from kafscale.metrics import Metrics
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.reach import LATE_SECONDS, PROBES_MAX_COUNT, SILENT_SECONDS, WARNED_SECONDS, Reach

@@ -9,9 +9,7 @@ import trio.testing
 from kafscale.errors import AccessDenied, Conflict, NotFound, PreconditionFailed, SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
-from kafscale.store.wrappers import read_back
-from kafscale.store.wrappers.limited import LimitedStore
-from kafscale.store.wrappers.limiter import StoreLimiter
+from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.faulty_store import FaultyStore, On
@@ -193,8 +191,8 @@ async def test_reading_back_that_never_succeeds_leaves_it_undecided(retrying, fa
 @pytest.mark.parametrize("at", [None, 0, 6, 7, 50, 99])
 async def test_large_objects_are_read_back_piece_by_piece(retrying, faulty, memory, monkeypatch, at, autojump_clock):
     """Parts, ranges and compared pieces end at different places; a difference at any place is found."""
-    monkeypatch.setattr(read_back, "READ_BACK_BYTES", 7)
-    monkeypatch.setattr(read_back, "COMPARED_BYTES", 4)
+    monkeypatch.setattr("kafscale.store.wrappers.retrying.READ_BACK_BYTES", 7)
+    monkeypatch.setattr("kafscale.store.wrappers.retrying.COMPARED_BYTES", 4)
     ours = bytes(range(100))
     theirs = bytearray(ours)
     if at is not None:

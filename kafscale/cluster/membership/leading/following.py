@@ -42,7 +42,7 @@ from kafscale.log.partition.followed import follow_object
 from kafscale.log.partition.partition import Partition
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.log.wal.followed_stream import FollowedJournal, FollowedObject, FollowedStream
-from kafscale.store.forwarding import ForwardingStore
+from kafscale.store.base import ForwardingStore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 
 KEPT_MAX_COUNT = 2_000  # partitions; of each segment some 200 bytes are kept

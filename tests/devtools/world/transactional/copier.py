@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.client.isolation import IsolationLevel
+from kafscale.client.consumer import IsolationLevel
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
 from kafscale.wire.messages.offsets import (

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.client.offsets import EARLIEST
+from kafscale.client.consumer import EARLIEST
 from kafscale.wire import error_codes
 from kafscale.wire.control_records import EndMarker, parse_marker
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -9,8 +9,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.client.isolation import IsolationLevel
-from kafscale.client.offsets import LATEST
+from kafscale.client.consumer import LATEST, IsolationLevel
 from kafscale.wire.messages.records import FetchRequest, PartitionData
 from kafscale.wire.records import iterate_records
 from tests.devtools.fakes.transactions import counted_batches

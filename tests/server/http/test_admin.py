@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.metrics import Metrics, Sample
-from kafscale.server.http.exposition import REST_FACTOR, Exposition
+from kafscale.server.http.admin import REST_FACTOR, Exposition
 
 COUNT = 20 * STEPS_PER_TURN
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from kafscale.metrics import Metrics
-from kafscale.supervisor.exposition import merged
+from kafscale.supervisor.admin import merged
 
 text_string_to_metric_families = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
 
