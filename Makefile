@@ -1,7 +1,7 @@
 # Needs Python 3.11 or newer with venv, and make. `make` alone lists the targets.
 #
 #   make serve SERVE_ARGS="--durability segment"     more options for the broker
-#   make test PYTEST_ARGS="tests/wire -x"            fewer tests
+#   make tests PYTEST_ARGS="tests/wire -x"           fewer tests
 #   make test-pythons PYTHONS="3.13 3.14"            the tests on these versions of Python
 #   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
 #   make test-spark-next SPARK_NEXT=4.2.1            another PySpark than the newest
@@ -29,7 +29,7 @@ FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel serve test test-pythons run-tests check format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test tests test-pythons check format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -55,13 +55,13 @@ test-pythons: ## Run the tests of `make test` on each Python of PYTHONS="3.11 3.
 	  $(FIND_PYTHON); \
 	  if [ -z "$$python" ]; then missing="$$missing $$version"; continue; fi; \
 	  echo "Python $$version: $$python, in .venv-$$version"; \
-	  if $(MAKE) --no-print-directory run-tests VENV=.venv-$$version PYTHON="$$python"; \
+	  if $(MAKE) --no-print-directory tests VENV=.venv-$$version PYTHON="$$python"; \
 	    then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
 	done; \
 	echo "Python: passed on$${passed:- none}, failed on$${failed:- none}, not installed:$${missing:- none}."; \
 	[ -n "$$passed" ] && [ -z "$$failed" ]
 
-run-tests: $(VENV)/installed-dev
+tests: $(VENV)/installed-dev ## Run the tests alone
 	$(RUN_TESTS)
 
 check: $(VENV)/installed-dev ## All of `make test` but the tests

@@ -34,9 +34,9 @@ def commands() -> dict[str, set[str]]:
 
 
 def test_no_page_installs_what_no_registry_has() -> None:
-    """`pip install 'kafscale[spark]'` on four pages found no such package."""
+    """`pip install 'kafscale[spark]'` on three pages found no such package."""
     found = commands()
-    assert set().union(*found.values()) >= {"spark.md", "iceberg.md", "sql.md", "spark-cluster.md"}
+    assert set().union(*found.values()) >= {"spark.md", "iceberg.md", "sql.md"}
     wheel = re.escape(f"kafscale-{kafscale.__version__}-py3-none-any.whl")
     for command in found:
         assert re.fullmatch(rf"pip install '(?:(?:dist/)?{wheel}|\.)\[\w+\]'", command)

@@ -19,7 +19,7 @@ from tests.docs.test_pages import REPOSITORY, WRITTEN_PAGES
 _NAMED = re.compile(r"\b(kafscale_[a-z0-9_]+)(?:\{([a-z_,]+)\})?")
 _SUFFIX = re.compile(r"_(?:bucket|count|sum)$")
 # Those of a supervisor and of pipelines, which have tests of their own, and what is none.
-_OTHERS = ("kafscale_process_", "kafscale_pipeline_", "kafscale_flush_objects_per_minute")
+_OTHERS = ("kafscale_process_", "kafscale_pipeline_", "kafscale_s3_concurrency")
 
 
 async def labels_of_metrics() -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""What the README says of the long suites is what they do."""
+"""The long suites do what CONTRIBUTING says of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.faults import test_cluster_simulation
 from tests.faults.test_simulation import SEEDS_COUNT, SHORT_SEEDS_COUNT
 from tests.faults.test_transactional_kills import TRANSACTIONAL_KILLS_COUNT
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
-def test_the_readme_names_the_seeds_and_the_kills() -> None:
-    text = " ".join(README.read_text().split())
+def test_contributing_names_the_seeds_and_the_kills() -> None:
+    text = " ".join(PAGE.read_text().split())
     assert f"of which `make test` has {SEEDS_COUNT}, and {SHORT_SEEDS_COUNT} short ones" in text
     assert f"and {test_cluster_simulation.SHORT_SEEDS_COUNT} short ones of several brokers" in text
     assert f"{TRANSACTIONAL_KILLS_COUNT} times under transactions in each durability mode" in text
@@ -22,15 +22,15 @@ def test_the_readme_names_the_seeds_and_the_kills() -> None:
 
 def test_pythons_that_are_missing_are_told_and_none_is_no_success() -> None:
     command = ["make", "--no-print-directory", "test-pythons", "PYTHONS=3.98 3.99"]  # also below `make test`
-    done = subprocess.run(command, cwd=README.parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=PAGE.parent, capture_output=True, text=True, check=False)
     assert done.stdout == "Python: passed on none, failed on none, not installed: 3.98 3.99.\n"
     assert done.returncode != 0
 
 
 def test_the_versions_of_python_that_are_tested_are_those_that_are_promised() -> None:
-    project = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((PAGE.parent / "pyproject.toml").read_text())["project"]
     prefix = "Programming Language :: Python :: 3."
     promised = [each.removeprefix(prefix[:-2]) for each in project["classifiers"] if each.startswith(prefix)]
-    makefile = (README.parent / "Makefile").read_text()
+    makefile = (PAGE.parent / "Makefile").read_text()
     assert f"PYTHONS ?= {' '.join(promised)}\n" in makefile
     assert project["requires-python"] == f">={promised[0]}"

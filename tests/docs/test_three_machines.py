@@ -1,4 +1,4 @@
-"""The page on three machines can be followed: its commands are run as they are written.
+"""The section on three machines can be followed: its commands are run as they are written.
 
 The machines are directories. `ssh`, which stands before the real one on the PATH, does on them what the page asks of
 systemd, by processes that listen on free ports of the loopback; addresses of the page stand for these.
@@ -20,7 +20,8 @@ import pytest
 
 from tests.docs.blocks import blocks_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "three-machines.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "several-brokers.md").read_text()
+SECTION = PAGE.split("\n## Three machines, command by command\n")[1]
 MACHINES = ("machine-1", "machine-2", "machine-3", "machine-4")
 _FILE = re.compile(r"# (/etc/\S+)(?: of (\S+))?\n")
 
@@ -99,7 +100,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     environ["PATH"] = os.pathsep.join([str(programs), str(Path(sys.executable).parent), environ["PATH"]])
     printed, shown_count = "", 0
     try:
-        for language, text in blocks_of(PAGE):
+        for language, text in blocks_of(SECTION):
             for address in written:
                 text = text.replace(address, addresses[address])
             file = _FILE.match(text)
