@@ -58,8 +58,7 @@ from kafscale.cluster.registries.topics import Topic, TopicListener
 from kafscale.config import Durability, Settings
 from kafscale.errors import KafkaError, StoreError
 from kafscale.log.bucket.deletion import BuriedTopic
-from kafscale.log.housekeeping import expire_producers
-from kafscale.log.log import Log
+from kafscale.log.log import Log, expire_producers
 from kafscale.log.other_logs import check_other_logs
 from kafscale.log.replaying import NotOpen
 from kafscale.log.wal.data_directory import (

@@ -14,7 +14,7 @@ from kafscale.broker import Broker, StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, Fenced, KafkaError, KafScaleError, StartupError, StoreUnavailable
-from kafscale.formats import producers
+from kafscale.formats import log_end as producers
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store

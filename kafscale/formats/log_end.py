@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.formats.producers import Producer
 from kafscale.formats.segment import (
     EpochStart,
     Footer,
@@ -28,6 +27,7 @@ from kafscale.formats.segment import (
 )
 from kafscale.formats.transactions import (
     OpenTransaction,
+    Producer,
     decode_coordinators,
     decode_open,
     encode_coordinators,

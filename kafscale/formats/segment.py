@@ -59,10 +59,11 @@ from crc32c import crc32c
 
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NewerVersion
-from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.transactions import (
     AbortedTransaction,
     OpenTransaction,
+    ProducedBatch,
+    Producer,
     decode_aborted,
     decode_coordinators,
     decode_open,

@@ -1,11 +1,13 @@
-"""Transactions as footers and the log's end keep them (KIP-98, KIP-664). The rules are the partition's.
+"""Producers and transactions in footers and at the log's end, and how batches change them (KIP-98, KIP-664).
 
     aborted       i64 producer id | i64 first offset | i64 marker offset | i64 last stable offset
     open          i64 producer id | i16 epoch | i64 first offset | i32 coordinator epoch
     coordinator   i64 producer id | i32 coordinator epoch
 
-A transaction ends with its marker, a control batch that says whether it was committed or aborted. Nothing is kept of
-one that was committed: its records are like all others.
+The first batch of a producer's transaction opens it. Its marker, a control batch of the coordinator, ends it as
+committed or aborted. Committed transactions are not stored: their records are like all others. Offsets below the first
+offset of the oldest open transaction are decided; `read_committed` readers stop there. The broker and readers of the
+bucket share this code. Pure and synchronous, like Kafka's ProducerStateManager.
 """
 
 from __future__ import annotations
@@ -13,11 +15,46 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import Final, Protocol
 
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.formats.producers import NO_COORDINATOR_EPOCH, Producer
+from kafscale.wire.control_records import EndMarker
+
+NO_COORDINATOR_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+
+
+@attrs.define(eq=True)
+class ProducedBatch:
+    """A batch that was ordered: its sequence numbers and the offsets it got.
+
+    A transaction's marker that began a new epoch is among a producer's batches too, with NO_SEQUENCE: what follows it
+    begins with sequence 0.
+    """
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+@attrs.define(eq=True)
+class Producer:
+    """One producer id: its epoch, its latest batches (oldest first) and when it was last heard of.
+
+    `due_sequence` is that of a batch which was refused and will be sent again, of a producer without batches.
+    `coordinator_epoch` is that of the latest marker of a transaction of this producer.
+    """
+
+    producer_id: int
+    epoch: int
+    batches: list[ProducedBatch]
+    last_timestamp_ms: int
+    due_sequence: int | None = None
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+
 
 _ABORTED = struct.Struct(">qqqq")
 _OPEN = struct.Struct(">qhqi")
@@ -110,3 +147,72 @@ def with_coordinators(producers: Sequence[Producer], coordinators: Mapping[int, 
     for producer in producers if coordinators else ():
         producer.coordinator_epoch = coordinators.get(producer.producer_id, NO_COORDINATOR_EPOCH)
     return producers
+
+
+class Produced(Protocol):
+    """The fields of a batch header that are needed here."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+
+
+@attrs.frozen
+class Ended:
+    """A transaction as it was before its marker; `aborted` if the marker says that."""
+
+    before: OpenTransaction
+    marker_offset: int
+    aborted: AbortedTransaction | None
+
+    @property
+    def first_offset(self) -> int:
+        """Return where it begins."""
+        return self.before.first_offset
+
+
+@attrs.define(eq=False, repr=False)
+class OpenTransactions:
+    """The transactions that are open, by producer id and in order of the first offset."""
+
+    open: dict[int, OpenTransaction] = attrs.field(factory=dict, init=False)
+
+    @classmethod
+    def of(cls, transactions: Iterable[OpenTransaction]) -> OpenTransactions:
+        """Begin with those that are open at the end of a segment."""
+        begun = cls()
+        begun.begin_with(transactions)
+        return begun
+
+    def begin_with(self, transactions: Iterable[OpenTransaction]) -> None:
+        """Replace the open transactions by these, in the same dictionary."""
+        self.open.clear()
+        for transaction in sorted(transactions, key=_first_offset):
+            self.open[transaction.producer_id] = transaction
+
+    def take_batch(self, header: Produced, base_offset: int, coordinator_epoch: int = -1) -> bool:
+        """A transactional batch comes next: tell whether it opens a transaction, or goes on with the open one."""
+        current = self.open.get(header.producer_id)
+        if current is None:
+            opened = OpenTransaction(header.producer_id, header.producer_epoch, base_offset, coordinator_epoch)
+            self.open[header.producer_id] = opened
+        elif current.epoch != header.producer_epoch:
+            self.open[header.producer_id] = attrs.evolve(current, epoch=header.producer_epoch)
+        return current is None
+
+    def end_by(self, marker: EndMarker, offset: int) -> Ended | None:
+        """A marker comes next, at this offset: return what it ends; None if nothing is open of its producer."""
+        before = self.open.pop(marker.producer_id, None)
+        if before is None:
+            return None
+        aborted: AbortedTransaction | None = None
+        if not marker.is_commit:
+            stable_offset = self.stable_end(offset + 1)
+            aborted = AbortedTransaction(marker.producer_id, before.first_offset, offset, stable_offset)
+        return Ended(before, offset, aborted)
+
+    def stable_end(self, end_offset: int) -> int:
+        """Return the end of what is decided of a log that ends at `end_offset`, exclusive."""
+        oldest = next(iter(self.open.values()), None)
+        return end_offset if oldest is None else min(oldest.first_offset, end_offset)

@@ -17,6 +17,7 @@ journal holds. Neither waits for the pool: replayed batches stay in the log's fi
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
@@ -511,3 +512,18 @@ class _Progress:
         if trio.current_time() >= self._next_at:
             logger.info(self.message, count)
             self._next_at = trio.current_time() + PROGRESS_EVERY_SECONDS
+
+
+PRODUCER_EXPIRATION_CHECK_SECONDS = 600.0  # Kafka: producer.id.expiration.check.interval.ms, the same
+PARTITIONS_PER_STEP_COUNT = 1_000  # then others may run
+
+
+async def expire_producers(log: Log) -> None:
+    """Forget idempotent producers that have been silent for `producer.id.expiration.ms` (KIP-854), until cancelled."""
+    while True:
+        await trio.sleep(PRODUCER_EXPIRATION_CHECK_SECONDS)
+        now_ms = time.time_ns() // 1_000_000
+        for count, partition in enumerate(list(log.partitions.values()), start=1):
+            partition.producers.expire(now_ms - partition.config.producer_id_expiration_ms)
+            if not count % PARTITIONS_PER_STEP_COUNT:
+                await trio.lowlevel.checkpoint()

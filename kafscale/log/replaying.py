@@ -1,12 +1,18 @@
-"""Puts what a journal has and no segment has back into the tails of partitions: at a start, and when partitions come.
+"""Replay a journal: put the batches that no segment has back into the tails of partitions.
 
-Nobody finds these partitions yet, and what the bucket holds of them has been restored. Does not wait for the pool:
-replayed batches stay in the log until they are flushed or fetched.
+Used at a start and when partitions come to a serving broker. Clients cannot reach these partitions yet, and their
+segments have been restored. Does not wait for the pool: replayed batches stay in the log until flushed or fetched.
+
+Late segments: a suspended broker of an earlier epoch may have uploaded a segment after its successor acknowledged
+other records at the same offsets. A start finds that segment first, and then the successor's entries, which win. These
+are postponed: the partition is restored again without what the earlier epoch has from there on, then they are read from
+the log again and replayed.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
@@ -14,17 +20,76 @@ import attrs
 from kafscale.errors import DamagedObject
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
-from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.bucket.postponed import PostponedEntries
+from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import Partition, Placed
-from kafscale.log.wal.journal import Journal
+from kafscale.log.wal.journal import Handle, Journal
 from kafscale.log.wal.kept_aside import KeptAside
 from kafscale.wire.records import parse_header
 
 REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
 
 RestoreBefore = Callable[[PartitionId, EpochStart], Awaitable[None]]
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Place:
+    entry: WalEntry  # without its data
+    size_bytes: int
+
+
+@attrs.define(eq=False, repr=False)
+class PostponedEntries:
+    """Entries that are replayed later, by partition and in order. Each is pending in its file until then."""
+
+    _places: dict[PartitionId, list[_Place]] = attrs.field(factory=dict, init=False)
+    _pending: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # those that are not replayed yet
+
+    def __contains__(self, partition_id: PartitionId) -> bool:
+        return partition_id in self._places
+
+    def add(self, entry: WalEntry) -> None:
+        """Put this one off; all that follow of its partition are to be put off, too."""
+        place = _Place(_with_data(entry, b""), len(entry.data))
+        self._places.setdefault((entry.topic_id, entry.partition), []).append(place)
+        assert entry.file is not None
+        self._pending[entry.file] += 1
+
+    async def replay(
+        self,
+        journal: Journal,
+        restore: Callable[[PartitionId, EpochStart], Awaitable[None]],
+        handle: Handle,
+    ) -> None:
+        """Restore each partition as it is below its first entry here, and hand all of them to `handle`.
+
+        Raises what `restore` does, StorageFailed, DamagedObject.
+        """
+        places, self._places = self._places, {}
+        for partition_id, postponed in places.items():
+            first = postponed[0].entry
+            await restore(partition_id, EpochStart(first.leader_epoch, first.base_offset))
+            for each in postponed:
+                file = each.entry.file
+                assert file is not None
+                data = await journal.read(file, [(each.entry.position, each.size_bytes)])
+                is_needed = handle(_with_data(each.entry, data))
+                self._pending[file] -= 1
+                if not is_needed:
+                    journal.release(file)
+
+    def give_up(self, journal: Journal) -> None:
+        """Let go of those that are not replayed, as the replay has failed."""
+        self._places.clear()
+        for file, count in self._pending.items():
+            journal.release(file, count)
+        self._pending.clear()
+
+
+def _with_data(entry: WalEntry, data: bytes) -> WalEntry:
+    other = WalEntry(entry.topic_id, entry.partition, entry.leader_epoch, entry.base_offset, data)
+    other.file, other.position, other.sequence = entry.file, entry.position, entry.sequence
+    return other
 
 
 def is_none(_entry: WalEntry) -> bool:

@@ -16,9 +16,8 @@ from kafscale.config import Durability
 from kafscale.errors import DamagedObject
 from kafscale.formats.log_end import PRODUCERS_MAX_COUNT, LogEnd
 from kafscale.formats.manifest_checkpoint import _HEADER, HEADER_BYTES, MAGIC, VERSION, decode_manifests
-from kafscale.formats.producers import Producer
 from kafscale.formats.segment import EpochStart, encode_epochs, encode_producers
-from kafscale.formats.transactions import OpenTransaction
+from kafscale.formats.transactions import OpenTransaction, Producer
 from kafscale.log.bucket.manifest_keeper import FIRST_AFTER_SECONDS, INTERVAL_SECONDS, encode_manifests
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, system_prefix

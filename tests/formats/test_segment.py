@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.formats import segment
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES
-from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import (
     EpochStart,
     Footer,
@@ -25,7 +24,7 @@ from kafscale.formats.segment import (
     encode_header,
     footer_bytes_needed,
 )
-from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, ProducedBatch, Producer
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -7,9 +7,8 @@ import time
 import trio
 import trio.testing
 
-from kafscale.formats.producers import Producer
-from kafscale.log.housekeeping import PRODUCER_EXPIRATION_CHECK_SECONDS
-from kafscale.log.log import TopicSpec
+from kafscale.formats.transactions import Producer
+from kafscale.log.log import PRODUCER_EXPIRATION_CHECK_SECONDS, TopicSpec
 from kafscale.log.partition.log_config import LogConfig
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 

@@ -15,7 +15,6 @@ from kafscale.config.option import options_of
 from kafscale.errors import KafkaError
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import segment_of
-from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import (
     FOOTER_MAX_BYTES,
     HEADER,
@@ -26,6 +25,7 @@ from kafscale.formats.segment import (
     encode_footer,
     footer_bytes_needed,
 )
+from kafscale.formats.transactions import ProducedBatch, Producer
 from kafscale.log.partition import producers as producers_module
 from kafscale.log.partition.producer_budget import (
     ACTIVE_MS,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord, KafkaError
-from kafscale.log.rewrite.compaction_records import locate_records
+from kafscale.log.rewrite.compaction_filter import locate_records
 from kafscale.wire.error_codes import MESSAGE_TOO_LARGE
 from kafscale.wire.primitives import read_varint, read_varlong, varint
 from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT, STEP_UNITS, RecordCheck

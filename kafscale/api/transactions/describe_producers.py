@@ -18,8 +18,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.topic_names import check_topic_name
 from kafscale.concurrency.turns import distinct_partitions
 from kafscale.errors import KafkaError
-from kafscale.formats.producers import Producer
-from kafscale.formats.transactions import OpenTransaction
+from kafscale.formats.transactions import OpenTransaction, Producer
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.transactions import (

@@ -25,10 +25,9 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed
 from kafscale.formats.log_end import LogEnd
 from kafscale.formats.manifest import Manifest, PartitionId, Segment
-from kafscale.formats.producers import Producer
 from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart, Footer
-from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, Producer
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.formats.wal_runs import is_superseded
 from kafscale.log.partition.applying import take_transactional

@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from kafscale.errors import KafkaError
-from kafscale.formats.producers import NO_COORDINATOR_EPOCH, NO_SEQUENCE, ProducedBatch, Producer
+from kafscale.formats.transactions import NO_COORDINATOR_EPOCH, NO_SEQUENCE, ProducedBatch, Producer
 from kafscale.log.partition.producer_budget import BATCH_BYTES, PRODUCER_BYTES, ProducerBudget
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import (

@@ -27,9 +27,7 @@ from weakref import WeakValueDictionary
 import attrs
 
 from kafscale.errors import InvalidRecord, KafkaError
-from kafscale.formats.open_transactions import Ended, OpenTransactions
-from kafscale.formats.producers import Producer
-from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.formats.transactions import AbortedTransaction, Ended, OpenTransaction, OpenTransactions, Producer
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED
 from kafscale.wire.records import BatchHeader

@@ -1,11 +1,26 @@
-"""Compaction: of partitions whose topic has `compact` in `cleanup.policy`, keep the latest record of each key.
+"""Compact partitions whose topic has `compact` in `cleanup.policy`: keep the latest record of each key.
 
-Once in a while all such partitions are looked at, and the dirtiest of those that are worth it is compacted, until none
-is. One at a time; nothing is done, and nothing read, where no topic is compacted. How far a partition is clean is in
-the footers of what compaction wrote, so a restart knows it.
+The `Compactor` looks at all such partitions periodically and compacts the dirtiest one that is worth it, one at a time,
+until none is. A broker without compacted topics does and reads nothing. The footers of compacted segments tell how far
+a partition is clean, so a restart knows it. A partition at which the store failed is left alone for a while; one with a
+damaged batch until the next start, as in Kafka.
 
-One at which the store failed is left alone for a while, so that it does not keep others waiting; one in which a batch
-is damaged until the next start, as in Kafka. What only came damaged does not come so twice in the same way.
+One compaction of one partition (`CompactionRound`):
+
+    1  put the keys of the dirty part into the map, until it is full or the part ends
+    2  from the first segment on, group by group: gather the remaining records, upload them as one segment of a new
+       generation, and replace the group in the manifest; the replaced objects are deleted some time later
+
+Guarantees, wherever a compaction is interrupted:
+
+- A group is replaced as a whole. A fetch or a restart reads either the sources or the new segment, which covers exactly
+  their offsets: the newer generation wins.
+- Groups are replaced in order of offset. A tombstone goes in the compaction after the one that met it first, at the
+  earliest, and that one has removed everything older of its key. So a deleted key never comes back.
+- Only the last group records how far the partition is clean, so an interrupted compaction is done again.
+- Every attempt has its own generation, above all that the bucket may hold: leftovers of an earlier one are older.
+
+Memory: the map, one piece of a segment, and the remaining records of one group, which are about a segment.
 """
 
 from __future__ import annotations
@@ -13,26 +28,267 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
 import trio
+from crc32c import crc32c
 
-from kafscale.errors import DamagedObject, StoreError
+from kafscale.buffers import Buffer, slices_of
+from kafscale.errors import DamagedObject, KafkaError, StoreError
+from kafscale.formats.body import BatchSplitter, read_pieces
+from kafscale.formats.footer_reading import read_footer
+from kafscale.formats.manifest import Segment
+from kafscale.formats.segment import HEADER, Footer, Identity, build_footer
 from kafscale.log.partition.partition import Partition
 from kafscale.log.read.footers import Footers
-from kafscale.log.rewrite.compaction_pass import Unreadable
-from kafscale.log.rewrite.compaction_plan import CleanablePart, find_cleanable
-from kafscale.log.rewrite.compaction_round import CompactionRound, CompactionStatistics
+from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules, OffsetMap, capacity_of
+from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass, Unreadable
+from kafscale.log.rewrite.compaction_plan import CleanablePart, Stretch, find_cleanable, groups, stretches
+from kafscale.log.rewrite.merger import producers_of
 from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.metrics import Counter, Metrics
-
-logger = logging.getLogger(__name__)
+from kafscale.wire.records import parse_header
 
 FAILED_PAUSE_SECONDS = 300.0  # the store client has retried already, and no request waits for it
 PASSED_BY_COUNT = 1_000  # partitions with nothing to compact, between two of trio's checkpoints
 GENERATIONS_LEFT_OUT_COUNT = 2  # above those listed: an upload of the process before may still arrive, and a merge's
+SLICE_BYTES = 64 << 10  # what is done without a pause in which others have the interpreter: 1 to 5 ms
+THREAD_BYTES = 16 << 10  # below this the work is not worth a thread hop
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class BatchPass(Protocol):
+    """Takes batch by batch, in a thread; `is_over` when the rest does not matter."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def take(self, batch: memoryview) -> None: ...
+
+
+@attrs.define(eq=False, repr=False)
+class CompactionStatistics:
+    """Counts of all rounds since the start."""
+
+    read_bytes: Counter = attrs.field(factory=Counter)
+    written_bytes: Counter = attrs.field(factory=Counter)
+    removed_records: Counter = attrs.field(factory=Counter)
+
+    def register(self, metrics: Metrics) -> None:
+        """Register the metrics."""
+        count = metrics.adopt_counter
+        count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
+        count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
+        count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class CompactionRound:
+    """One compaction of a partition. No earlier attempt has used `generation` or a higher one."""
+
+    part: CleanablePart
+    rewriter: Rewriter
+    footers: Footers
+    map_bytes: int
+    target_bytes: int
+    generation: int
+    now_ms: int
+    statistics: CompactionStatistics
+    unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)  # of what is compacted for the first time
+
+    @property
+    def partition(self) -> Partition:
+        return self.part.partition
+
+    async def run(self) -> bool:
+        """Compact. False if it ended early: the partition was closed, or its segments changed, or there is no more to
+        clean before a transaction ends.
+
+        Raises DamagedObject, StoreError, Fenced.
+        """
+        segments = [
+            segment for segment in self.partition.manifest.segments if segment.base_offset < self.part.end_offset
+        ]
+        compaction = await self._learn_keys(segments)
+        end_offset = compaction.rules.end_offset
+        if end_offset <= self.part.first_dirty_offset:
+            return False
+        concerned = list(
+            groups([segment for segment in segments if segment.base_offset < end_offset], self.target_bytes)
+        )
+        for group in concerned:
+            first_dirty_offset = end_offset if group is concerned[-1] else self.part.first_dirty_offset
+            if not await self._rewrite(group, compaction, first_dirty_offset):
+                return False
+        self.statistics.removed_records.value += compaction.removed_records_count
+        return True
+
+    # ---- first time through -------------------------------------------------------------------------------------
+
+    async def _learn_keys(self, segments: Sequence[Segment]) -> CompactionFilter:
+        start_offset, end_offset = self.part.first_dirty_offset, self.part.end_offset
+        dirty = [segment for segment in segments if segment.last_offset >= start_offset]
+        latest = OffsetMap(min(capacity_of(self.map_bytes), end_offset - start_offset))
+        keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset)
+        await self._read(dirty, start_offset, keys)
+        if keys.needs_outcomes:
+            ended = OutcomePass()
+            await self._read(dirty, start_offset, ended)
+            if (open_offset := ended.outcomes.first_open_offset) is not None:
+                end_offset = min(end_offset, open_offset)
+            aborted = ended.outcomes.aborted
+            keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset, aborted=aborted)
+            await self._read(dirty, start_offset, keys)
+        self.unreadable = keys.unreadable
+        producers = self.partition.producers.producers.values()
+        rules = CompactionRules(
+            end_offset=keys.end_offset,
+            now_ms=self.now_ms,
+            delete_retention_ms=self.partition.config.delete_retention_ms,
+            producers_last_offsets={producer.batches[-1].last_offset for producer in producers if producer.batches},
+            aborted=keys.aborted or (),
+        )
+        return CompactionFilter(rules, latest)
+
+    # ---- second time through ------------------------------------------------------------------------------------
+
+    async def _rewrite(self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int) -> bool:
+        """Put what is left of a group into the bucket and the manifest; False if that has changed meanwhile."""
+        async with self.rewriter.turn:
+            return await self._rewrite_group(group, compaction, first_dirty_offset)
+
+    async def _rewrite_group(
+        self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int
+    ) -> bool:
+        if not self._is_read(group):
+            return False
+        sources = await self._source_footers(group)
+        left = RewritePass(compaction, max(source.last_offset for source in sources))
+        await self._read(group, group[0].base_offset, left)
+        tells_more = first_dirty_offset > self.part.first_dirty_offset
+        if len(group) == 1 and not left.has_changed and not tells_more:
+            return True
+        if not self._is_read(group):
+            return False
+        footer = await _off_the_loop(len(left.body), lambda: self._make_footer(group, sources, left))
+        footer = attrs.evolve(footer, first_dirty_offset=first_dirty_offset)
+        self.statistics.written_bytes.value += len(left.body)
+        return await self.rewriter.replace(self.partition, group, footer, [left.body])
+
+    async def _source_footers(self, group: Sequence[Segment]) -> Sequence[Footer]:
+        """Return the footers of a group, with their producers where a restart still needs these from them."""
+        kept_from = self.partition.producers.kept_from
+        if kept_from is None or kept_from > group[-1].last_offset:
+            return [await self.footers.get(each) for each in group]
+        return [await read_footer(self.footers.store, each.key) for each in group]
+
+    def _is_read(self, group: Sequence[Segment]) -> bool:
+        """Tell whether segments are still read.
+
+        If not, the topic was deleted or retention has taken some of them, and the objects may be gone.
+        """
+        return not self.partition.closed and all(self.partition.manifest.refers_to(each.key) for each in group)
+
+    def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
+        if not left.spans:
+            raise DamagedObject(f"{group[-1].kfs_key}: no batch ends at its last offset, {left.last_offset}")
+        identity = Identity(
+            topic_id=self.partition.topic_id,
+            partition=self.partition.index,
+            base_offset=group[0].base_offset,
+            generation=self.generation,
+            leader_epoch=self.partition.leader_epoch,
+            created_ms=max(source.identity.created_ms for source in sources),  # as Kafka: retention may go by it
+            batch_count=len(left.spans),
+            body_bytes=len(left.body),
+            max_timestamp_ms=left.max_timestamp_ms,
+            body_crc=left.crc(),
+        )
+        in_order = sorted(sources, key=lambda each: each.last_offset)
+        end = in_order[-1]
+        aborted = {transaction.marker_offset: transaction for source in in_order for transaction in source.aborted}
+        footer = build_footer(
+            identity,
+            left.spans,
+            producers=producers_of(self.partition, in_order),
+            producers_from=min(end.producers_from, identity.base_offset),
+            epochs=end.epochs,
+            aborted=[aborted[offset] for offset in sorted(aborted.keys() & left.marker_offsets)],
+            open_transactions=end.open_transactions,
+        )
+        last_offset = max(footer.last_offset, *(each.last_offset for each in group))
+        return attrs.evolve(footer, last_offset=last_offset, record_count=left.record_count)
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    async def _read(self, segments: Sequence[Segment], start_offset: int, batch_pass: BatchPass) -> None:
+        """All batches from the one that holds `start_offset`. Raises NotFound, DamagedObject, StoreError."""
+        for stretch in stretches(segments, start_offset):
+            if batch_pass.is_over or self.partition.closed:
+                return
+            if self.partition.manifest.refers_to(stretch.segment.key):  # retention takes the oldest
+                await self._read_stretch(stretch, batch_pass)
+
+    async def _read_stretch(self, stretch: Stretch, batch_pass: BatchPass) -> None:
+        key = stretch.segment.kfs_key
+        feed = _SegmentFeed(stretch, await self.footers.get(stretch.segment), batch_pass)
+        try:
+            async with aclosing(read_pieces(self.rewriter.store, key, feed.start, feed.end)) as pieces:
+                async for piece in pieces:
+                    self.statistics.read_bytes.value += len(piece)
+                    for part in slices_of(piece, SLICE_BYTES):
+                        await _off_the_loop(len(part), lambda part=part: feed.take(part))  # type: ignore[misc]
+                    if batch_pass.is_over or self.partition.closed:
+                        return
+            feed.finish()
+        except KafkaError as exc:
+            raise DamagedObject(f"{key}: {exc}") from exc
+
+
+@attrs.define(eq=False, repr=False)
+class _SegmentFeed:
+    """Cuts one segment into batches and passes on those of a stretch."""
+
+    stretch: Stretch
+    footer: Footer
+    batch_pass: BatchPass
+    start: int = attrs.field(init=False)
+    end: int = attrs.field(init=False)
+    _splitter: BatchSplitter = attrs.field(init=False)
+    _crc: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.start = self.footer.row_start(self.footer.row_of(self.stretch.start_offset))
+        self.end = self.footer.end_position
+        self._splitter = BatchSplitter(self.start, self.end)
+
+    def take(self, piece: Buffer) -> None:
+        """Take the next bytes. Raises KafkaError."""
+        self._crc = crc32c(piece, self._crc)
+        for batch in self._splitter.feed(piece):
+            header = parse_header(batch.data)
+            if header.last_offset >= self.stretch.start_offset and header.base_offset < self.stretch.stop_offset:
+                self.batch_pass.take(batch.data)
+
+    def finish(self) -> None:
+        """End the segment: that was all of it. Raises KafkaError, DamagedObject."""
+        self._splitter.finish()
+        if self.start == HEADER.size and self._crc != self.footer.identity.body_crc:
+            raise DamagedObject(f"{self.stretch.segment.kfs_key}: the batches' CRC-32C is wrong")
+
+
+async def _off_the_loop(size_bytes: int, work: Callable[[], T]) -> T:
+    """Do the work in a thread, unless it is little; others run before and after it."""
+    if size_bytes < THREAD_BYTES:
+        return work()
+    return await trio.to_thread.run_sync(work)
 
 
 def _now_ms() -> int:

@@ -1,7 +1,7 @@
-"""One way through batches: learn the latest offset of each key, or write down what is left. Sans-IO; runs in a thread.
+"""The passes of a compaction over batches: learn the latest offset of each key, then rewrite. Sans-IO; run in a thread.
 
-A compaction goes twice through what is dirty, first with a `KeyPass`, then with a `RewritePass` for each group of
-segments, from the beginning of the partition on.
+A compaction reads the dirty part twice: with a `KeyPass`, then with a `RewritePass` for each group of segments, from
+the beginning of the partition on.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from crc32c import crc32c
 
 from kafscale.buffers import Buffer
 from kafscale.errors import KafkaError
-from kafscale.log.rewrite.compaction_filter import AbortedTransaction, CompactionFilter, Outcomes
-from kafscale.log.rewrite.compaction_map import OffsetMap
-from kafscale.log.rewrite.compaction_records import locate_records
+from kafscale.log.rewrite.compaction_filter import (
+    AbortedTransaction,
+    CompactionFilter,
+    OffsetMap,
+    Outcomes,
+    locate_records,
+)
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.records import BatchHeader, compute_crc, parse_header, parse_whole
 

@@ -31,9 +31,9 @@ from kafscale.formats import segment_v1
 from kafscale.formats.body import LocatedBatch
 from kafscale.formats.footer_reading import decode_end
 from kafscale.formats.manifest import Segment
-from kafscale.formats.producers import Producer
 from kafscale.formats.segment import HEADER, INDEX_ROWS_MAX_COUNT, Footer, Identity, Index, rows_of
 from kafscale.formats.segment_check import BodyCheck
+from kafscale.formats.transactions import Producer
 from kafscale.log.flush.upload import crc_of
 from kafscale.log.partition.partition import Partition
 from kafscale.log.rewrite.rewriting import Rewriter

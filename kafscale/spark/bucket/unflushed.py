@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from kafscale.formats.open_transactions import OpenTransactions
 from kafscale.formats.segment import EpochStart, Footer
-from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, OpenTransactions
 from kafscale.formats.wal_index import LoggedBatch
 from kafscale.formats.wal_runs import is_superseded
 

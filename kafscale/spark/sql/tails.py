@@ -10,8 +10,8 @@ from itertools import chain
 
 import attrs
 
-from kafscale.formats.producers import NO_COORDINATOR_EPOCH
 from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import NO_COORDINATOR_EPOCH
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kafscale.formats.manifest import Manifest, segment_of
 from kafscale.formats.manifest_checkpoint import decode_manifests
-from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import EpochStart, decode_footer, encode_footer
+from kafscale.formats.transactions import ProducedBatch, Producer
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalEntry, encode, encode_file_header
 from kafscale.formats.wal_objects import START
 from kafscale.formats.wal_runs import list_log

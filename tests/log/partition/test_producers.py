@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import KafkaError
-from kafscale.formats.producers import ProducedBatch, Producer
+from kafscale.formats.transactions import ProducedBatch, Producer
 from kafscale.log.partition.producers import GAP_SECONDS, SEQUENCE_COUNT, ProducerStates
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER

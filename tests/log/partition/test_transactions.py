@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import InvalidRecord, KafkaError
-from kafscale.formats.producers import Producer
-from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, Producer
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED

@@ -14,8 +14,8 @@ from kafscale.errors import KafkaError, NotFound
 from kafscale.formats import segment as segment_format
 from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest
-from kafscale.formats.producers import Producer
 from kafscale.formats.segment import HEADER
+from kafscale.formats.transactions import Producer
 from kafscale.log.read.reader import GAP_MAX_BYTES
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
-from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules
-from kafscale.log.rewrite.compaction_map import OffsetMap
+from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules, OffsetMap
 from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass
 from kafscale.wire import compression
 from kafscale.wire.records import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
 from kafscale.formats.segment_check import validate_compacted
-from kafscale.log.rewrite.compaction_records import RECORDS_MAX_COUNT, keep_records, locate_records, without_records
+from kafscale.log.rewrite.compaction_filter import RECORDS_MAX_COUNT, keep_records, locate_records, without_records
 from kafscale.wire import compression
 from kafscale.wire.primitives import varint
 from kafscale.wire.records import (

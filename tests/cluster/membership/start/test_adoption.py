@@ -13,8 +13,8 @@ from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.registries.producer_ids import NEXT_BLOCK_KEY
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.errors import NotFound
-from kafscale.formats.producers import ProducedBatch, Producer
 from kafscale.formats.segment import EpochStart, decode_footer, encode_footer
+from kafscale.formats.transactions import ProducedBatch, Producer
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
 from kafscale.testing.disk import MemoryDisk
