@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.log.rewrite.compaction_filter import OffsetMap, capacity_of
-from kafscale.log.rewrite.compaction_pass import EMPTY, SLOT_BYTES
+from kafscale.log.rewrite.compaction_filter import EMPTY, SLOT_BYTES, OffsetMap, capacity_of
 
 keys = st.lists(st.binary(max_size=2), max_size=60)
 
