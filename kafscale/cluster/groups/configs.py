@@ -1,26 +1,25 @@
-"""What is set on single consumer groups of Kafka 4's protocol: durable before it acts.
+"""Configs of single consumer groups of Kafka 4's protocol: durable before they act.
 
 As in Kafka 4.1 a group has the broker's session timeout and heartbeat interval unless it has its own, which its
-members learn with their next heartbeat. Configs may be set on a group that there is not yet, and stay when a group is
-deleted. Reads are synchronous, from memory, which follows the metadata. Keys of the store: `group-configs/<group id>`.
+members learn with their next heartbeat. Configs may be set on a group that does not exist yet, and stay when a group
+is deleted. Keys of the store: `group-configs/<group id>`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 import attrs
-import trio
 
 from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
-from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.registries.config_entries import ConfigEntry, ConfigSynonym, broker_synonyms
 from kafscale.cluster.registries.topics import NewConfigs
@@ -55,7 +54,7 @@ GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
             default="45000",
             least=1,
             broker_name="group.consumer.session.timeout.ms",
-            documentation="How long a member of the group is waited for that sends no heartbeat.",
+            documentation="How long the group waits for a member that sends no heartbeat.",
             acts=True,
         ),
     )
@@ -63,8 +62,8 @@ GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
 
 
 @attrs.define(eq=False, repr=False)
-class _Draft:
-    """New configs of groups that are not committed yet; a group without any gives up those that it has."""
+class _NewConfigs:
+    """New configs of groups that are not committed yet; an empty mapping removes those of a group."""
 
     before: Mapping[str, Mapping[str, str]]
     changed: dict[str, Mapping[str, str]] = attrs.field(factory=dict, init=False)
@@ -76,56 +75,52 @@ class _Draft:
             if not configs:
                 return
             if len(self.before) + self._added_count >= GROUPS_MAX_COUNT:
-                raise KafkaError(POLICY_VIOLATION, f"No more than {GROUPS_MAX_COUNT:,} groups can have configs.")
+                raise KafkaError(
+                    POLICY_VIOLATION,
+                    f"No more than {GROUPS_MAX_COUNT:,} groups can have configs: remove those of others.",
+                )
             self._added_count += 1
         self.changed[group_id] = configs
 
 
 @attrs.define(eq=False, repr=False)
-class GroupConfigs:
-    """All of them. `overrides` has what is in force, by group id; it is one mapping for good, which follows them."""
+class GroupConfigs(EntryRegistry):
+    """All configs of groups. `overrides` has those in force, by group id: one mapping, which changes with them."""
 
-    store: MetadataStore
+    PREFIXES: ClassVar = (_PREFIX,)
+
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
     overrides: Mapping[str, GroupOverrides] = attrs.field(init=False)
     _in_force: dict[str, GroupOverrides] = attrs.field(factory=dict, init=False)
     _by_group: dict[str, Mapping[str, str]] = attrs.field(factory=dict, init=False)
-    _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _follower: Follower = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.overrides = MappingProxyType(self._in_force)
-        self._follower = Follower(self.store, (_PREFIX,), self._apply, lambda: map(_key, self._by_group))
+        super().__attrs_post_init__()
 
-    async def load(self) -> None:
-        """Take in what was set before this broker started."""
-        await self._follower.load()
+    def _keys(self) -> Iterable[str]:
+        return map(_key, self._by_group)
 
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self._follower.run()
-
-    def _apply(self, change: Change) -> None:
-        for key in filter(_is_ours, change.deletes):
+    def _put(self, key: str, value: bytes) -> None:
+        if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:
             group_id = key.removeprefix(_PREFIX)
-            self._by_group.pop(group_id, None)
-            self._in_force.pop(group_id, None)
-        for key in filter(_is_ours, change.puts):
-            group_id = key.removeprefix(_PREFIX)
-            configs = self._follower.read(key, change.puts[key], partial(decode, dict[str, str]))
-            if configs is not None:
-                self._in_force[group_id] = self._allowed(group_id, configs)
-                self._by_group[group_id] = _readable(configs)
+            self._in_force[group_id] = self._allowed(group_id, configs)
+            self._by_group[group_id] = _readable(configs)
+
+    def _delete(self, key: str) -> None:
+        group_id = key.removeprefix(_PREFIX)
+        self._by_group.pop(group_id, None)
+        self._in_force.pop(group_id, None)
 
     def _allowed(self, group_id: str, configs: Mapping[str, str]) -> GroupOverrides:
-        """Return what is in force: what this version knows, if its settings, which may be others now, allow it."""
+        """Return the configs in force: those that this version knows, if its settings still allow them."""
         if unknown := configs.keys() - GROUP_CONFIGS:
             logger.warning("group %r has configs that only a later version knows: %s", group_id, sorted(unknown))
         try:
             wanted = _parse({name: text for name, text in configs.items() if name in GROUP_CONFIGS})
             self.settings.times(wanted)
         except (ValueError, KafkaError) as exc:
-            logger.warning("group %r has the broker's times, as its own are not allowed now: %s", group_id, exc)
+            logger.warning("group %r uses the broker's times: its own are not allowed now: %s", group_id, exc)
             return NO_OVERRIDES
         return wanted
 
@@ -145,35 +140,34 @@ class GroupConfigs:
         ]
 
     async def alter(self, changes: Sequence[NewConfigs], *, validate_only: bool = False) -> list[KafkaError | None]:
-        """Set other configs on each group, those that may be as one transaction; what became of each.
+        """Set other configs on groups, all that are allowed as one transaction; return why each was refused, or None.
 
-        Raises what the store raises.
+        Raises the store's errors.
         """
         outcomes: list[KafkaError | None] = []
 
         async def plan(revision: int) -> Transaction | None:
             outcomes.clear()
-            draft = _Draft(self._by_group)
+            draft = _NewConfigs(self._by_group)
             async for change in in_turns(changes):
                 outcomes.append(self._plan(change, draft))
             if validate_only or not draft.changed:
                 return None
-            puts = {_key(name): encode(dict(each)) async for name, each in in_turns(draft.changed.items()) if each}
+            puts = {_key(name): encode(dict(new)) async for name, new in in_turns(draft.changed.items()) if new}
             return Transaction(
                 puts=puts,
                 deletes=[_key(group_id) for group_id, configs in draft.changed.items() if not configs],
-                planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
+                planned_from=self._planned_from(revision),
             )
 
-        async with self._altering:
-            try:
-                await self._follower.commit_planned(plan)
-            except KafkaError as exc:
-                return [exc if outcome is None else outcome for outcome in outcomes]
+        try:
+            await self._commit(plan)
+        except KafkaError as exc:
+            return [exc if outcome is None else outcome for outcome in outcomes]
         return outcomes
 
-    def _plan(self, change: NewConfigs, draft: _Draft) -> KafkaError | None:
-        """Add a group's new configs to the draft; return why not, if they are refused."""
+    def _plan(self, change: NewConfigs, draft: _NewConfigs) -> KafkaError | None:
+        """Add a group's new configs to the draft; return why they are refused, or None."""
         try:
             configs = _canonical(change.overrides(self._by_group.get(change.name, {})))
             self._check(configs)
@@ -183,7 +177,7 @@ class GroupConfigs:
         return None
 
     def _check(self, configs: Mapping[str, str]) -> None:
-        """Raises KafkaError INVALID_CONFIG."""
+        """Raise KafkaError INVALID_CONFIG for configs that the broker's settings forbid."""
         wanted = _parse(configs)
         try:
             self.settings.times(wanted)
@@ -192,7 +186,7 @@ class GroupConfigs:
 
 
 def _parse(configs: Mapping[str, str]) -> GroupOverrides:
-    """Raises KafkaError INVALID_CONFIG."""
+    """Return configs as values. Raises KafkaError INVALID_CONFIG."""
     values: dict[str, int] = {}
     for name, text in configs.items():
         definition = GROUP_CONFIGS.get(name)
@@ -212,7 +206,7 @@ def _canonical(configs: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _readable(configs: Mapping[str, str]) -> Mapping[str, str]:
-    """Return stored configs with each value as Kafka answers it: earlier versions stored the text that was typed."""
+    """Return stored configs with each value as Kafka answers it: older data has the text that a client typed."""
     with suppress(KafkaError):
         return _canonical(configs)
     return configs
@@ -229,7 +223,3 @@ def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> Co
 
 def _key(group_id: str) -> str:
     return _PREFIX + group_id
-
-
-def _is_ours(key: str) -> bool:
-    return key.startswith(_PREFIX)

@@ -22,17 +22,16 @@ from __future__ import annotations
 import enum
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 from urllib.parse import quote, unquote
 
 import attrs
-import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Change, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import POLICY_VIOLATION
@@ -56,7 +55,7 @@ _DEFAULT_CLIENT: Final = f"{CLIENT_PREFIX}default-client-id"
 
 
 class Default(enum.Enum):
-    """What stands in place of a name for all that have no quota of their own."""
+    """Name of the entity that stands for all without a quota of their own."""
 
     DEFAULT = "<default>"
 
@@ -67,7 +66,7 @@ Name = str | Literal[Default.DEFAULT]
 
 @attrs.frozen(kw_only=True)
 class QuotaEntity:
-    """Whom a quota is for. What it says nothing about is None."""
+    """The clients that a quota is for. None where any name will do."""
 
     user: Name | None = None
     client_id: Name | None = None
@@ -75,7 +74,7 @@ class QuotaEntity:
 
     @classmethod
     def of(cls, names: Mapping[str, Name]) -> QuotaEntity:
-        """Make one of its names by type."""
+        """Make an entity of its names by type."""
         return cls(user=names.get(USER), client_id=names.get(CLIENT_ID), ip=names.get(IP))
 
     @property
@@ -108,7 +107,7 @@ class QuotaEntity:
 
 @attrs.frozen(kw_only=True)
 class Limit:
-    """The quota that applies to a client, and who shares it: None is whoever it may be."""
+    """The quota of a client, and the clients that share it: None stands for any name."""
 
     value: float
     user: str | None = None
@@ -124,7 +123,7 @@ class Limits:
 
     @classmethod
     def of(cls, entities: Iterable[tuple[QuotaEntity, float]]) -> Limits:
-        """Make them of who has which."""
+        """Make them of the quotas of entities."""
         limits = cls({}, {})
         for entity, value in entities:
             if entity.ip is not None:
@@ -134,7 +133,7 @@ class Limits:
         return limits
 
     def limit(self, user: str, client_id: str) -> Limit | None:
-        """Return what applies to a client; None if nothing does."""
+        """Return the quota of a client; None if it has none."""
         for names in _in_order(user, client_id):
             value = self._by_names.get(names)
             if value is not None:
@@ -146,7 +145,7 @@ class Limits:
         return None
 
     def ip_limit(self, address: str) -> float | None:
-        """Return what applies to a canonical address: its own, or else the default's."""
+        """Return the quota of an address in canonical form: its own, or else the default's."""
         own = self._by_ip.get(address)
         return self._by_ip.get(DEFAULT) if own is None else own
 
@@ -162,10 +161,8 @@ def _in_order(user: str, client_id: str) -> Iterator[tuple[Name | None, Name | N
     yield None, DEFAULT
 
 
-# Each is looked at by every DescribeClientQuotas. Kafka has no limit; entities that need one of their own are few.
+# Every DescribeClientQuotas looks at all. Kafka has no limit; few entities need a quota of their own.
 QUOTAS_MAX_COUNT = 10_000
-
-_PREFIXES = (CLIENT_PREFIX, OTHERS_PREFIX)
 
 Values = Mapping[str, float]  # by key
 
@@ -174,72 +171,62 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class QuotaChange:
-    """What is to be set for an entity; a value of None removes a key."""
+    """New values for an entity, by key; None removes a key."""
 
     entity: QuotaEntity
     values: Mapping[str, float | None]
 
 
 @attrs.define(eq=False, repr=False)
-class ClientQuotas:
-    """All of them. Who follows them is called after they have been loaded or altered."""
+class ClientQuotas(EntryRegistry):
+    """All client quotas."""
 
-    store: MetadataStore
+    PREFIXES: ClassVar = (CLIENT_PREFIX, OTHERS_PREFIX)
+
     _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # another one after each change
     _limits: Mapping[str, Limits] = attrs.field(factory=dict, init=False)  # by key
-    _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
-    _follower: Follower = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._follower = Follower(self.store, _PREFIXES, self._apply, lambda: [each.key for each in self._by_entity])
-
-    def follow(self, listener: Callable[[], None]) -> None:
-        """Call the listener, which must not raise, after each change from now on."""
-        self._listeners.append(listener)
-
-    async def load(self) -> None:
-        """Take in what was set before this broker started."""
-        await self._follower.load()
-
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self._follower.run()
+    def _keys(self) -> Iterable[str]:
+        return [entity.key for entity in self._by_entity]
 
     def _apply(self, change: Change) -> None:
-        by_entity = dict(self._by_entity)
-        for key in filter(_is_quota, change.deletes):
-            if (entity := QuotaEntity.parse(key)) is not None:
-                by_entity.pop(entity, None)
-        for key in filter(_is_quota, change.puts):
-            if (entity := QuotaEntity.parse(key)) is None:
-                logger.warning("%s limits what only a later version of KafScale knows, and nothing here", key)
-            elif (values := self._follower.read(key, change.puts[key], partial(decode, dict[str, float]))) is not None:
-                by_entity[entity] = values
-        self._by_entity, self._limits = by_entity, _limits_of(by_entity)
-        for listener in self._listeners:
-            listener()
+        self._by_entity = dict(self._by_entity)  # callers of `all` go through the old one in several turns
+        super()._apply(change)
+
+    def _put(self, key: str, value: bytes) -> None:
+        if (entity := QuotaEntity.parse(key)) is None:
+            logger.warning("ignoring quota %s of a kind of entity that only a later version of KafScale knows", key)
+        elif (values := self._follower.read(key, value, partial(decode, dict[str, float]))) is not None:
+            self._by_entity[entity] = values
+
+    def _delete(self, key: str) -> None:
+        if (entity := QuotaEntity.parse(key)) is not None:
+            self._by_entity.pop(entity, None)
+
+    def _notify(self) -> None:
+        self._limits = _limits_of(self._by_entity)
+        super()._notify()
 
     def all(self) -> Mapping[QuotaEntity, Values]:
-        """Return what is set, by entity."""
+        """Return all values by entity. The mapping does not change; a later call returns another one."""
         return self._by_entity
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """Return what applies to a client; None if nothing does."""
+        """Return the quota of a client; None if it has none."""
         limits = self._limits.get(key)
         return None if limits is None else limits.limit(user, client_id)
 
     def connection_rate(self, address: str) -> float | None:
-        """Return how many connections a canonical address may make in a second; None for any number."""
+        """Return how many connections an address in canonical form may make in a second; None if there is no limit."""
         limits = self._limits.get(CONNECTION_CREATION_RATE)
         return None if limits is None else limits.ip_limit(address)
 
     def has(self, key: str) -> bool:
-        """Tell whether a value of this key is set for any entity."""
+        """Tell whether any entity has a value for this key."""
         return key in self._limits
 
     async def alter(self, changes: Sequence[QuotaChange]) -> None:
-        """Apply all in their order, as one transaction. Raises KafkaError, and what the store raises."""
+        """Apply all changes in their order, as one transaction. Raises KafkaError, and the store's errors."""
 
         async def plan(revision: int) -> Transaction:
             changed: dict[QuotaEntity, Values] = {}
@@ -250,15 +237,17 @@ class ClientQuotas:
             added_count = sum(bool(values) and entity not in self._by_entity for entity, values in changed.items())
             removed_count = sum(not values and entity in self._by_entity for entity, values in changed.items())
             if added_count > removed_count and len(self._by_entity) + added_count - removed_count > QUOTAS_MAX_COUNT:
-                raise KafkaError(POLICY_VIOLATION, f"there can't be more than {QUOTAS_MAX_COUNT:,} client quotas")
+                raise KafkaError(
+                    POLICY_VIOLATION,
+                    f"there are {QUOTAS_MAX_COUNT:,} client quotas, the most that a cluster may have: remove some",
+                )
             return Transaction(
-                puts={each.key: encode(dict(values)) async for each, values in in_turns(changed.items()) if values},
+                puts={entity.key: encode(dict(values)) async for entity, values in in_turns(changed.items()) if values},
                 deletes=[entity.key for entity, values in changed.items() if not values],
-                planned_from=PlannedFrom(revision=revision, prefixes=_PREFIXES),
+                planned_from=self._planned_from(revision),
             )
 
-        async with self._altering:
-            await self._follower.commit_planned(plan)
+        await self._commit(plan)
 
 
 def _limits_of(by_entity: Mapping[QuotaEntity, Values]) -> Mapping[str, Limits]:
@@ -267,7 +256,3 @@ def _limits_of(by_entity: Mapping[QuotaEntity, Values]) -> Mapping[str, Limits]:
         for key, value in values.items():
             by_key[key].append((entity, value))
     return {key: Limits.of(entities) for key, entities in by_key.items()}
-
-
-def _is_quota(key: str) -> bool:
-    return key.startswith(_PREFIXES)

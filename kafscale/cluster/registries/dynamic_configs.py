@@ -11,16 +11,15 @@ and `broker-configs/default`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
-import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.cluster.registries.config_definitions import (
     CLUSTER_DEFAULTS,
     INT32_MAX,
@@ -217,56 +216,50 @@ Configs = Mapping[str, str]
 
 
 @attrs.define(eq=False, repr=False)
-class BrokerConfigs:
-    """All of them. Who follows them is called when those of this broker may have changed.
+class BrokerConfigs(EntryRegistry):
+    """All configs of brokers that were set at run time. Listeners are called when those of this broker have changed.
 
     `options` are the settings that the broker was started with, `settings` those in force.
     """
 
-    store: MetadataStore
+    PREFIXES: ClassVar = (_PREFIX,)
+
     options: Settings
     dynamic: DynamicConfigs = attrs.field(default=NOTHING_SET, init=False)  # of this broker
     settings: Settings = attrs.field(init=False)
     _by_key: dict[str, Configs] = attrs.field(factory=dict, init=False)
-    _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
-    _follower: Follower = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.settings = self.options
-        self._follower = Follower(self.store, (_PREFIX,), self._apply, lambda: self._by_key)
+        super().__attrs_post_init__()
 
     def follow(self, listener: Callable[[], None]) -> None:
         """Call the listener, which must not raise, now and after each change."""
-        self._listeners.append(listener)
+        super().follow(listener)
         listener()
 
-    async def load(self) -> None:
-        """Take in what was set before this broker started."""
-        await self._follower.load()
+    def _keys(self) -> Iterable[str]:
+        return self._by_key
 
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self._follower.run()
+    def _put(self, key: str, value: bytes) -> None:
+        if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:
+            self._by_key[key] = configs
 
-    def _apply(self, change: Change) -> None:
-        for key in filter(_is_ours, change.deletes):
-            self._by_key.pop(key, None)
-        for key in filter(_is_ours, change.puts):
-            if (configs := self._follower.read(key, change.puts[key], partial(decode, dict[str, str]))) is not None:
-                self._by_key[key] = configs
+    def _delete(self, key: str) -> None:
+        self._by_key.pop(key, None)
+
+    def _notify(self) -> None:
         own = readable_dynamic(self._by_key.get(_key(self.options.broker_id), {}))
         default = readable_dynamic(self._by_key.get(_DEFAULT_KEY, {}))
         dynamic = DynamicConfigs(own=own, default={**CLUSTER_DEFAULTS, **default})
         if dynamic != self.dynamic:
             self.dynamic, self.settings = dynamic, settings_with(self.options, dynamic.in_force())
-            for listener in self._listeners:
-                listener()
+            super()._notify()
 
     async def alter(
         self, broker_id: int | None, overrides: Callable[[Configs], Configs], *, validate_only: bool = False
     ) -> None:
-        """Set other configs on a broker, or on ALL_BROKERS. Raises KafkaError, and what the store raises."""
+        """Set other configs on a broker, or on ALL_BROKERS. Raises KafkaError, and the store's errors."""
         key = _DEFAULT_KEY if broker_id is ALL_BROKERS else _key(broker_id)
 
         async def plan(revision: int) -> Transaction | None:
@@ -281,13 +274,8 @@ class BrokerConfigs:
                 planned_from=PlannedFrom(revision=revision, keys=(key,)),
             )
 
-        async with self._altering:
-            await self._follower.commit_planned(plan)
+        await self._commit(plan)
 
 
 def _key(broker_id: int) -> str:
     return f"{_PREFIX}{broker_id}"
-
-
-def _is_ours(key: str) -> bool:
-    return key.startswith(_PREFIX)

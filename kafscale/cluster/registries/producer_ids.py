@@ -21,13 +21,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import ClassVar
 
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.errors import KafkaError, StoreError
 from kafscale.store.paths import EPOCH_MAX
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
@@ -46,13 +47,14 @@ def _random_number() -> int:
 
 
 @attrs.define(eq=False, repr=False)
-class ProducerIds:
+class ProducerIds(EntryRegistry):
     """Hands out the producer ids of an epoch; `begin` before use.
 
-    `remembered` gives the ids that the broker's partitions remember. `first_number` is the least that is handed out.
+    `remembered` gives the ids that the broker's partitions remember. `first_number` is the first id's number.
     """
 
-    store: MetadataStore
+    PREFIXES: ClassVar = (_PREFIX,)
+
     epoch: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(EPOCH_MAX)])
     remembered: Callable[[], Iterable[int]] = tuple
     first_number: int = attrs.field(factory=_random_number)
@@ -62,43 +64,44 @@ class ProducerIds:
     _earlier_end: int = attrs.field(default=0, init=False)
     _ends: dict[int, int] = attrs.field(factory=dict, init=False)  # by epoch
     _reserving: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _follower: Follower = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._next = self._end = self._first + self.first_number
-        self._follower = Follower(self.store, (_PREFIX,), self._apply, known_keys=tuple)
+        super().__attrs_post_init__()
 
     @property
     def _first(self) -> int:
         return self.epoch * IDS_PER_EPOCH
 
     async def begin(self) -> None:
-        """Begin behind the ids that the metadata knows of; to be called at the start."""
-        await self._follower.load()
+        """Begin behind the ids in the metadata; called at the start, in place of `load`."""
+        await self.load()
         own = range(self._first, self._first + IDS_PER_EPOCH)
         starts = [self._next, self._ends.get(self.epoch, 0), self._earlier_end]
         self._next = self._end = max(each for each in starts if each in own)
 
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self._follower.run()
+    def _keys(self) -> Iterable[str]:
+        return ()  # no entry is ever deleted
 
-    def _apply(self, change: Change) -> None:
-        """None of these is ever deleted."""
-        for key, value in change.puts.items():
-            if not key.startswith((NEXT_BLOCK_KEY, _ENDS)):  # earlier versions wrote others
-                continue
-            end = self._follower.read(key, value, partial(decode, int))
-            if end is None:
-                continue
-            if key == NEXT_BLOCK_KEY:
-                self._earlier_end = end
-            else:
-                self._ends[int(key.removeprefix(_ENDS))] = end
+    def _delete(self, key: str) -> None:
+        pass
+
+    def _put(self, key: str, value: bytes) -> None:
+        if not key.startswith((NEXT_BLOCK_KEY, _ENDS)):  # older data has other keys
+            return
+        end = self._follower.read(key, value, partial(decode, int))
+        if end is None:
+            return
+        if key == NEXT_BLOCK_KEY:
+            self._earlier_end = end
+        else:
+            self._ends[int(key.removeprefix(_ENDS))] = end
 
     async def allocate(self) -> int:
-        """A new producer id. Raises KafkaError COORDINATOR_NOT_AVAILABLE when all of the epoch's are used up, and
-        COORDINATOR_LOAD_IN_PROGRESS while the store is away.
+        """Return a new producer id.
+
+        Raises KafkaError COORDINATOR_NOT_AVAILABLE when all ids of the epoch are used up, COORDINATOR_LOAD_IN_PROGRESS
+        while the store can't be reached.
         """
         async with self._reserving:
             while True:
@@ -109,7 +112,7 @@ class ProducerIds:
                     return self._next - 1
 
     def is_withheld(self, producer_id: int) -> bool:
-        """Tell whether the id is of the block that is being handed out, and was not handed out yet."""
+        """Tell whether an id is of the current block and was not handed out yet."""
         return self._next <= producer_id < self._end and producer_id not in self._passed_over
 
     async def _reserve_block(self) -> None:
@@ -119,17 +122,19 @@ class ProducerIds:
         async def plan(revision: int) -> Transaction:
             nonlocal end
             known_end = self._ends.get(self.epoch, 0)
-            if known_end > self._end:  # another broker hands out ids of this epoch: those are not ours
+            if known_end > self._end:  # another broker hands out ids of this epoch
                 self._next = self._end = known_end
             end = min(self._end + BLOCK_COUNT, self._first + IDS_PER_EPOCH)
             if end == self._end:
-                raise KafkaError(COORDINATOR_NOT_AVAILABLE, "this broker has no producer ids left: start it again")
+                raise KafkaError(COORDINATOR_NOT_AVAILABLE, "this broker has no producer ids left: restart it")
             planned_from = PlannedFrom(revision=revision, keys=(key,))
             return Transaction(puts={key: encode(end)}, planned_from=planned_from)
 
         try:
-            await self._follower.commit_planned(plan)
-        except StoreError as exc:  # as Kafka where no block of ids is to be had; every client tries again after that
-            raise KafkaError(COORDINATOR_LOAD_IN_PROGRESS, f"the metadata can't be changed just now: {exc}") from exc
+            await self._commit(plan)
+        except StoreError as exc:  # as Kafka without a block of ids; every client retries
+            raise KafkaError(
+                COORDINATOR_LOAD_IN_PROGRESS, f"can't reserve producer ids in the metadata, try again: {exc}"
+            ) from exc
         block, self._end = range(self._end, end), end
         self._passed_over = frozenset(each for each in self.remembered() if each in block)

@@ -1,8 +1,7 @@
-"""The users whose passwords the broker knows, or rather what SCRAM keeps of them: durable before it acts.
+"""SCRAM credentials of users: durable before they act, and read synchronously from memory.
 
-Reads are synchronous, from memory, which follows the metadata. In the metadata, which is in the bucket too, all is
-encrypted but the users' names (`kafscale.security.secret_keys`): what is kept of a password is enough to try passwords
-against, and to pretend to be the broker.
+In the metadata, which is in the bucket too, all but the users' names is encrypted (`kafscale.security.secret_keys`): a
+credential is enough to try passwords against it, and to impersonate the broker.
 
 Keys of the store: `scram-users/<mechanism>/<user>`.
 """
@@ -12,16 +11,16 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.concurrency.turns import in_turns
 from kafscale.config import SaslMechanism, Settings
 from kafscale.errors import DamagedObject, KafkaError, StartupError
@@ -30,7 +29,7 @@ from kafscale.security.secret_keys import KEY_FILE_NAME, Sealed, SecretKeys, mak
 from kafscale.security.verifiers import ScramVerifier
 from kafscale.wire.error_codes import POLICY_VIOLATION, UNKNOWN_SERVER_ERROR
 
-# All of them are in memory, 1 KiB each. Kafka has no limit.
+# All credentials are in memory, 1 KiB each. Kafka has no limit.
 USERS_MAX_COUNT: Final = 100_000
 
 _PREFIX = "scram-users/"
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class CredentialKey:
-    """Whose password, and by which mechanism."""
+    """A user and the mechanism of one of the user's passwords."""
 
     mechanism: SaslMechanism
     user: str
@@ -49,50 +48,40 @@ class CredentialKey:
 
 @attrs.frozen
 class _Planned:
-    """An entry of the transaction under way, and its content: 40 µs of decrypting and decoding are saved by it."""
+    """An entry of the transaction under way, with its content, which saves 40 µs of decrypting and decoding."""
 
     value: bytes
     verifier: ScramVerifier
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class ScramUsers:
-    """All of them. `key_file` is made when it is needed first, unless the operator has named it."""
+class ScramUsers(EntryRegistry):
+    """All users. `key_file` is made when it is first needed, unless the operator has named it."""
 
-    store: MetadataStore
+    PREFIXES: ClassVar = (_PREFIX,)
+
     key_file: Path
     may_make_key: bool
-    _keys: SecretKeys | None = attrs.field(default=None, init=False)
+    _secret_keys: SecretKeys | None = attrs.field(default=None, init=False)
     _verifiers: dict[CredentialKey, ScramVerifier] = attrs.field(factory=dict, init=False)
     _unreadable: dict[CredentialKey, str] = attrs.field(factory=dict, init=False)
     _planned: dict[str, _Planned] = attrs.field(factory=dict, init=False)  # by key of the metadata
     _decoys: Decoys = attrs.field(factory=lambda: Decoys(secrets.token_bytes(32)), init=False)
-    _altering: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _follower: Follower = attrs.field(init=False)
 
     @classmethod
     def of(cls, settings: Settings, metadata: MetadataStore) -> ScramUsers:
         return cls(store=metadata, key_file=key_file_of(settings), may_make_key=settings.sasl.secret_key_file is None)
 
-    def __attrs_post_init__(self) -> None:
-        self._follower = Follower(
-            self.store, (_PREFIX,), self._apply, lambda: map(_key, (*self._verifiers, *self._unreadable))
-        )
-
     async def load(self) -> None:
-        """Read the keys, and take in the users that there are. Raises StartupError where a named key file is none."""
-        keys = read_key_file(self.key_file)  # a few bytes, once, and before anybody is served
+        """Read the key file and the users. Raises StartupError if the file that the operator named is of no use."""
+        keys = read_key_file(self.key_file)  # a few bytes, once, and before a client is served
         if keys is None and not self.may_make_key:
             raise StartupError(f"--secret-key-file {self.key_file} is not there; `openssl rand -hex 32` makes a key")
         self._use(keys)
-        await self._follower.load()
-
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self._follower.run()
+        await super().load()
 
     def check_readable(self) -> None:
-        """Raise StartupError if there is a user whose password can't be checked, as the key is another one."""
+        """Raise StartupError if a user's password can't be checked, as after the key file was replaced."""
         if self._unreadable:
             key, why = next(iter(self._unreadable.items()))
             raise StartupError(
@@ -102,16 +91,16 @@ class ScramUsers:
             )
 
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None:
-        """Return what to check the user's password against."""
+        """Return the verifier of a user's password, if there is one."""
         return self._verifiers.get(CredentialKey(mechanism, user))
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Return what to show of a user that there is not."""
+        """Return the verifier to show for a user that does not exist."""
         return self._decoys.make(mechanism, user)
 
     @property
     def usual_mechanism(self) -> SaslMechanism:
-        """The mechanism that most of the passwords are for."""
+        """Mechanism of most of the passwords."""
         return self._decoys.usual_mechanism
 
     def has(self, key: CredentialKey) -> bool:
@@ -119,7 +108,7 @@ class ScramUsers:
         return key in self._verifiers or key in self._unreadable
 
     def iterations(self) -> dict[str, dict[SaslMechanism, int]]:
-        """Return which users there are, and with how many iterations; 0 for what can't be read."""
+        """Return the iterations of each user's passwords, by mechanism; 0 for a password that can't be read."""
         found: dict[str, dict[SaslMechanism, int]] = defaultdict(dict)
         for key, verifier in self._verifiers.items():
             found[key.user][key.mechanism] = verifier.iterations
@@ -128,13 +117,16 @@ class ScramUsers:
         return found
 
     async def alter(self, changes: Mapping[CredentialKey, ScramVerifier | None]) -> None:
-        """Apply all of them as one transaction; None removes. Raises KafkaError, and what the store raises."""
+        """Apply all changes as one transaction; None removes. Raises KafkaError, and the store's errors."""
 
         async def plan(revision: int) -> Transaction:
             puts = {key: verifier for key, verifier in changes.items() if verifier is not None}
             more_count = sum(not self.has(key) for key in puts) - sum(self.has(key) for key in {*changes} - {*puts})
             if more_count > 0 and len(self._verifiers) + len(self._unreadable) + more_count > USERS_MAX_COUNT:
-                raise KafkaError(POLICY_VIOLATION, f"there can't be more than {USERS_MAX_COUNT:,} passwords")
+                raise KafkaError(
+                    POLICY_VIOLATION,
+                    f"there are {USERS_MAX_COUNT:,} passwords, the most that a cluster may have: remove some",
+                )
             self._planned.clear()
             if puts:
                 keys = await self._keys_to_seal()
@@ -144,64 +136,68 @@ class ScramUsers:
             return Transaction(
                 puts={name: planned.value for name, planned in self._planned.items()},
                 deletes=[_key(key) for key, verifier in changes.items() if verifier is None],
-                planned_from=PlannedFrom(revision=revision, prefixes=(_PREFIX,)),
+                planned_from=self._planned_from(revision),
             )
 
-        async with self._altering:
-            try:
-                await self._follower.commit_planned(plan)
-            finally:
-                self._planned.clear()
+        try:
+            await self._commit(plan)
+        finally:
+            self._planned.clear()
 
     async def _keys_to_seal(self) -> SecretKeys:
-        """Return the keys; make them if there are none. Raises KafkaError."""
-        if self._keys is None:
+        """Return the keys; make a key file if there is none. Raises KafkaError."""
+        if self._secret_keys is None:
             try:
                 keys = await trio.to_thread.run_sync(make_key_file, self.key_file)
             except StartupError as exc:
-                logger.error("a user can't be added: %s", exc)
-                raise KafkaError(UNKNOWN_SERVER_ERROR, "the broker can't make its key file; its log says why") from exc
+                logger.error("can't add a user: %s", exc)
+                raise KafkaError(UNKNOWN_SERVER_ERROR, "the broker can't make its key file: see its log") from exc
             self._use(keys)
-            logger.info("made %s, which encrypts what the metadata has of passwords; keep a copy of it", self.key_file)
+            logger.info(
+                "made %s, which encrypts the credentials in the metadata: keep a copy of this file", self.key_file
+            )
             return keys
-        return self._keys
+        return self._secret_keys
 
     def _use(self, keys: SecretKeys | None) -> None:
-        self._keys = keys
+        self._secret_keys = keys
         if keys is not None:
             self._decoys.secret = keys.for_decoys
 
-    def _apply(self, change: Change) -> None:
-        for name in (*change.deletes, *change.puts):
-            if name.startswith(_PREFIX) and (key := _credential_key(name)) is not None:
-                if (former := self._verifiers.pop(key, None)) is not None:
-                    self._decoys.remove(key.mechanism, former)
-                self._unreadable.pop(key, None)
-                if name in change.puts:
-                    self._take(key, change.puts[name])
+    def _keys(self) -> Iterable[str]:
+        return map(_key, (*self._verifiers, *self._unreadable))
 
-    def _take(self, key: CredentialKey, value: bytes) -> None:
-        try:
-            verifier = self._open(_key(key), value)
-        except DamagedObject as exc:
-            self._unreadable[key] = str(exc)
-            logger.error("the password of user %s for %s can't be checked: %s", key.user, key.mechanism, exc)
+    def _delete(self, key: str) -> None:
+        if (credential := _credential_key(key)) is not None:
+            if (former := self._verifiers.pop(credential, None)) is not None:
+                self._decoys.remove(credential.mechanism, former)
+            self._unreadable.pop(credential, None)
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._delete(key)
+        if (credential := _credential_key(key)) is None:
             return
-        self._verifiers[key] = verifier
-        self._decoys.add(key.mechanism, verifier)
+        try:
+            verifier = self._open(key, value)
+        except DamagedObject as exc:
+            self._unreadable[credential] = str(exc)
+            logger.error("can't check the %s password of user %s: %s", credential.mechanism, credential.user, exc)
+            return
+        self._verifiers[credential] = verifier
+        self._decoys.add(credential.mechanism, verifier)
 
     def _open(self, name: str, value: bytes) -> ScramVerifier:
-        """Return the verifier that an entry of the metadata holds. Raises DamagedObject."""
+        """Return the verifier in an entry of the metadata. Raises DamagedObject."""
         planned = self._planned.get(name)
         if planned is not None and planned.value == value:
             return planned.verifier
-        if self._keys is None:
+        if self._secret_keys is None:
             raise DamagedObject("there is no key file")
-        return decode(ScramVerifier, self._keys.open(name, decode(Sealed, value)))
+        return decode(ScramVerifier, self._secret_keys.open(name, decode(Sealed, value)))
 
 
 def key_file_of(settings: Settings) -> Path:
-    """Return which file has the keys, or would have them."""
+    """Return the path of the key file, which need not exist."""
     return settings.sasl.secret_key_file or settings.data_dir / KEY_FILE_NAME
 
 
@@ -210,7 +206,7 @@ def _key(key: CredentialKey) -> str:
 
 
 def _credential_key(name: str) -> CredentialKey | None:
-    """None for a mechanism that a later version may have."""
+    """Parse a key of the store; None for a mechanism that only a later version knows."""
     mechanism, _, user = name.removeprefix(_PREFIX).partition("/")
     known = _MECHANISMS.get(mechanism)
     return None if known is None else CredentialKey(known, user)

@@ -1,10 +1,8 @@
-"""The topics of the cluster: names, ids, partition counts and configs, durable before anybody sees them.
+"""Topics of the cluster: names, ids, partition counts and configs, durable before anyone sees them.
 
-Reads are synchronous, from memory, which follows the metadata store. Changes take a batch (what one request asks for),
-are checked one by one and written to the store in one transaction. When that comes back as a change, as it would from
-another broker, it is applied to memory and told to the listeners; then the call returns. Batches run one at a time, so
-that of two that create the same name the second finds it taken. Of two on different brokers the store refuses the
-second, which is then checked anew.
+Each call takes the batch of one request, checks its changes one by one and commits them in one transaction. Batches run
+one at a time, so that of two that create the same name the second finds it taken. Of two on different brokers the store
+refuses the second, which is then checked anew.
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.base import Change, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.metadata.uuids import random_uuid
+from kafscale.cluster.registries.base import Registry
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.registries.topic_index import Charge, Topic, TopicDraft, TopicIndex
 from kafscale.cluster.registries.topic_names import (
@@ -115,7 +113,7 @@ class CreationPace:
 
 @attrs.frozen(kw_only=True)
 class NewTopic:
-    """What somebody wants to create. One that has data already, which is adopted, has an id and log starts, too."""
+    """A topic to create. An adopted one, which has data already, has an id and log start offsets too."""
 
     name: str
     partition_count: int = DEFAULT
@@ -135,7 +133,7 @@ class MorePartitions:
 
 @attrs.frozen(kw_only=True)
 class NewConfigs:
-    """What is to be set on a topic, given what is set on it now. `overrides` may raise KafkaError."""
+    """New configs of a topic or group, made from its present ones. `overrides` may raise KafkaError."""
 
     name: str
     overrides: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -143,7 +141,7 @@ class NewConfigs:
 
 @attrs.frozen(kw_only=True)
 class TopicPolicy:
-    """What the broker's settings say about topics."""
+    """The broker's settings of topics."""
 
     default_partition_count: int = 1
     accepts_any_replication_factor: bool = True
@@ -168,7 +166,7 @@ class TopicPolicy:
         )
 
     def partition_count_of(self, name: str) -> int:
-        """Return how many partitions a topic gets that is created without a number."""
+        """Return the partition count of a topic that is created without one."""
         if name == CONSUMER_OFFSETS_NAME:
             return self.offsets_topic_partition_count
         return (
@@ -185,13 +183,13 @@ def _ignore(_topic: Topic) -> None:
 
 
 def leave_unplaced(_draft: TopicDraft, transaction: Transaction) -> Transaction:
-    """Leave a transaction as it is: a broker alone leads everything."""
+    """Return a transaction as it is: a broker alone leads everything."""
     return transaction
 
 
 @attrs.frozen(kw_only=True)
 class TopicListener:
-    """Called synchronously, once per topic, after the change is durable and visible, whoever has made it.
+    """Callbacks for each changed topic, called synchronously after the change is durable and visible.
 
     `on_changed` (more partitions or other configs) gets the new topic, `on_deleted` the topic as it was. They must not
     raise.
@@ -202,7 +200,7 @@ class TopicListener:
     on_deleted: Callable[[Topic], None] = _ignore
 
     def tell(self, event: TopicEvent) -> None:
-        """Call the one that it concerns."""
+        """Call the callback of an event."""
         if event.after is not None:
             tell = self.on_created if event.before is None else self.on_changed
             tell(event.after)
@@ -211,27 +209,22 @@ class TopicListener:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class TopicRegistry:
-    """All topics. `load` it before use, and `run` it beside.
+class TopicRegistry(Registry):
+    """All topics. `place` adds the leaders of new partitions to a transaction."""
 
-    `place` adds to a transaction of topics who is to lead their partitions.
-    """
+    PREFIXES: ClassVar = (TOPICS, LOG_START_OFFSETS, LOST_OFFSETS, DELETED_TOPICS)
 
-    store: MetadataStore
     policy: TopicPolicy = attrs.field(factory=TopicPolicy)
     place: Callable[[TopicDraft, Transaction], Transaction] = leave_unplaced
     _state: TopicState = attrs.field(init=False)
-    _follower: Follower = attrs.field(init=False)
     _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
-    _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _pace: CreationPace = attrs.field(init=False)
-    revision: int = attrs.field(default=0, init=False)  # of the metadata, whose change was applied last, or is
+    revision: int = attrs.field(default=0, init=False)  # of the change that was applied last, or is being applied
 
     def __attrs_post_init__(self) -> None:
         self._pace = CreationPace(self.policy.created_in_passing_per_minute)
         self._state = TopicState(self.policy.defaults)
-        prefixes = (TOPICS, LOG_START_OFFSETS, LOST_OFFSETS, DELETED_TOPICS)
-        self._follower = Follower(self.store, prefixes, self._apply, self._state.keys)
+        super().__attrs_post_init__()
         self._state.read = self._follower.read
 
     @property
@@ -240,7 +233,7 @@ class TopicRegistry:
 
     @property
     def defaults(self) -> BrokerDefaults:
-        """The configs of a topic on which nothing was set."""
+        """Configs of a topic without configs of its own."""
         return self._state.defaults
 
     def use_defaults(self, defaults: BrokerDefaults) -> None:
@@ -250,7 +243,7 @@ class TopicRegistry:
                 listener.tell(event)
 
     async def load(self) -> None:
-        """Read everything from the metadata store. To be called before somebody follows: the caller opens `all`.
+        """Take in all topics. Call it before `follow`: the caller opens `all`.
 
         Raises StartupError if a topic has a config that is not accepted: to ignore it could delete data.
         """
@@ -260,15 +253,11 @@ class TopicRegistry:
         orphans = [key for key in offsets if parse_offset_key(key)[0] not in self._index.by_id]
         if orphans:
             planned_from = PlannedFrom(revision=loaded.revision, keys=orphans, prefixes=(TOPICS,))
-            with suppress(PlanOutdated):  # then it is for the next start to look
+            with suppress(PlanOutdated):  # the next start looks again
                 await self._follower.commit(Transaction(deletes=orphans, planned_from=planned_from, essential=True))
 
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self._follower.run()
-
     def follow(self, listener: TopicListener, since: Sequence[Topic] | None = None) -> None:
-        """Tell the listener of every change from now on, in order; and first of what is not as when `since` was all."""
+        """Call the listener for every change from now on, in order; first for differences from `since`, if given."""
         if since is not None:
             for event in self._since({topic.name: topic for topic in since}):
                 listener.tell(event)
@@ -285,6 +274,9 @@ class TopicRegistry:
                 yield TopicEvent(None, after)
             elif known_before != after:
                 yield TopicEvent(known_before, after)
+
+    def _keys(self) -> Iterable[str]:
+        return self._state.keys()
 
     def _apply(self, change: Change) -> None:
         self.revision = change.revision
@@ -310,16 +302,16 @@ class TopicRegistry:
     async def create(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False, charge: Charge | None = None
     ) -> list[Outcome]:
-        """Create each. An outcome for each, in order, with Kafka's errors and messages.
+        """Create topics. Return an outcome for each, in order, with Kafka's errors and messages.
 
-        `charge` is told of the partitions of each that is created, or would be, and raises KafkaError to refuse them.
+        `charge` gets the partition count of each topic that is created, or would be; it raises KafkaError to refuse.
         """
         return await self._change(topics, self._plan_creation, validate_only=validate_only, charge=charge)
 
     async def create_in_passing(self, names: Sequence[str], *, charge: Charge | None = None) -> Mapping[str, int]:
-        """Create topics that somebody has asked about, as many as their pace allows. The errors of the others.
+        """Create topics that a client has asked about, as many as their pace allows. Return the errors of the others.
 
-        LEADER_NOT_AVAILABLE has clients ask again, for what is left then.
+        Clients ask again after LEADER_NOT_AVAILABLE.
         """
         errors: dict[str, int] = {}
         valid = []
@@ -342,7 +334,7 @@ class TopicRegistry:
     async def create_partitions(
         self, changes: Iterable[MorePartitions], *, validate_only: bool = False, charge: Charge | None = None
     ) -> list[Outcome]:
-        """Add partitions to each topic, up to the number given. `charge` is told of those that are added."""
+        """Add partitions to topics, up to the given numbers. `charge` gets the number of added partitions."""
         return await self._change(changes, self._plan_partitions, validate_only=validate_only, charge=charge)
 
     async def alter(self, changes: Iterable[NewConfigs], *, validate_only: bool = False) -> list[Outcome]:
@@ -352,9 +344,9 @@ class TopicRegistry:
     async def delete(
         self, names: Iterable[str], *, topic_ids: Mapping[str, bytes] | None = None, charge: Charge | None = None
     ) -> list[Outcome]:
-        """Delete each. `charge` is told of the partitions that it had.
+        """Delete topics. `charge` gets the number of partitions of each.
 
-        Of the names in `topic_ids` only these topics are meant, and no later ones of the same name.
+        A topic named in `topic_ids` is deleted only if it has that id, so that a later one of the same name stays.
         """
         only = topic_ids or {}
 
@@ -364,20 +356,20 @@ class TopicRegistry:
         return await self._change(names, plan_deletion, charge=charge)
 
     def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
-        """Partition to the first offset that was not removed, for the partitions where something was."""
+        """Return the first offset that was not removed, by partition, for partitions with removed records."""
         return self._state.log_start_offsets.get(topic_id, {})
 
     def lost_offsets(self, topic_id: bytes) -> Mapping[int, int]:
-        """Partition to the offset below which records may have been lost with files of the write-ahead log."""
+        """Return the offset below which files of the write-ahead log may have been lost, by partition."""
         return self._state.lost_offsets.get(topic_id, {})
 
     async def set_lost_offsets(self, offsets: Mapping[tuple[bytes, int], int]) -> None:
-        """Remember, durably, below which offsets records may have been lost. Raises StorageFailed, StorageFull."""
+        """Store the offsets below which records may have been lost. Raises StorageFailed, StorageFull."""
         puts = {lost_offset_key(*partition_id): encode(offset) for partition_id, offset in offsets.items()}
         await self._follower.commit(Transaction(puts=puts, essential=True))
 
     async def set_log_start_offset(self, topic_id: bytes, partition: int, offset: int) -> None:
-        """Remember, durably, that what is below `offset` was removed. It never goes back.
+        """Store that records below `offset` were removed. The log start offset never goes back.
 
         Raises KafkaError UNKNOWN_TOPIC_ID, also if the topic is deleted meanwhile, and StorageFull.
         """
@@ -397,23 +389,23 @@ class TopicRegistry:
 
     @property
     def deleted(self) -> Mapping[bytes, DeletedTopic]:
-        """Topics that are deleted and may still have objects in the bucket, by their ids."""
+        """Deleted topics that may still have objects in the bucket, by id."""
         return self._state.deleted
 
     def has(self, topic_id: bytes, partition: int) -> bool:
-        """Tell whether there is such a partition."""
+        """Tell whether the partition exists."""
         topic = self.by_id(topic_id)
         return topic is not None and partition < topic.partition_count
 
     def knows(self, topic_id: bytes, partition: int) -> bool:
-        """Tell whether there is such a partition, or its topic is remembered as deleted.
+        """Tell whether the partition exists, or its topic is remembered as deleted.
 
-        One that is not known is of a topic that was deleted long ago, or the metadata is older than it.
+        The topic of an unknown partition was deleted long ago, or was created after this metadata was written.
         """
         return self.has(topic_id, partition) or topic_id in self.deleted
 
     async def forget_deleted(self, topic_ids: Iterable[bytes]) -> None:
-        """Forget those of these deleted topics, which have no objects now, that were deleted a day ago or earlier.
+        """Forget those of these deleted topics without objects that were deleted at least a day ago.
 
         Until then an upload may be under way. Raises StorageFailed, StorageFull, StoreError.
         """
@@ -449,7 +441,7 @@ class TopicRegistry:
         async with self._changing:
             try:
                 await self._follower.commit_planned(draft)
-            except KafkaError as exc:  # of the whole, so of each that would have been done, if anything was planned
+            except KafkaError as exc:  # fails every change that was planned
                 whole = exc.kept()
                 outcomes = [whole if isinstance(outcome, Topic) else outcome for outcome in outcomes]
                 return outcomes or [whole] * len(wanted)

@@ -147,7 +147,7 @@ async def test_what_the_brokers_settings_do_not_allow_any_more_does_not_act(capl
     with caplog.at_level(logging.WARNING):
         await configs.load()
     assert configs.overrides == {"a": NO_OVERRIDES}
-    assert "group 'a' has the broker's times" in caplog.text
+    assert "group 'a' uses the broker's times" in caplog.text
     assert [(each.value, each.source) for each in configs.entries("a")] == [
         ("9000", ConfigSource.GROUP_CONFIG),
         ("45000", ConfigSource.DEFAULT_CONFIG),

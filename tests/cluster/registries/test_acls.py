@@ -207,7 +207,7 @@ async def test_one_that_a_later_version_has_written_ends_nobody_and_lets_nobody_
     later = attrs.evolve(READ, operation=AclOperation.UNKNOWN)
     await store.commit(Transaction(puts={"acls/1": encode(later)}))
     assert may(alice)
-    assert "allows what only a later version" in caplog.text
+    assert "allows something only a later version" in caplog.text
     await store.commit(Transaction(puts={"acls/2": encode(attrs.evolve(later, permission=Permission.DENY))}))
     assert not may(alice)
     assert not authorizer.allows_some(alice, "h", READ_TOPIC)

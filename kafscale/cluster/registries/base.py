@@ -1,0 +1,88 @@
+"""The shape of a registry: entries of the metadata store in memory, which change as the store does.
+
+A registry plans a change from memory and commits it (`_commit`). Memory changes only when the change comes back from
+the store (`_apply`), in order of revision with those of other brokers, and before the commit returns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from typing import ClassVar
+
+import attrs
+import trio
+
+from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
+from kafscale.cluster.metadata.follower import Follower
+
+
+@attrs.define(eq=False, repr=False)
+class Registry(ABC):
+    """Follows the keys of its prefixes from the moment it is made; `load` it before use, and keep `run` running."""
+
+    PREFIXES: ClassVar[tuple[str, ...]]  # each ends in `/`
+
+    store: MetadataStore
+    _follower: Follower = attrs.field(init=False)
+    _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._follower = Follower(self.store, self.PREFIXES, self._apply, self._keys)
+
+    async def load(self) -> None:
+        """Take in the entries of earlier starts and of other brokers."""
+        await self._follower.load()
+
+    async def run(self) -> None:
+        """List the metadata store again whenever its changes ran ahead of this registry, until cancelled."""
+        await self._follower.run()
+
+    async def _commit(self, plan: Callable[[int], Awaitable[Transaction | None]]) -> None:
+        """Commit a planned transaction, one at a time, as `Follower.commit_planned`."""
+        async with self._changing:
+            await self._follower.commit_planned(plan)
+
+    def _planned_from(self, revision: int) -> PlannedFrom:
+        """Return the condition that no entry of this registry has changed since a revision."""
+        return PlannedFrom(revision=revision, prefixes=self.PREFIXES)
+
+    @abstractmethod
+    def _apply(self, change: Change) -> None:
+        """Apply a change of the store, which may have keys of other registries. Must not wait."""
+
+    @abstractmethod
+    def _keys(self) -> Iterable[str]:
+        """Return the keys in memory that may ever be deleted."""
+
+
+@attrs.define(eq=False, repr=False)
+class EntryRegistry(Registry):
+    """A registry that applies a change entry by entry, and calls its listeners behind each change."""
+
+    _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+
+    def follow(self, listener: Callable[[], None]) -> None:
+        """Call the listener, which must not raise, after each change from now on."""
+        self._listeners.append(listener)
+
+    def _apply(self, change: Change) -> None:
+        for key in change.deletes:
+            if key.startswith(self.PREFIXES):
+                self._delete(key)
+        for key, value in change.puts.items():
+            if key.startswith(self.PREFIXES):
+                self._put(key, value)
+        self._notify()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    @abstractmethod
+    def _put(self, key: str, value: bytes) -> None:
+        """Take a new or replaced entry into memory, decoded by `Follower.read`."""
+
+    @abstractmethod
+    def _delete(self, key: str) -> None:
+        """Drop an entry, if memory has it."""
