@@ -7,7 +7,7 @@
     wal_index, wal_contents             what an object of the log has of which partition
     wal_runs                            which objects of the log count
     transactions, open_transactions     what footers tell of transactions, and what batches make of them
-    metadata_changes, metadata_checkpoint   the metadata in the bucket; `metadata_head` and `placements` beside others
+    metadata_changes, metadata_checkpoint   the metadata in the bucket; of several brokers: metadata_head, placements
 
 Sans-IO, but for coroutines that wait for nothing but the object store. May not import trio, so that a reader that
 blocks can run them. `docs/reference/formats.md` is made from these modules (`reference`).

@@ -1,7 +1,7 @@
 """Reading the footer of a segment: one GET of the last 64 KiB of its `.kfs`, or the whole of its `.index`.
 
-Which version a segment has is seen by its end, and matters to nobody who has its footer. Imports no trio: these
-coroutines wait for nothing but the store, and Spark's readers run them on one that blocks.
+The last bytes tell the version; the footer reads the same for all of them. Imports no trio: these coroutines wait for
+nothing but the store, and Spark's readers run them on a store that blocks.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class LogEnd:
 
     @classmethod
     def decode(cls, data: Buffer) -> LogEnd | None:
-        """None for what is empty. Raises struct.error, ValueError for what `encode` did not make."""
+        """Decode; None for empty data. Raises struct.error or ValueError for data that `encode` did not make."""
         if not data:
             return None
         view = memoryview(data)

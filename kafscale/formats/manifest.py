@@ -41,7 +41,7 @@ def fingerprint(object_size_bytes: int, etag: str) -> int:
 
 @attrs.frozen
 class ListedSegment:
-    """A `.kfs` in the bucket, its size, and that of its `.index`: None if there is none. `fingerprint` is Segment's."""
+    """A `.kfs` in the bucket, its size, and the size of its `.index` or None. `fingerprint` is as in Segment."""
 
     key: SegmentKey
     object_size_bytes: int
@@ -121,9 +121,9 @@ def without_covered(segments: Iterable[Segment]) -> Sequence[Segment]:
     did not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
     that overlap are both kept; who reads prefers the larger base offset, then the newer one.
 
-    What a flush wrote is left out if it begins within a newer merged segment and goes on behind its end. Merges take
-    whole segments, so it is no source of that one: it was sent before another broker took over, and came when what was
-    at its key had been merged and deleted.
+    A flushed segment is left out if it begins within a newer merged segment and ends behind it. Merges take whole
+    segments, so it was not a source: it was sent before another broker took over, and arrived after the segment at its
+    key had been merged and deleted.
     """
     ordered = sorted(segments, key=_order)
     if all(before.last_offset < after.key.base_offset for before, after in pairwise(ordered)):

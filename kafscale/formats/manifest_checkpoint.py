@@ -8,8 +8,8 @@
                  | max timestamp ms i64 | first dirty offset i64 | fingerprint u64
                | stable end i64 | aborted count i32
 
-Version 2 has no stable ends and aborted counts, and a log's end without transactions: there were none. Version 1 has no
-epochs either: its segments have none in their keys.
+Version 2 has no stable ends and aborted counts, and a log's end without transactions: that code had
+none. Version 1 has no epochs either, as its segments have none in their keys.
 
 A checkpoint is never the truth, only a short cut. What exists is what the bucket's listing says; the checkpoint vouches
 for a listed segment if its `.kfs` has the fingerprint (size and ETag) of then and its `.index` the size that goes with
@@ -17,7 +17,7 @@ it. Everything else is read, as without a checkpoint. So an old one, a damaged o
 Two things only the checkpoint can tell. One is that a segment which it knows is gone. A quarantined segment is in it
 without a fingerprint, for the sake of its last offset, and so is one that has gone from the end of the log. The other
 is what the broker whose epoch is in the checkpoint's key took for the log (`decided_by`), before it served any of it:
-what contradicts that, and is of an earlier epoch, came later (`kafscale.formats.resolution`). Without it nobody knows.
+what contradicts that, and is of an earlier epoch, came later (`kafscale.formats.resolution`).
 
 Written by `kafscale.log.bucket.manifest_keeper`.
 """
@@ -137,7 +137,7 @@ class KnownPartition:
         return Decided(self.decided_by, known)
 
     def recognise(self, listed: Iterable[ListedSegment]) -> Recognised:
-        """Compare with what is in the bucket."""
+        """Compare with the listed objects."""
         rows = self._by_key()
         vouched: list[Segment] = []
         changed: dict[SegmentKey, int] = {}
@@ -188,7 +188,7 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
         raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
     magic, version, partition_count, length = _HEADER.unpack(header)
     if magic != MAGIC or length != len(body):
-        raise DamagedObject(f"{key}: is no checkpoint of manifests")
+        raise DamagedObject(f"{key}: not a checkpoint of manifests")
     row = _ROWS.get(version)
     if row is None:
         raise DamagedObject(f"{key}: version {version} of a checkpoint of manifests is not known, only up to {VERSION}")

@@ -63,7 +63,7 @@ class Transaction:
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
-    """The whole of it but for what it expects, and for `essential`."""
+    """Encode all but the expected revisions and `essential`."""
     pairs = [(key.encode(), value) for key, value in transaction.puts.items()]
     deletes, prefixes = ([key.encode() for key in keys] for keys in (transaction.deletes, transaction.delete_prefixes))
     return encode_pairs(pairs, deletes, prefixes)

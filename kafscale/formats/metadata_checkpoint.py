@@ -98,7 +98,7 @@ def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
     view = memoryview(data)
     magic, version = _BEGINNING.unpack_from(view) if len(view) >= _BEGINNING.size else (b"", 0)
     if magic != MAGIC:
-        raise DamagedObject(f"{key}: is no checkpoint")
+        raise DamagedObject(f"{key}: not a checkpoint of metadata")
     if version not in (1, VERSION):
         raise NewerVersion(
             f"{key}: checkpoint version {version} is not known, only 1 to {VERSION}: start a later version of KafScale"
@@ -114,7 +114,7 @@ def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
     else:
         _, _, kind, epoch, number, base, length = layout.unpack(header)
     if length != len(body) or kind not in (_FULL, _CHANGES):
-        raise DamagedObject(f"{key}: is no checkpoint")
+        raise DamagedObject(f"{key}: not a checkpoint of metadata")
     transaction = decode_transaction(body) if version == 1 else _decode_body(key, body)
     return Checkpoint(WalPosition(epoch, number), transaction, None if kind == _FULL else base)
 
@@ -139,7 +139,7 @@ def _decode_body(key: str, body: memoryview) -> Transaction:
 
 @attrs.frozen
 class FoundCheckpoint:
-    """The newest that can be made of what is intact, as a full one, or None. And what was damaged."""
+    """The newest full checkpoint that the intact objects give, or None, and the damaged ones."""
 
     newest: Checkpoint | None
     damage: Sequence[DamagedObject]

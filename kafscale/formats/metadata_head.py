@@ -3,16 +3,16 @@
     head  = magic 8 | version u16 | zeros 2 | epoch u32 | kept until u64 | count u32 | crc32c u32 | `count` entries
     entry = nonce 16 | length u32 | a transaction of `metadata_changes`
 
-The checksum is of what is before it and of what is behind it. Entries are numbered by *revisions*, from the one behind
-`kept until` on; what is up to there is in a checkpoint, whose position is the head's epoch and a revision. A commit
+The checksum covers the bytes before and behind it. Entries are numbered by *revisions*, from the one behind
+`kept until` on; earlier ones are in a checkpoint, whose position is the head's epoch and a revision. A commit
 writes the whole head by a conditional write on the ETag of the one that it was made from (If-Match): so each is made by
 somebody who has applied everything before it, and one that comes late has no effect. The nonce is the writer's, by
 which it knows its own entry when the reply was lost.
 
 The epoch is that of the claim by which a broker alone became several, and never changes.
 
-In version 2, behind the last entry there is one more of the same form that is no revision: the claim by which one
-broker has the bucket to itself again (`kafscale.cluster.membership.start.unsharing`). Such a head is the last of its
+In version 2 one more record of the same form follows the last entry: the claim by which one broker takes the bucket
+for itself again (`kafscale.cluster.membership.start.unsharing`). Such a head is the last of its
 epoch.
 """
 
@@ -114,7 +114,7 @@ def decode_head(key: str, data: Buffer) -> Head:
     view = memoryview(data)
     start = _HEADER.size + 4
     if len(view) < start or bytes(view[:8]) != MAGIC:
-        raise DamagedObject(f"{key}: is no head of metadata")
+        raise DamagedObject(f"{key}: not a head of metadata")
     _, version, epoch, kept_until, count = _HEADER.unpack_from(view)
     if version not in (VERSION, ENDED_VERSION):
         known = f"{VERSION} and {ENDED_VERSION}"

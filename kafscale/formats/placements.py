@@ -11,8 +11,8 @@ writes it back for each partition as it was, and can't read a row with a column 
 
 What a broker of an earlier epoch has written that ends at or behind that came too late (`resolution`, which is told so
 by `begun`). While a partition is not decided, its leader may have listed it already: an object that has come since will
-be late, and nobody can tell it from one that has come before. So whoever reads the bucket looks at a row *behind* its
-listing, and believes the listing if the partition is decided: whoever leads it next lists it later.
+be late, and looks like one that came before. So a reader of the bucket reads the row *after* its listing, and trusts
+the listing if the partition is decided: the next leader lists it later.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def parse_row_key(key: str) -> tuple[bytes, int] | None:
 
 
 def decode_beginnings(value: Buffer) -> list[Beginning]:
-    """Return what a row says of where epochs begin. Raises ValueError, KeyError, TypeError for what is no row."""
+    """Decode a row of epoch starts. Raises ValueError, KeyError or TypeError if it is malformed."""
     row = json.loads(bytes(value))
     columns = zip(row["epochs"], row["decided_epochs"], row["decided_offsets"], strict=True)
     return [Beginning(int(epoch), int(decided), int(offset)) for epoch, decided, offset in columns]

@@ -1,7 +1,7 @@
 """Decide which of a partition's objects are read: one rule for every reader of the bucket. May not import trio.
 
 A broker that was suspended, or cut off from the store, can write segments after another one has taken over. Such an
-object is *late*: nobody reads it, and nobody deletes it but retention. It is told from the others by leader epochs. A
+object is *late*: it is not read, and only retention deletes it. Leader epochs tell it from the others. A
 broker that leads with epoch e begins behind everything that it finds in the bucket, so
 
     whatever a broker of an earlier epoch wrote that ends at or behind the first record of epoch e came after that,

@@ -37,8 +37,8 @@ Version 2 is written only where a partition has more producers than a footer sho
 the footers of the segments that hold the offset `producers from` or come after it; of one that is in several, the
 latest holds. A reader that knows only version 1 refuses it, and does not take some for all.
 
-Offsets of a compacted segment have holes. It keeps the base offset of what it was made of, and its last batch; a row of
-the index begins where the one before it ends, so that an offset in a hole finds the row that holds what follows.
+Offsets of a compacted segment have holes. It keeps the base offset of its sources and its last batch; a row of
+the index begins where the one before it ends, so that an offset in a hole finds the row with the next batch.
 
 The footer makes a `.kfs` self-contained: its `.index` can be lost, and is rebuilt from it.
 """
@@ -168,7 +168,7 @@ class Footer:
 
     `first_dirty_offset`: the partition was compacted up to here when the segment was written; 0 if it was not.
     `aborted` are the transactions whose marker is in the segment, `open_transactions` those open at its end.
-    `marker_rows` are those of the index that may have markers of transactions; None if nobody knows them.
+    `marker_rows` are those of the index that may have markers of transactions; None if unknown.
     """
 
     identity: Identity
@@ -366,7 +366,7 @@ def _encode_producer(producer: Producer) -> bytes:
 
 @cache
 def _producer_of(batch_count: int) -> struct.Struct:
-    """A producer with so many batches; one call for all of it takes half of what one for each batch does."""
+    """Return the struct of a producer with `batch_count` batches; one call for all takes half the time of one each."""
     return struct.Struct(PRODUCER.format + PRODUCED_BATCH.format[1:] * batch_count)
 
 

@@ -2,7 +2,7 @@
 
 Every checksum is computed anew, and what is written twice must agree. What is wrong is gathered, not raised, so that
 one look shows all of it; what only follows from something that was found is left out. Records are as their clients sent
-them, and older versions did not parse them: what is wrong inside of a batch is no damage.
+them, and older versions did not parse them: a malformed record does not count as damage.
 """
 
 from __future__ import annotations

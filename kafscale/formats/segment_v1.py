@@ -215,7 +215,7 @@ def _identity(ends: Ends, *, batch_count: int, max_timestamp_ms: int) -> Identit
 
 
 async def read_footer_v1(store: ObjectStore, key: SegmentKey, tail: ObjectPart) -> Footer:
-    """The footer of the `.kfs` whose last bytes are `tail`: two small GETs, unless its `.index` is of no use.
+    """The footer of the `.kfs` whose last bytes are `tail`: two small GETs, more if its `.index` is damaged.
 
     Timestamps are unknown but for an object that is in `tail` wholly. Raises NotFound, DamagedObject, StoreError.
     """

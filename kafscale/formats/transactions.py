@@ -67,8 +67,8 @@ _first_offset = attrgetter("first_offset")
 class AbortedTransaction:
     """A producer's transactional batches from `first_offset` up to its marker were aborted.
 
-    `stable_offset` is the end of what was decided when the marker was written: whatever was aborted later begins there
-    or behind it.
+    `stable_offset` is the end of the decided offsets when the marker was written: transactions aborted later begin
+    there or behind it.
     """
 
     producer_id: int
@@ -96,7 +96,7 @@ class OpenTransaction:
 
 
 def stable_end(open_transactions: Iterable[OpenTransaction], end_offset: int) -> int:
-    """Return the end of what is decided of a log that ends at `end_offset` (exclusive) with these transactions open."""
+    """Return the end of the decided offsets of a log ending at `end_offset` (exclusive) with these open."""
     return min(map(_first_offset, open_transactions), default=end_offset)
 
 
@@ -213,6 +213,6 @@ class OpenTransactions:
         return Ended(before, offset, aborted)
 
     def stable_end(self, end_offset: int) -> int:
-        """Return the end of what is decided of a log that ends at `end_offset`, exclusive."""
+        """Return the end of the decided offsets of a log that ends at `end_offset` (exclusive)."""
         oldest = next(iter(self.open.values()), None)
         return end_offset if oldest is None else min(oldest.first_offset, end_offset)

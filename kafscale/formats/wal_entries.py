@@ -16,8 +16,8 @@ sector, which a disk writes whole or not at all.
 The version is 2 in a file that may have batches or markers of transactions, and else 1: who does not know transactions
 would take what was aborted, or is open, for committed, and flush it as such. So it reads no version 2.
 
-A file that nobody needs any more may be used again, after it got a new header: overwriting what is allocated already
-needs no transaction of the file system. Its old entries are none under the new salt, and have lower numbers.
+A released file is reused under a new header: overwriting allocated blocks needs no transaction of the file system. Its
+old entries do not match the new salt, and have lower numbers.
 
 An entry's CRC starts from the file's random salt and covers all that follows it. The salt keeps record data that looks
 like an entry (somebody stores WAL files in a topic) from being taken for one.

@@ -125,7 +125,7 @@ def decode_header(key: str, buffer: Buffer) -> ObjectHeader:
         raise DamagedObject(f"{key}: the header at 0 is damaged")
     magic, version, salt, epoch, entry_count, number, durable_number, sequence, body_bytes = _HEADER.unpack(body)
     if magic != MAGIC:
-        raise DamagedObject(f"{key}: is no WAL object")
+        raise DamagedObject(f"{key}: not a WAL object")
     if version not in (VERSION, VERSION_WITH_TRANSACTIONS):
         raise DamagedObject(
             f"{key}: WAL object version {version} is not known, only up to {VERSION_WITH_TRANSACTIONS}; a newer "

@@ -15,9 +15,8 @@ like any other. Nothing tells `kept_until` of a stream but its objects. Its brok
 one, which stays, says that it had been acknowledged; so the greatest `durable number` in the stream, or the number
 before a fence, tells that what is missing up to there was deleted. It is in the last object, as it never decreases.
 
-A listing comes in pages, and whoever leads may go on writing between two of them: of an object that came when its page
-had been made, a later page tells that it was acknowledged. So what is missing is looked for itself before it is called
-missing.
+A listing comes in pages, and the leader may write between two of them: a later page can tell that an object was
+acknowledged which arrived after its own page was made. So a missing object is requested by key before it is reported.
 
 May not import trio: these coroutines wait for nothing but the store.
 """
@@ -193,7 +192,7 @@ def _is_between(listed: Mapping[int, Listed], kept_until: WalPosition) -> bool:
 
 @attrs.frozen
 class LogEpoch:
-    """One epoch of the log, whose end is looked for. `taken_by` is the epoch of whoever looks."""
+    """An epoch of the log whose end is being searched. `taken_by` is the epoch of the searching broker."""
 
     store: ObjectStore
     namespace: str

@@ -1,7 +1,7 @@
 """The log: what makes records durable, keeps them and gives them back. Knows no requests and no connections.
 
-`opening` builds a `log.Log` from the settings; the broker, and nobody else, enters there. What handlers use is
-`log.Log` and the `Partition` that it gives them. The rooms, from the lowest one up:
+`opening` builds a `log.Log` from the settings; only the broker enters there. Handlers use `log.Log`
+and the `Partition` that it gives them. The rooms, from the lowest one up:
 
     wal        what is acknowledged, on the local disk or in the bucket
     partition  one partition's state

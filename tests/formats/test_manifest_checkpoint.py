@@ -163,11 +163,11 @@ async def test_a_partition_with_very_many_producers_is_not_vouched_for(autojump_
         assert log.log.restored.footer_read_count == 1
 
 
-# ---- one that is of no use ------------------------------------------------------------------------------------------
+# ---- damaged checkpoints --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "empty", "future", "gone", "foreign"])
-async def test_a_checkpoint_that_is_of_no_use_costs_time_only(autojump_clock, damage, caplog) -> None:
+async def test_a_damaged_checkpoint_costs_only_time(autojump_clock, damage, caplog) -> None:
     store, disk = FaultyStore(MemoryStore()), MemoryDisk()
     await written(store, disk)
     disk = disk.crash()
@@ -194,7 +194,7 @@ async def test_a_checkpoint_that_is_of_no_use_costs_time_only(autojump_clock, da
         assert [state_of(log, index) for index in range(3)] == with_checkpoint
         assert log.log.restored.vouched_segment_count == 0
         assert log.log.restored.footer_read_count == 3
-    assert caplog.text.count("of no use") == (damage not in ("gone", "foreign"))
+    assert caplog.text.count("ignoring a damaged checkpoint") == (damage not in ("gone", "foreign"))
     assert ("version 4" in caplog.text) == (damage == "future")
 
 

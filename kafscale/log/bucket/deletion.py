@@ -1,11 +1,11 @@
 """Objects of segments that have left the log, deleted some time later.
 
-Whoever reads a segment may have found it before it was dropped: a fetch, or a Spark job that has planned its reads. So
-its objects stay for the topic's `file.delete.delay.ms`.
+A reader may have found a segment before it was dropped: a fetch, or a Spark job that has planned its reads. So its
+objects stay for the topic's `file.delete.delay.ms`.
 
 What waits here is not durable, and need not be. A segment is given to `drop` only when a restart would leave it out by
 itself: it lies below a log start that is durable, or a segment of a newer generation in the bucket covers it
-(`kafscale.log.rewrite.rewriting`). So a crash at any moment leaves objects that nobody reads: those below the log start
+(`kafscale.log.rewrite.rewriting`). So a crash at any moment leaves only unread objects: those below the log start
 are dropped again by the next broker, those that are covered are found as orphans (`kafscale.log.bucket.orphans`).
 
 The `.kfs` goes before its `.index`: an `.index` alone is invisible, a `.kfs` alone would get a new `.index` at a start.
@@ -77,7 +77,7 @@ class Deleter:
         self._drop((_Dropped(segment, decided) for segment in segments), delay_ms / 1000)
 
     def forget(self, partition_id: PartitionId) -> None:
-        """The partition has been handed over: only who leads it deletes its objects, and finds these as orphans."""
+        """Forget a partition that was handed over: its new leader finds these objects as orphans and deletes them."""
         self._waiting = [each for each in self._waiting if each[2].partition_id != partition_id]
         heapq.heapify(self._waiting)
 

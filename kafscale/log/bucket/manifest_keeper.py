@@ -4,8 +4,8 @@ The newest intact one wins, and two are kept. It is written if anything has chan
 and at a clean stop. Encoded in slices between which others run: in a thread it would hold the interpreter's lock for
 longer at a time.
 
-The one of a start says which segments this broker has found, and is there before it serves any. So whoever comes next
-knows that what an earlier broker's object says against them came later.
+The checkpoint of a start records the segments that this broker found, before it serves any. So the next broker knows
+that a contradicting object of an earlier broker arrived later.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ManifestCheckpointer:
 
     writer: VersionWriter
     partitions: Callable[[], Collection[Partition]]
-    is_kept: bool = True  # not beside other brokers, of whom each knows a part: the placements tell what is decided
+    is_kept: bool = True  # not with several brokers, each of which knows a part: there the placements tell it
     written_bytes: int = attrs.field(default=0, init=False)  # of the last one
     _written: bytes = attrs.field(default=b"", init=False)  # its first bytes: they have its length and checksum
 
@@ -115,7 +115,7 @@ class ManifestCheckpointer:
 
         found = await find_versions(store, self.writer.namespace, "manifests", decode)
         for damage in found.damage:
-            logger.warning("a checkpoint of the manifests is of no use: %s", damage)
+            logger.warning("ignoring a damaged checkpoint of the manifests: %s", damage)
         self.writer.inherit(found.keys)
         return {} if found.newest is None else found.newest
 

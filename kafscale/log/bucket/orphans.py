@@ -14,7 +14,7 @@ after another one had taken over (`kafscale.formats.resolution`), while it is no
 acknowledged, and exists nowhere else, so it is told and counted instead.
 
 Of a partition that is not open, objects are orphans only if the metadata remembers the topic's deletion. Objects of any
-other topic are nobody's to delete: their metadata may be lost, or on the way.
+other topic stay: their metadata may be lost, or on the way.
 
 An object is deleted when it is `grace_seconds` old by the store's clock, and has been an orphan for as long in this
 process, and in a live topic for `file.delete.delay.ms` too; in a deleted one, not before that since the deletion.

@@ -1,11 +1,11 @@
 """Restore every partition from the bucket at a start: its segments, and its state from the last footer.
 
-The listing says what there is. The checkpoint of the manifests vouches for what it knows; of the rest are read: the
-footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of merged
+The listing tells which objects exist. The checkpoint of the manifests vouches for what it knows; of the rest are read:
+the footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of merged
 segments, those whose `.index` is missing, those that the checkpoint should know and does not, and those of late
 objects; and of partitions with very many producers, those that hold the state of some of them.
 
-A pair of which one half is missing is no obstacle: a `.kfs` is complete without its `.index`, which is written again
+Half of a pair is enough: a `.kfs` is complete without its `.index`, which is written again
 from the footer, also where it is that of another attempt; an `.index` without its `.kfs` is not looked at. Damaged
 segments are rebuilt or quarantined (`kafscale.log.repair.quarantine`), and their sources are read where they still
 exist.
@@ -75,7 +75,7 @@ class RestoreStatistics:
     seconds: float = 0.0  # all of it, but for the write-ahead log
 
     def register(self, metrics: Metrics) -> None:
-        """Show them to whoever scrapes, also while the start goes on: metrics are served from the first moment."""
+        """Register the metrics, which are served during the start already."""
         gauge = metrics.gauge
         help = "Objects that the start has found in the bucket."
         gauge("kafscale_start_listed_objects", help, lambda: self.listed_object_count)
@@ -127,8 +127,8 @@ class Restorer:
     ) -> RestoredPartition:
         """One of them; `listed` may be empty, and `begun` is as for `resolve`. Raises as `restore` does.
 
-        A segment that has gone since it was listed was below the log start, or is covered by a newer one: whoever led
-        before may go on for a moment with what it had decided to delete. So the partition is listed again.
+        A segment that has gone since it was listed was below the log start, or is covered by a newer one: the
+        earlier leader may go on for a moment with deletions it had decided. So the partition is listed again.
         """
         for _ in range(LISTINGS_MAX_COUNT - 1):
             try:
@@ -238,7 +238,7 @@ class _PartitionRestore:
             if key in self.segments:
                 continue
             if not key.generation and self.ends.get(key, OFFSET_MAX) < self.log_start_offset:
-                continue  # nobody reads it, and retention deletes it
+                continue  # below the log start: retention deletes it
             should_be_known = key.base_offset <= known_until and not self._is_superseded(key)
             if key.generation or should_be_known or not self.listed[key].has_index:
                 yield key
@@ -269,7 +269,7 @@ class _PartitionRestore:
         self.segments[key] = segment_of(key, footer, fingerprint=self.listed[key].fingerprint)
 
     async def _read(self, key: SegmentKey) -> Footer | None:
-        """None if it is damaged, and quarantined unless nobody needs it."""
+        """Return None for a damaged one, which is quarantined if its offsets are still needed."""
         self.restorer.statistics.footer_read_count += 1
         try:
             return await read_footer(self.restorer.store, key)
@@ -412,5 +412,5 @@ class _PartitionRestore:
             return "the segments that it was made of are read instead, as far as they are there"
         which = f"offsets {first} to {end_offset - 1}"
         if not damaged.end_is_known and end_offset == damaged.end_offset:
-            which = f"offsets from {first} on, nobody knows how far, but below {end_offset},"
+            which = f"offsets from {first} on, up to an unknown one below {end_offset},"
         return f"{which} are lost, but for what the write-ahead log may have of them"

@@ -94,7 +94,7 @@ class Report:
 class Verifier:
     """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
 
-    `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None if there is none to ask. What
+    `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None without metadata. What
     is not `metadata_is_current` may lack what happened since the last checkpoint. `deleted` are the ids of topics that
     are remembered as deleted. `manifests` is the last checkpoint of
     the segments, and `begun` tells where several brokers have decided that epochs of a partition began.
@@ -339,7 +339,7 @@ class Verifier:
 
     def _lateness(self, late: CheckedSegment) -> str:
         return (
-            f"nobody reads its offsets {late.base_offset} to {late.last_offset}: its broker wrote them after another "
+            f"its offsets {late.base_offset} to {late.last_offset} are never read: its broker wrote them after another "
             "one had taken over, whose records are others. `kafscale inspect --batches` shows them; produce "
             "again what is wanted of them, then delete this object and its .index"
         )

@@ -2,7 +2,7 @@
 
     a record            goes if a later one of the dirty part has its key, if it has no key, or if it was aborted
     a tombstone         goes too once its batch's delete horizon has passed: `delete.retention.ms` after the first
-                        compaction that met it (KIP-534); until then whoever reads from the start sees the deletion
+                        compaction that met it (KIP-534); until then a reader from the start sees the deletion
     a marker            as a tombstone, once nothing is left of its transaction
     a batch             goes with its last record, but that which holds a producer's last sequence number stays, empty
                         if need be, and so does the last one of a segment: its end must be seen by readers

@@ -104,7 +104,7 @@ class Unreadable:
 class KeyPass:
     """Puts the keys of dirty records into the map, until it is full: `end_offset` is then less.
 
-    `aborted` is None as long as nobody has looked for transactions. If one is met then, the pass was for nothing:
+    `aborted` is None before transactions were searched. If the pass meets one then, it must be repeated:
     `needs_outcomes`.
     """
 

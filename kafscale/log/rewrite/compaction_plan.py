@@ -3,7 +3,7 @@
     log start ... clean ... | first dirty offset ... cleanable ... | end offset ... not cleanable yet ... | tail
 
 The end is the first segment with a record younger than `min.compaction.lag.ms`, else that of what is in the bucket; and
-no later than the last stable offset, since nobody knows yet what is worth keeping of an open transaction.
+no later than the last stable offset, since the outcome of an open transaction is unknown.
 
 A partition is worth it when more than `min.cleanable.dirty.ratio` of its bytes up to there are dirty, or when its first
 dirty record is older than `max.compaction.lag.ms` (KIP-58, KIP-354).
@@ -132,8 +132,8 @@ def stretches(segments: Sequence[Segment], start_offset: int) -> Iterator[Stretc
 def groups(segments: Sequence[Segment], target_bytes: int) -> Iterator[Sequence[Segment]]:
     """Neighbours that together are at most as large as the target, or one that is larger; overlapping ones together.
 
-    Those beside a hole are no neighbours: what was made of them would pass for what is missing there, and that may only
-    be set aside.
+    Segments on both sides of a gap are never joined: the new segment would cover the missing offsets, whose segment may
+    only be quarantined.
     """
     group: list[Segment] = []
     size_bytes, last_offset = 0, -1

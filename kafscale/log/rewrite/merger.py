@@ -222,7 +222,7 @@ class Merger:
 
 
 # Which segments are merged. Segments of half the target size or more stay as they are. The others form groups of
-# neighbours that fit into the target size. A group is closed when the next segment does not fit, is no neighbour, or
+# neighbours that fit into the target size. A group is closed when the next segment does not fit, does not adjoin, or
 # stays as it is; the last group is open and still grows. A closed group of two or more is merged as a whole, once. Of
 # the open group the longest end is merged that is MERGE_FACTOR times as large as its largest segment.
 #
@@ -378,7 +378,7 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
 def producers_of(partition: Partition, footers: Sequence[Footer]) -> Sequence[Producer]:
     """Return what the footer of a segment that takes the place of these, in order of offset, is to hold.
 
-    A later footer has the others that are needed still, and nobody needs those that were forgotten.
+    A later footer has the others that are still needed.
     """
     latest = {producer.producer_id: producer for footer in footers for producer in footer.producers}
     first_offset, last_offset = footers[0].identity.base_offset, footers[-1].last_offset

@@ -8,7 +8,7 @@
     commit     in one step the manifest has the new segment instead of its sources, if they are still there
     drop       the sources' objects stay for `file.delete.delay.ms`, then they go
 
-The `.kfs` comes first. It is complete by itself: whoever lists the bucket prefers it from then on, which is right, and
+The `.kfs` comes first. It is complete by itself: readers that list the bucket prefer it from then on, and
 a start writes its `.index` again. An `.index` that is there first would tell of an object that is not there.
 
 Whatever is cut short leaves the sources where they are, and read. The new `.kfs` that it may leave behind is
@@ -55,8 +55,8 @@ GENERATIONS_TRIED_COUNT = 5  # by one attempt; each that is taken was written by
 class Rewriter:
     """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
 
-    Whoever rewrites holds `turn` while it has a segment in memory, so that there is one at a time. Who is at the same
-    partition for longer reserves it; whoever is in `on_released` is called afterwards.
+    A rewriter holds `turn` while it has a segment in memory, so that there is one at a time, and reserves a partition
+    that it works on for longer; the callbacks in `on_released` are called afterwards.
     """
 
     store: ObjectStore
@@ -148,8 +148,8 @@ class Rewriter:
         return fingerprint(part.object_size_bytes, part.etag) if found == footer else None
 
     async def _confirm_lead(self) -> None:
-        """Return if this broker still leads. That the claim comes damaged says nothing of what is being rewritten."""
+        """Return if this broker still leads. A damaged claim is not taken for a damaged segment."""
         try:
             await self.check_lead()
         except DamagedObject as exc:
-            raise StoreUnavailable(f"nobody knows who leads, so nothing is replaced: {exc}") from exc
+            raise StoreUnavailable(f"the claim is unreadable, so no segment is replaced: {exc}") from exc

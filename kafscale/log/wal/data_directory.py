@@ -1,7 +1,7 @@
-"""The data directory belongs to one process at a time, and to nobody but its user.
+"""Lock the data directory to one process at a time, and keep its files private to the user.
 
-Others have no rights to what is made in it: `keep_files_private` sees to that for whatever the process makes. What an
-earlier version made there is made private at the start, but for the bucket, which others may have been meant to read.
+`keep_files_private` sets the mode of files that the process creates. Files of an earlier version are made private at
+the start, except the bucket, which others may be meant to read.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class DirectWriter:
 
     @classmethod
     def open(cls) -> DirectWriter | None:
-        """None where the kernel has nothing of the kind, or no more of it."""
+        """Return None where the kernel has no asynchronous I/O, or no free context."""
         if sys.platform != "linux" or os.uname().machine not in _SYSTEM_CALLS:
             return None
         writer = cls(_SYSTEM_CALLS[os.uname().machine])

@@ -150,7 +150,7 @@ class RealDisk:
             _sync_directory(self.directory.parent)
         sizes = {}
         for path in self.directory.iterdir():
-            with suppress(FileNotFoundError):  # whoever looks on from another process meets deletions
+            with suppress(FileNotFoundError):  # another process that looks on meets deletions
                 sizes[path.name] = path.stat().st_size
         return sizes
 

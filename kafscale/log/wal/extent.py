@@ -42,7 +42,7 @@ class ExtentStore(Protocol):
     """Storage of the note. Both methods raise StorageFailed."""
 
     async def read(self) -> WalExtent | None:
-        """Return the last note; None if there is none, as of an earlier version or a new data directory."""
+        """Return the last note; None in a new data directory or one of an earlier version."""
         ...
 
     async def write(self, extent: WalExtent) -> None:

@@ -5,9 +5,9 @@
     look back   now and then: is the oldest of then still there? That goes before any other, so nothing was deleted;
                 otherwise it is listed again, and all begins anew if the next one was deleted
 
-An object counts when all before it were there: whoever ends this stream puts the fence behind it, and leads with all
-that it has. So what is read here stays in the log, whether its broker has heard of its own PUT yet or not. Nothing is
-read behind a fence, nor behind a number that is missing.
+An object counts when all before it exist: the broker that ends this stream puts the fence behind it, and leads with
+all of its entries. So what is read here stays in the log, whether its broker has heard of its own PUT yet or not.
+Nothing is read behind a fence, nor behind a number that is missing.
 
 Who reads segments, too, looks at the stream first: what has gone of it since is in a segment by then.
 """
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, repr=False)
 class ObjectMemory:
-    """The bytes of an object, which stay as long as somebody refers to them: a `Memory` that nobody uses again."""
+    """The bytes of an object, which live as long as they are referenced: a `Memory` that is never reused."""
 
     view: memoryview
 
@@ -53,7 +53,7 @@ class ObjectMemory:
         return len(self.view)
 
     def retain(self) -> None:
-        """Do nothing: whoever has it has its bytes."""
+        """Do nothing: a reference keeps the bytes."""
 
     def release(self) -> None:
         """Do nothing, likewise."""
@@ -101,7 +101,7 @@ class Contents:
 class FollowedStream:
     """Reads the stream of an incarnation. `on_object` is told of each object that has come, in order.
 
-    `on_lost` is called when objects were deleted before they were read: what follows from others is no tail any more.
+    `on_lost` is called when objects were deleted before they were read: the followed partitions have a gap then.
     """
 
     store: ObjectStore
@@ -141,7 +141,7 @@ class FollowedStream:
             self._done_count = began
 
     def begin_anew(self) -> None:
-        """List it at the next look: what is known of it is no use."""
+        """List it again at the next look, as the known objects are gone."""
         self.objects.clear()
         self._next_number = self._batch_count = 0
         self.on_lost(self)
@@ -249,7 +249,7 @@ class FollowedJournal(LogJournal):
     store: ObjectStore
 
     def append(self, entry: WalEntry) -> Round:
-        """Refuse it: nobody leads here."""
+        """Refuse it: this broker does not lead the partition."""
         raise StorageFailed("the partition is led by another broker")
 
     def retain(self, file: WalFile) -> None:

@@ -12,8 +12,8 @@ Its life, as the log and the broker see it:
     flushes  go faster while it `is_crowded`, produces wait while it `is_full`
     stop     `settle`, then the last flush
 
-Whoever makes a journal gives it the callable that is told of what has become durable, before any round is done. Here
-nothing is known of partitions: the `owner` of an entry is no more than a name.
+A journal is constructed with a callable that gets the durable entries before their round is done. It knows nothing of
+partitions: the `owner` of an entry is only a key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Round:
         self._signals.clear()
 
     def tell(self, signal: Signal) -> None:
-        """Set a signal as soon as `wait` returns, or raises: for who has other things to wait for as well."""
+        """Set a signal as soon as `wait` returns or raises, for callers that wait for several things."""
         if self._finished.is_set():
             signal.set()
         else:
@@ -139,7 +139,7 @@ class Journal(EntryJournal, Protocol):
 
     @property
     def is_last_word(self) -> bool:
-        """Tell whether nobody else can have acknowledged more by now than what has become durable here."""
+        """Tell whether the durable entries here are all that can have been acknowledged by now."""
 
     # What holds back producers, or hurries flushes.
 
@@ -210,10 +210,10 @@ class LogJournal:
     keeps_entries: ClassVar[bool] = True
 
     def flush_began(self, owner: object, next_offset: int) -> None:
-        """Do nothing, as nobody waits for it."""
+        """Do nothing: rounds do not depend on flushes."""
 
     def flush_committed(self, owner: object, end_offset: int) -> None:
-        """Do nothing, as nobody waits for it."""
+        """Do nothing: rounds do not depend on flushes."""
 
     def forget(self, owner: object, failure: StorageFailed) -> None:
         """Do nothing: what was appended becomes durable all the same."""

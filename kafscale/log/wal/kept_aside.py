@@ -1,7 +1,7 @@
 """Acknowledged record batches of the local log that a start can't put back, kept for the user in copies of their files.
 
     superseded   another broker has written their offsets since
-    unknown      the metadata does not know their topic, or their partition, and nobody has deleted the topic:
+    unknown      the metadata does not know their topic or partition, and the topic was not deleted:
                  `metadata.db` was lost, or is an older copy
 
 Only this data directory has them. `kafscale adopt` gives back those of topics that are unknown.

@@ -2,7 +2,7 @@
 
     in use     oldest first; the last one is being written, those before it are sealed
     the next   made before it is needed, so that a write waits for none
-    spares     what nobody needs any more, kept to be used again
+    spares     released files, kept for reuse
 
 To overwrite what was written before is to write data alone, where new files need a transaction of the file system's
 journal with every sync, one to be made and one to be deleted, and others wait for these. Files are allocated before
@@ -10,7 +10,7 @@ they are used, so on most file systems a full disk shows only when the next one 
 have made room. They are deleted from the oldest on, so that the numbers of what is left have no gap.
 
 Entries are not known here, only how many of a file's are pending. Order of use: `restore`, then `prepare` as a task,
-and `rotate` by who writes.
+and `rotate` by the writer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class LocalFiles:
         )
 
     async def prepare(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the next file ready and delete those that nobody needs, off the write path.
+        """Keep the next file ready and delete released ones, off the write path.
 
         Raises StorageFailed when the disk fails.
         """
@@ -154,7 +154,7 @@ class LocalFiles:
         self.wake()
 
     def can_delete(self) -> bool:
-        """Tell whether nobody needs the oldest file any more."""
+        """Tell whether the oldest file is released."""
         return bool(self.in_use) and self.in_use[0].sealed and not self.in_use[0].pending_count
 
     def wake(self) -> None:
@@ -276,7 +276,7 @@ class LocalFiles:
     async def _delete_released(self) -> bool:
         """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock.
 
-        False if there is one that can't be deleted now, as for the others.
+        Returns False if one can't be deleted now.
         """
         released = list(takewhile(lambda file: file.sealed and not file.pending_count, self.in_use))
         if not released:

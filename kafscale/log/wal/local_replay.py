@@ -169,7 +169,7 @@ class Replay:
         except OSError as exc:
             if exc.errno not in NO_SPACE_ERRORS:
                 raise
-            logger.warning("no space to delete %s, which nobody needs: a later start does that", self._path(name))
+            logger.warning("no space to delete the unneeded file %s; a later start deletes it", self._path(name))
 
     def _report(self, file_count: int, files_count: int) -> None:
         if self.on_progress is not None:

@@ -2,7 +2,7 @@
 
 `append` is synchronous and its order is the order of the log. What has been appended while a sync was under way is
 written and synced together by the next one; all of it shares one `Round`. When a round is durable the partitions are
-told first, by `on_durable`, and then whoever waits for the round wakes.
+told first, by `on_durable`, and then the waiters for the round wake.
 
 There is no queue of requests here: every entry's data is in the chunk pool or in a bounded frame, so these bound
 what can be waiting to be written.
@@ -53,7 +53,7 @@ from kafscale.metrics import Histogram, Metrics
 from kafscale.store.file.slices import SLICE_BYTES
 
 DRAIN_SECONDS = 5.0  # the bound on writing what was accepted before the cancellation
-NO_SPACE_MAX_SECONDS = 20.0  # for who waits for a round; Kafka's clients give up a request after 30 s
+NO_SPACE_MAX_SECONDS = 20.0  # a wait for a round; Kafka's clients give up a request after 30 s
 WAITING_MAX_COUNT = 400_000  # entries, at 360 bytes of memory for each that waits for its flush
 SYNC_SECONDS_WEIGHT = 0.2  # of the newest sync in their moving average
 LARGE_ENTRY_BYTES = SLICE_BYTES // 2  # two of them share no slice of a write
@@ -113,12 +113,12 @@ class WalStatistics:
 class Wal(LogJournal):
     """The log on one disk, a `Journal`.
 
-    `on_durable` is called with each group of entries that has become durable, in order, before anybody else is told.
-    It must not raise. Where there is a `lease`, it is put off while that is not good, and so are the rounds. Whoever is
-    in `on_growth` is called when a file has been begun, or can't be, while the log `is_crowded`. `topic_name` tells the
-    name of an entry's topic, which each file has before the first batch of that topic; without it no name is written.
-    `extents` is where is noted which files there must be; without it, no start finds out that one is missing.
-    `sync_interval_seconds` bounds how long a sync may be put off in order to take more along.
+    `on_durable` is called with each group of entries that has become durable, in order, before the rounds are done.
+    It must not raise. With a `lease`, both wait while it is not good. The callbacks in `on_growth` are called when a
+    file is begun, or can't be, while the log `is_crowded`. `topic_name` tells the name of an entry's topic, which each
+    file has before the first batch of that topic; without it no name is written. `extents` is where is noted which
+    files there must be; without it, no start finds out that one is missing. `sync_interval_seconds` bounds how long a
+    sync may be put off in order to take more along.
 
     Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
     much memory they take, wherever their data is. So a file gets an eighth of these at most, however short they are.
@@ -170,7 +170,7 @@ class Wal(LogJournal):
 
     @property
     def is_last_word(self) -> bool:
-        """Tell whether nobody else can have acknowledged more by now: not while there is no good `lease`."""
+        """Tell whether this log has all that can have been acknowledged by now: not without a good `lease`."""
         return self.lease is None or self.lease.is_good()
 
     @property
@@ -314,7 +314,7 @@ class Wal(LogJournal):
         await self.files.extents.settle()
 
     async def keep_aside(self, kept: KeptAside) -> None:
-        """Keep copies of the files; those stay in `kept` of which there was none yet. Raises StorageFailed."""
+        """Keep copies of the files; `kept` keeps those that were not copied before. Raises StorageFailed."""
         await keep_copies(kept, self.files.keep_copy, self.disk.location, self.topic_names)
 
     async def settle(self) -> None:
@@ -518,7 +518,7 @@ class Wal(LogJournal):
         self._mean_sync_seconds += SYNC_SECONDS_WEIGHT * (seconds - self._mean_sync_seconds)
 
     def _close(self) -> None:
-        """Refuse further appends and fail whoever still waits."""
+        """Refuse further appends and fail the waiters."""
         if self._closed is None:
             self._closed = StorageFailed("the WAL is closed")
         for round in self._rounds():

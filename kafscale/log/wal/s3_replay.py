@@ -14,14 +14,14 @@ leftover. An object up to there is replayed for safety's sake, and found not to 
 
 A crash may end a deletion of many objects half way: any of them are left, up to `kept_until`, and not needed.
 
-Whoever led before may go on deleting for a moment, what it had decided to while it led. So an object that was listed
-may be gone when it is read; up to `kept_until` that is as if it had not been listed.
+The earlier leader may go on for a moment with deletions it had decided. So a listed object may be gone when it is read;
+up to `kept_until` that is as if it had not been listed.
 
 A gap behind `kept_until` that comes before an object which was made when the missing one had been acknowledged is
 damage. So is one up to there, if what comes before it is still needed.
 
-Where several brokers share the bucket, `end_stream` does the same with the stream of one incarnation: whoever of them
-leads next ends it, and all who do end it at the same place (`kafscale.log.wal.streams`).
+With several brokers on the bucket, `end_stream` does the same with the stream of one incarnation: the next leaders of
+its partitions end it, all at the same place (`kafscale.log.wal.streams`).
 
 Fences stay when everything before them is deleted, so that a broker that was suspended for hours still meets its own:
 one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT are kept.
@@ -103,10 +103,9 @@ class EarlierLog:
         """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
 
         `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
-        the objects, of which some are in memory at once; `on_progress` is called after so many. Where only entries of
-        some `partitions` are wanted, others may not be read.
-        Raises DamagedObject, StoreError, of which NotFound says that an object behind `kept_until` has gone since it
-        was listed.
+        the objects, of which some are in memory at once; `on_progress` is called after each group. Where only entries
+        of some `partitions` are wanted, others may not be read. Raises DamagedObject, StoreError, of which NotFound
+        says that an object behind `kept_until` has gone since it was listed.
         """
         wanted = [key for key in self.keys if position_of(key) > after]
         replayed: list[WalObject] = []
@@ -240,8 +239,8 @@ async def find_log(
 async def end_stream(store: ObjectStore, namespace: str, incarnation: int, *, taken_by: int) -> EarlierLog:
     """End the stream of an incarnation that may lead no more, and return what it holds.
 
-    `taken_by` is the incarnation of whoever takes over. Any number may, at the same time and again: the fence is put
-    once. Raises DamagedObject, StoreError.
+    `taken_by` is the incarnation of the broker that takes over. Several may, at the same time and again: the fence is
+    put once. Raises DamagedObject, StoreError.
     """
     run = await _Epoch(store, namespace, incarnation, fence_epoch=taken_by).end_stream()
     keys = [wal_key(namespace, incarnation, number) for number in run.numbers]
@@ -280,7 +279,7 @@ class _Epoch(LogEpoch):
         return await self.look_at_stream(await list_epoch(self.store, self.namespace, self.epoch))
 
     async def _has_ended(self, run: LogRun) -> bool:
-        """Put a fence if there is none; what is not part of the run is deleted then."""
+        """Put a fence if it is missing; then delete the objects that are not part of the run."""
         if not (run.has_fence or await self._fence(run.end)):
             return False
         for number in run.leftover:

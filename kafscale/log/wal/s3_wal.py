@@ -8,7 +8,7 @@ object goes so long after the one before, or when it is full; the first after a 
 number is under way at once; past it objects queue, and what is in them is bounded by the chunk pool.
 
 Objects are acknowledged strictly in order, however their PUTs end: when one is durable and all before it are, the
-partitions are told first, by `on_durable`, and then whoever waits for its `Round` wakes. A PUT that fails is tried
+partitions are told first, by `on_durable`, and then the waiters for its `Round` wake. A PUT that fails is tried
 again until it succeeds, and produces wait: nothing is lost and nothing acknowledged early while the store is away.
 
 Keys are made of epoch and number, and every PUT is conditional. A broker that takes over (`kafscale.log.wal.s3_replay`)
@@ -21,10 +21,9 @@ request. A crash leaves any of these, which a start finds up to where the checkp
 deleted, and not needed. The newest stays, so that the numbers are not forgotten.
 
 Where several brokers share the bucket this is a *stream* (`kafscale.log.wal.streams`): it has no metadata, so an object
-is deleted when the newest says that it had been acknowledged. The oldest that there is goes before others that are
-deleted with it, and all of those before any behind them: whoever follows the stream takes from the oldest one, if that
-is still there, that nothing was deleted since. What earlier incarnations have left is not its to delete, as others may
-have to recover from it, too.
+is deleted when the newest says that it had been acknowledged. The oldest object goes before others that are
+deleted with it, and all of those before any behind them: a follower of the stream concludes from the oldest one, while
+it exists, that nothing was deleted. Objects of earlier incarnations stay, as others may have to recover from them.
 """
 
 from __future__ import annotations
@@ -118,8 +117,8 @@ class S3WalStatistics:
 class S3Wal(LogJournal):
     """The log of one epoch, and what is left of `earlier` ones: a `Journal`, and where metadata is acknowledged.
 
-    `on_durable` gets the record batches of each object that has become durable, in order, before anybody else is told.
-    It must not raise. Whoever is in `on_growth` is called when there is one more, behind all that.
+    `on_durable` gets the record batches of each object that has become durable, in order, before the rounds are done.
+    It must not raise. The callbacks in `on_growth` are called afterwards.
     `is_stream`: several brokers share the bucket, and this one's metadata is not here.
     """
 
@@ -396,7 +395,7 @@ class S3Wal(LogJournal):
     async def _put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Put an object, again and again until it is there. Raises Fenced if something else is.
 
-        What is there may come damaged: then nobody knows yet whose it is.
+        The existing object may arrive damaged: then its writer is unknown yet.
         """
         attempts_count = 0
         while True:
@@ -411,7 +410,7 @@ class S3Wal(LogJournal):
                 await trio.sleep(RETRY_SECONDS)
 
     async def _put_or_find(self, key: str, parts: Sequence[Buffer]) -> None:
-        """An earlier attempt of ours, whose reply was lost, may have written it: nobody else has our epoch."""
+        """Put the object, or find the one of an earlier attempt whose reply was lost; the epoch tells it as ours."""
         try:
             await self.store.put_if_absent(key, parts)
         except PreconditionFailed:
@@ -455,7 +454,7 @@ class S3Wal(LogJournal):
             tell()
 
     def _close(self) -> None:
-        """Refuse further appends and fail whoever still waits."""
+        """Refuse further appends and fail the waiters."""
         self._closed = StorageFailed(str(self._fenced or "the write-ahead log in the bucket is closed"))
         for draft in (*self._under_way, *self._full, self._filling):
             draft.round.fail(self._closed)
@@ -487,11 +486,11 @@ class S3Wal(LogJournal):
             self._work.set()
 
     def _unneeded(self, max_count: int) -> Sequence[WalObject]:
-        """Return the oldest objects, as far as all up to there can be deleted, so many at most."""
+        """Return at most `max_count` of the oldest objects that can be deleted without leaving an older one."""
         return list(islice(takewhile(self._is_unneeded, self._objects), max_count))
 
     async def _wait_unneeded(self, count: int) -> None:
-        """Wait until so many can be deleted."""
+        """Wait until `count` objects can be deleted."""
         while len(self._unneeded(count)) < count:
             self._released.clear()
             await self._released.wait()
