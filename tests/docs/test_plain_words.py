@@ -17,7 +17,7 @@ from tests.docs.plain_words import PHRASES, REPOSITORY, findings, rooms, shared_
 
 BUDGETS = {
     "bench": 356,
-    "docs": 134,
+    "docs": 78,
     "kafscale": 29,
     "kafscale/api": 199,
     "kafscale/cli": 139,
