@@ -1,15 +1,15 @@
 """One partition leaves this broker, or comes to it, while the others of its topic stay as they are.
 
-    release    no segment is rewritten any more  │  flush what there is                 served as ever
-               gate: nobody finds the partition  │  the rest becomes durable, last flush
+    release    no segment is rewritten any more  │  flush all batches                   served as ever
+               gate: clients lose the partition  │  the rest becomes durable, last flush
                closed, and forgotten everywhere
 
-    acquire    list its objects, read the footers that matter, as a start does; or take what whoever released it tells
-               replay what another broker has left elsewhere, if it has failed
+    acquire    list its objects, read the footers it needs, as a start does; or take the state from its last leader
+               replay the log of its last leader, if that has failed
                open, with the leader epoch that it is led with from then on
 
 So the bucket is complete when a partition has been released, and the write-ahead log has nothing of it that another
-leader would need. Until it is acquired, here or elsewhere, nobody leads it. Who may lead when is decided elsewhere.
+leader would need. Until it is acquired, here or elsewhere, it has no leader. The membership decides who may lead when.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from kafscale.log.wal.streams import Streams
 from kafscale.store.paths import SegmentKey, topic_name_prefix, version_1_topic_id
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 
-# What is less than this takes hardly longer to upload than nothing, so it is uploaded once, and not most of it before:
-# that is half of the objects where many move. But only where the store is known to be there, or nobody would lead it.
+# A smaller tail uploads about as fast as an empty one, so it is flushed once instead of twice: half of the objects when
+# many partitions move. Only while the store answers, as the partition has no leader during that flush.
 LAST_FLUSH_BYTES = 1 << 20
 LATELY_SECONDS = 1.0
 LAST_FLUSH_MAX_SECONDS = 10.0  # then it is served again, and tried again later
-TOLD_SEGMENTS_MAX_COUNT = 500  # of a partition, 30 KB beside the log's end: what there is of larger ones is listed
+TOLD_SEGMENTS_MAX_COUNT = 500  # of a partition, 30 KB beside the log's end: larger ones are listed
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 async def release_partition(log: Log, partition: Partition) -> None:
     """Give up a partition that is open: when this returns, it is closed, and all of it is in the bucket.
 
-    What was appended is acknowledged as ever; whoever comes too late is told NOT_LEADER_OR_FOLLOWER. It takes as long
+    Appended batches are acknowledged as ever; later ones get NOT_LEADER_OR_FOLLOWER. It takes as long
     as the store does: a caller that sets a limit, and cancels it, has the partition open and served as before. So it is
     when this raises StoreUnavailable, as the store has not taken the last flush in time.
     """
@@ -63,7 +63,7 @@ async def release_partition(log: Log, partition: Partition) -> None:
         await log.merger.rewriter.settle(partition)
         is_little = partition.tail.size_bytes <= LAST_FLUSH_BYTES
         if not (is_little and log.flusher.has_succeeded_within(LATELY_SECONDS)):
-            await log.flusher.flush(partition)  # so that little is left for the time in which nobody leads it
+            await log.flusher.flush(partition)  # so that little is left for the time without a leader
         if log.journal.lacks_room and partition.flushable_offset < partition.next_offset:
             raise StoreUnavailable(f"what was appended to {partition} waits for room on the disk")
         if not partition.closed:
@@ -85,9 +85,9 @@ async def release_partition(log: Log, partition: Partition) -> None:
 
 
 async def contents_of(partition: Partition) -> bytes:
-    """Encode what there is of a partition that has been released, for whoever leads it next.
+    """Encode the state of a released partition for its next leader.
 
-    Empty where that had better look for itself: at what is damaged, missing or late, or is very much.
+    Empty if the next leader must read the bucket: for damaged, missing, late or very many segments.
     """
     is_whole = not (partition.quarantined or partition.missing or partition.late)
     if is_whole and partition.encoded_end and len(partition.manifest.segments) <= TOLD_SEGMENTS_MAX_COUNT:
@@ -102,7 +102,7 @@ def known_from(contents: bytes, partition_id: PartitionId, end_offset: int) -> K
         known = decode_manifests("what a broker has told", contents).get(partition_id)
         end = None if known is None else known.end()
     except (DamagedObject, struct.error, ValueError) as exc:
-        logger.warning("what another broker has told of a partition is of no use: %s", exc)
+        logger.warning("ignoring malformed state of a partition from another broker: %s", exc)
         return None
     return known if end is not None and end.last_offset + 1 == end_offset else None
 
@@ -129,9 +129,9 @@ class Acquisition:
     begun: is as for `resolve`.
     acknowledged_before: offsets below it may have been acknowledged, whether or not the bucket has them.
     restoring: bounds how many partitions read the bucket at once.
-    known: is all that the bucket has, as whoever has released the partition knows; it need not be read then.
-    recover: brings back what else there is of the partition; is given what restores it as it was before an epoch.
-    decide: is called with what was found, before anybody finds the partition here.
+    known: the content of the bucket as told by the last leader; it is not read then.
+    recover: replays the rest of the partition; it gets a function that restores the partition as before an epoch.
+    decide: is called with the result, before clients reach the partition here.
     """
 
     prepare: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
@@ -146,8 +146,8 @@ class Acquisition:
 async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisition | None = None) -> Partition:
     """Lead a partition of an open topic from now on, with the leader epoch that `spec` has for it.
 
-    Nobody else may lead it any more. Raises what the steps of `how` do, StoreError, StartupError if a newer KafScale
-    has written what must be read, KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
+    No other broker may lead it any more. Raises what the steps of `how` do, StoreError, StartupError if a newer
+    KafScale has written what must be read, KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
     """
     how = how or Acquisition()
     partition = log.new_partition(spec, index)

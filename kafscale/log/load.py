@@ -2,7 +2,7 @@
 
 What is appended or fetched is added up in each partition; here it is looked at and begins anew. An average that forgets
 half in HALF_LIFE_SECONDS tells a load that lasts from a burst. One of a partition that was opened a moment ago is
-corrected for what it can't know, and counts for nothing before MATURE_SECONDS.
+corrected for its unmeasured past, and counts for nothing before MATURE_SECONDS.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LoadMeter:
         self._averages, self._opened_at, self._count = averages, opened_at, count
 
     def load(self) -> BrokerLoad:
-        """Return what there is to tell."""
+        """Return the load as of the last sample."""
         now = self._sampled_at
         loads: dict[PartitionId, int] = {}
         total = 0

@@ -125,9 +125,9 @@ class Log:
     Topics come and go by `open_topic`, `close_topic` and `delete_objects`, a partition of a topic that stays by
     `kafscale.log.hand_over`. `broker_epoch` is in the keys of what this start of the broker writes for all of them.
     `by_name` has an entry for each topic that exists, and None in it for a partition that is not led here. `moving` are
-    those on their way in or out: they exist in memory, and nobody produces to them or fetches from them. Whoever is in
-    `on_opened` and `on_withdrawn` is told of each partition that is served from now on, and no more; of one that is
-    withdrawn and then closed twice.
+    those on their way in or out: they exist in memory, and are neither produced to nor fetched from. The callbacks in
+    `on_opened` and `on_withdrawn` get each partition that begins and ends to be served; one that is withdrawn and then
+    closed twice.
     """
 
     views: StoreViews
@@ -194,7 +194,7 @@ class Log:
     def open_topic(self, spec: TopicSpec) -> None:
         """Open the partitions that the topic has not had before and that are led here; the others get its config.
 
-        They are empty: nobody can have written to a partition that is new, and at a start `restore` comes afterwards.
+        They are empty: a new partition has no records, and at a start `restore` comes afterwards.
         """
         partitions = self.by_name.setdefault(spec.name, [])
         for partition in (*partitions, *self._moving_of(spec.name)):
@@ -219,7 +219,7 @@ class Log:
     # ---- one partition ----------------------------------------------------------------------------------------
 
     def new_partition(self, spec: TopicSpec, index: int) -> Partition:
-        """An empty partition, which nobody finds before `open_partition`."""
+        """Make an empty partition, which clients reach after `open_partition`."""
         partition = Partition(
             topic=spec.name,
             topic_id=spec.topic_id,
@@ -254,7 +254,7 @@ class Log:
             tell(partition)
 
     def withdraw_partition(self, partition: Partition) -> None:
-        """Let nobody find a partition any more. Its waiting fetches are answered; what was appended goes its way."""
+        """Hide a partition from clients. Its waiting fetches are answered; appended batches become durable as usual."""
         self.moving[partition.partition_id] = partition
         self.by_name[partition.topic][partition.index] = None
         del self.partitions[partition.partition_id]
@@ -272,7 +272,7 @@ class Log:
             partition.delete_records(before_offset)
 
     def close_partition(self, partition: Partition, error: int) -> None:
-        """Forget a partition; whoever still holds it is answered with `error`. The others of its topic stay."""
+        """Forget a partition; requests that still hold it get `error`. The others of its topic stay."""
         self.moving.pop(partition.partition_id, None)
         if self.partitions.pop(partition.partition_id, None) is not None:
             row = self.by_name.get(partition.topic)
@@ -322,7 +322,7 @@ class Log:
 
         Raises StartupError, StoreError.
         """
-        store = self.views.fetch  # the whole limit: nobody else is there yet, and everybody waits
+        store = self.views.fetch  # the whole limit: no client is connected yet
         began = trio.current_time()
         checkpoint = await self.manifest_checkpointer.find(store)
         restorer = Restorer(
@@ -435,7 +435,7 @@ class Log:
         return sum(len(partition.quarantined) for partition in self.partitions.values())
 
     def late_count(self) -> int:
-        """Segments in the bucket that superseded brokers wrote too late, and that nobody reads."""
+        """Count the segments that superseded brokers wrote too late, which are not read."""
         return sum(len(partition.late) for partition in self.partitions.values())
 
     def producer_ids(self) -> Iterable[int]:

@@ -78,10 +78,10 @@ def open_log(
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
-    `check_lead` raises Fenced if another broker has taken over; without it nobody can. Where a flush acknowledges it is
-    asked before each commit of one. With a local journal `check_lead_lately` is asked before each flush: it looks only
-    if no look was made for some seconds. `is_withheld` says whether a producer id is about to be given out, and
-    `is_alone` that no other broker leads anything of the same namespace.
+    `check_lead` raises Fenced if another broker has taken over. Where a flush acknowledges it is asked before each
+    commit of one. With a local journal `check_lead_lately` is asked before each flush: it looks only if no look was
+    made for some seconds. `is_withheld` says whether a producer id is about to be given out, and `is_alone` that no
+    other broker leads anything of the same namespace.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     partitions: dict[PartitionId, Partition] = {}

@@ -1,6 +1,6 @@
 """Find unflushed records that were acknowledged under another `--durability`.
 
-A broker that is stopped in order leaves nothing of the kind: its last flush takes everything to the bucket. After a
+A broker that is stopped in order leaves none: its last flush takes everything to the bucket. After a
 crash, or a flush that was cut short, the log that the new mode does not read may still hold record batches. They are
 not read into the wrong log and not passed over: the start is refused, and says which mode to start once.
 """

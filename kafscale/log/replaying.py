@@ -178,5 +178,5 @@ class Replay:
         await self._postponed.replay(self.journal, self.restore_before, self.handle)
 
     def give_up(self) -> None:
-        """Let go of what had to be put off, as the replay has failed and the journal is used on."""
+        """Release the postponed entries after a failed replay, as the journal is used on."""
         self._postponed.give_up(self.journal)

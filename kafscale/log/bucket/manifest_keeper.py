@@ -104,7 +104,7 @@ class ManifestCheckpointer:
         metrics.gauge("kafscale_manifest_checkpoint_bytes", help, lambda: self.written_bytes)
 
     async def find(self, store: ObjectStore) -> ManifestCheckpoint:
-        """Return the newest intact one; empty if there is none. All are inherited. Raises StoreError."""
+        """Return the newest intact one, or an empty one. All are inherited. Raises StoreError."""
         if not self.is_kept:
             return {}
 

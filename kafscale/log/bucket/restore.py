@@ -1,8 +1,8 @@
 """Restore every partition from the bucket at a start: its segments, and its state from the last footer.
 
-The listing tells which objects exist. The checkpoint of the manifests vouches for what it knows; of the rest are read:
-the footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of merged
-segments, those whose `.index` is missing, those that the checkpoint should know and does not, and those of late
+The listing tells which objects exist. The checkpoint of the manifests vouches for its segments; of the others are
+read: the footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of
+merged segments, those whose `.index` is missing, those that the checkpoint should know and does not, and those of late
 objects; and of partitions with very many producers, those that hold the state of some of them.
 
 Half of a pair is enough: a `.kfs` is complete without its `.index`, which is written again

@@ -10,7 +10,7 @@ have, too.
 
 Not proven: that records were not lost behind the last segment, or before the first, where neither a log nor a
 checkpoint knows of them. Within a segment that is compacted offsets may be missing, but not between two: compaction
-keeps the first and the last offset of what it compacts.
+keeps the first and the last offset of its sources.
 
 Memory is bounded: TASKS_COUNT segments are read at once, each in pieces; of each listed object its key is kept, of each
 segment that is whole its ends, and of each batch in a log 40 bytes. It can run beside a live broker: the log is read
@@ -66,7 +66,7 @@ class KnownTopic:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Report:
-    """Counts of what was read, and the findings."""
+    """Counts of the objects and bytes read, and the findings."""
 
     objects: int = 0
     segments: int = 0

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 FAILED_FLUSH_PAUSE_SECONDS = 5.0  # the store has been retried for long before this; nothing is lost by waiting
 PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this much of what is used is under way
-UPLOADING_MAX_FRACTION = 0.5  # of the pool, what uploads under way may hold
+UPLOADING_MAX_FRACTION = 0.5  # of the pool, for uploads under way
 PRESSED_SECONDS = 10.0  # since the pool ran short the last time: between two flushes of a load that fills it
 SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's price is that of a second of its upload
 CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may not be so any more when their turn comes
@@ -194,7 +194,7 @@ class Flusher:
         self._waiting.pop(partition, None)
         self._due.discard(partition)
         self._aged.discard(partition)
-        self._flush_ended.wake()  # nobody is to wait for one that will not begin
+        self._flush_ended.wake()  # a waiter must not wait for a flush that will not begin
 
     def is_flushing(self, partition: Partition) -> bool:
         """Tell whether an upload of the partition is under way, or failed a moment ago."""
@@ -256,7 +256,7 @@ class Flusher:
     async def settle(self, partition: Partition) -> None:
         """Wait until all that has been appended to a partition is durable and in the bucket, or it is closed.
 
-        It ends when nobody appends any more. When it returns, there is nothing of the partition that is not flushed.
+        It returns when all batches are flushed, so it never ends while producers go on.
         """
         while partition.flushed_offset < partition.next_offset and not partition.closed:
             if partition.flushable_offset < partition.next_offset:
@@ -307,7 +307,7 @@ class Flusher:
                 self._make_due(partition)
 
     def _is_early(self, wait: _Wait) -> bool:
-        """Tell whether the log has got so many objects that the flush is not put off until it is time for it."""
+        """Tell whether the log has grown by enough objects to flush before the interval is over."""
         dirty_count = len(self._waiting) + len(self._due) + len(self._flushing)
         return self.journal.small_count - wait.small_count >= early_after(self.early_objects_count, dirty_count)
 
@@ -319,7 +319,7 @@ class Flusher:
         return due_at if self.pacer is None else max(due_at, self.pacer.ready_at(trio.current_time(), len(self._aged)))
 
     def _begin(self, partition: Partition) -> bool:
-        """Count a partition among those being flushed; False if so many are that it must wait."""
+        """Count a partition among those being flushed; False if the limit is reached."""
         if len(self._flushing) >= self.tasks_max_count:
             return False
         held_bytes = partition.tail.chunks_bytes(partition.segment_bytes)

@@ -61,9 +61,7 @@ class FlushPacer:
         metrics.adopt_counter("kafscale_flush_objects_total", help, self.objects_count)
 
     def ready_at(self, now: float, promised_count: int) -> float:
-        """Return when one more flush by age may begin, beside so many that may and have not; infinite if that is too
-        many.
-        """
+        """Return when one more flush by age may begin; infinite while too many promised ones have not begun."""
         self._fill(now)
         wanted = (promised_count + 1) * OBJECTS_PER_FLUSH
         at = now + max(0.0, wanted - self._tokens) / self._per_second if wanted <= self._burst else math.inf

@@ -68,9 +68,7 @@ class Spiller:
         )
 
     async def _spill(self) -> None:
-        """Spill the partitions first that hold most, and last those being flushed, as what is uploaded keeps its chunks
-        until the end.
-        """
+        """Spill the largest tails first and those being flushed last, as an upload keeps its chunks until its end."""
         holders = [partition for partition in self.partitions.values() if partition.held_bytes]
         holders.sort(key=lambda partition: (self.flusher.is_flushing(partition), -partition.held_bytes))
         for partition in holders:

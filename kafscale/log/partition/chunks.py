@@ -1,7 +1,7 @@
 """The chunk pool: the memory that produced data lives in from the socket until it is in the bucket.
 
-One anonymous mapping, made once and never grown, handed out as runs of whole chunks. Whoever holds the bytes of a run
-holds a `Lease` on it; a lease that several share (a frame with batches of several partitions) is retained once for
+One anonymous mapping, made once and never grown, handed out as runs of whole chunks. A user of a run holds a
+`Lease` on it; a lease that several share (a frame with batches of several partitions) is retained once for
 each. When the pool is exhausted, `acquire` waits: that blocked wait is the broker's backpressure on producers.
 
 Waiters are served strictly in order. A big one at the head holds back small ones behind it, even where these would
@@ -89,7 +89,7 @@ class ChunkPool:
     the lowest run that fits, large ones the highest, so that small batches, which tend to stay longest, do not break
     up the room for large ones.
 
-    Whoever is in `on_pressure` is called when usage crosses 75 % upwards, and each time an `acquire` must wait.
+    The callbacks in `on_pressure` are called when usage crosses 75 % upwards, and each time an `acquire` must wait.
     `poison` overwrites what is given back, so that a test sees who still reads it.
     """
 

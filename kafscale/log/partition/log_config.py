@@ -16,7 +16,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @attrs.frozen(kw_only=True)
 class LogConfig:
-    """The settings of one topic's partitions. A size or time of -1 is no limit."""
+    """The settings of one topic's partitions. A size or time of -1 means unlimited."""
 
     max_message_bytes: int = 1_048_588
     message_timestamp_type: str = "CreateTime"

@@ -76,7 +76,7 @@ class EpochEnd:
 
 @attrs.define(eq=False, repr=False)
 class Placed:
-    """A batch's bytes in the pool. Whoever holds it owes `lease` one release. `start` is as in TailBatch.
+    """A batch's bytes in the pool. Its holder owes `lease` one release. `start` is as in TailBatch.
 
     Not frozen: one is made per batch, and that costs half.
     """
@@ -111,7 +111,7 @@ class Partition:
     """One partition, led here with `leader_epoch`.
 
     `on_dirty` is called when there is something to flush where there was nothing, and when that has grown to a
-    segment's size; not for what a flush left over: whoever flushes looks at `flushable_bytes` afterwards. `on_flushed`
+    segment's size; not for the rest after a flush: the flusher looks at `flushable_bytes` afterwards. `on_flushed`
     is called when the manifest has one segment more.
     """
 
@@ -147,14 +147,16 @@ class Partition:
     recent_bytes: int = attrs.field(default=0, init=False)  # appended and fetched; who measures it begins anew
     opened_at: float | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
-    closed_error: int = attrs.field(default=NONE, init=False)  # the answer to whoever holds it after it was closed
-    is_leaving: bool = attrs.field(default=False, init=False)  # it is to be closed: nobody rewrites segments of it
+    closed_error: int = attrs.field(
+        default=NONE, init=False
+    )  # the error of requests that still hold it after it was closed
+    is_leaving: bool = attrs.field(default=False, init=False)  # it is to be closed: its segments are not rewritten
     encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
     lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged
     lost_offset: int = attrs.field(default=0, init=False)  # below it, offsets may have been lost with files of the WAL
     quarantined: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # and the last offset of each
     missing: dict[SegmentKey, int] = attrs.field(factory=dict, init=False)  # at the start, alike
-    late: set[SegmentKey] = attrs.field(factory=set, init=False)  # objects of superseded brokers, which nobody reads
+    late: set[SegmentKey] = attrs.field(factory=set, init=False)  # objects of superseded brokers, which are not read
     _chunk: Lease | None = attrs.field(default=None, init=False)
     _chunk_used_bytes: int = attrs.field(default=0, init=False)
 
@@ -164,7 +166,7 @@ class Partition:
 
     @property
     def partition_id(self) -> PartitionId:
-        """The id that it is known by while its topic exists, whoever leads it."""
+        """Its id while its topic exists, under any leader."""
         return self.topic_id, self.index
 
     @property
@@ -384,7 +386,7 @@ class Partition:
     def select_tail(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Sequence[TailBatch]:
         """Durable batches of the tail from the one that holds `offset`; none if `offset` is not in the tail.
 
-        `end_offset` bounds what may be read (exclusive) where that is less than what is durable.
+        `end_offset` bounds the read (exclusive) below the high watermark.
         """
         if offset < self.flushed_offset:
             return ()
@@ -424,7 +426,7 @@ class Partition:
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose what to upload next, of what may be flushed; None if that is nothing."""
+        """Choose the flushable batches to upload next; None if there are none yet."""
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
@@ -527,7 +529,7 @@ class Partition:
             self.journal.release(batch.file)
 
     def spill(self, max_count: int = sys.maxsize) -> int:
-        """Give up the chunks of so many batches that the WAL can give back; returns how many bytes that were."""
+        """Give up the chunks of at most `max_count` batches that the WAL can give back; return the freed bytes."""
         self._leave_chunk()
         return self.tail.spill_before(self.high_watermark, max_count)
 
@@ -565,7 +567,7 @@ class Partition:
         return self.manifest.take_below(min(self.log_start_offset, sys.maxsize if kept_from is None else kept_from))
 
     def replace_segments(self, sources: Sequence[Segment], merged: Segment) -> Sequence[Segment]:
-        """Read `merged` instead of `sources`, neighbours in order of offset; returns those that nobody needs any more.
+        """Read `merged` instead of `sources`, which adjoin in order of offset; return the replaced segments.
 
         What retention has taken out of the manifest meanwhile stays below the log start, also where it is in `merged`.
         If somebody else has rewritten some of the sources, nothing happens.
@@ -584,8 +586,8 @@ class Partition:
     def close(self, error: int = UNKNOWN_TOPIC_OR_PARTITION) -> None:
         """Let go of what is in memory: the topic was deleted, or the partition was handed over, as `error` says.
 
-        Batches that the WAL has not written yet keep their chunks until it has: whoever gets `on_durable` for a closed
-        partition releases the batch. What is known of transactions stays as it was, for the reads that are under way.
+        Batches that the WAL has not written yet keep their chunks until it has: `on_durable` of a closed partition
+        releases the batch. The transactions stay as they were, for reads under way.
         """
         self.closed = self.is_leaving = True
         self.closed_error = error

@@ -1,11 +1,11 @@
 """Bound the idempotent producers that all partitions together remember, and their memory (KIP-936).
 
 Kafka remembers every producer that wrote within a day, however many there are, and runs out of memory by them;
-KIP-936, which would slow down whoever comes with new ones, was never adopted. Here the number is bounded, in each
-partition and in the broker. Where there is no room, those go first that have been idle for longest: what they wrote
-last has been acknowledged long ago. Nobody is refused for being new. A producer that was forgotten goes on as one that
-is new to the partition does; only a batch that it repeats after that would be stored twice. That can happen to those
-alone that were evicted while they may still wait for an answer, so these are counted, and told in the log.
+KIP-936, which would slow down clients with new ones, was never adopted. Here the number is bounded, in each partition
+and in the broker. Without room the longest idle producers are evicted first: their last batch was acknowledged long
+ago. New producers are never refused. An evicted producer goes on as a new one; only a batch that it repeats after the
+eviction would be stored twice. That can happen only to producers that may still wait for an answer when evicted, so
+these are counted and logged.
 
 An id that the cluster has never given out is taken, as in Kafka: its producer may have it from a bucket that was wiped
 or restored since. A client that makes ids up takes no more room than one that asks for them.
@@ -27,7 +27,7 @@ from kafscale.metrics import Counter, Metrics
 PRODUCER_BYTES = 500  # in memory, measured, with its places in two dictionaries and without batches
 BATCH_BYTES = 160  # in memory, measured; five of them are remembered
 LEFT_ENTRIES_MAX_COUNT = 1000  # in the heap, of partitions that remember nothing any more
-ACTIVE_MS = 120_000  # as Java's delivery.timeout.ms: nobody waits for an answer, and repeats a batch, for longer
+ACTIVE_MS = 120_000  # as Java's delivery.timeout.ms: producers repeat a batch for no longer
 WARNING_INTERVAL_MS = 60_000
 
 logger = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ class TailBatch(WalEntry):
     owner: Partition
     last_offset: int
     max_timestamp_ms: int
-    min_timestamp_ms: int  # MIN_TIMESTAMP_UNKNOWN where nobody has looked at the records
+    min_timestamp_ms: int  # MIN_TIMESTAMP_UNKNOWN while the records were not read
     size_bytes: int
     lease: Memory | None
     start: int

@@ -4,8 +4,7 @@
     its marker, a control batch of the coordinator's                ends it: committed or aborted
 
 Decided is what lies below the last stable offset (LSO): the first offset of the oldest transaction that is open, or
-whose marker is not durable yet, or the high watermark if there is none. Offsets are given out in order, so it never
-goes back.
+whose marker is not durable yet, else the high watermark. Offsets are given out in order, so it never goes back.
 
 What has ended is remembered until a segment in the bucket tells of it, since a footer is to say what was open at its
 segment's end, also where the marker has come since. So everything here follows from the batches of the log alone.
@@ -32,7 +31,7 @@ from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED
 from kafscale.wire.records import BatchHeader
 
-NEVER: Final = sys.maxsize  # the first unstable offset where there is none
+NEVER: Final = sys.maxsize  # the first unstable offset without open transactions
 
 _marker_offset = attrgetter("marker_offset")
 _first_offset = attrgetter("first_offset")
@@ -142,7 +141,7 @@ class Transactions(OpenTransactions):
             self.first_unstable_offset = min(self.first_unstable_offset, base_offset)
 
     def take_marker(self, marker: EndMarker, offset: int) -> OpenTransaction | None:
-        """A marker was appended at this offset. Returns the transaction that it ends; None if there was none here."""
+        """Take a marker that was appended at this offset. Return the transaction that it ends here, or None."""
         ended = self.end_by(marker, offset)
         if ended is None:
             return None

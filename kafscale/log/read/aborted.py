@@ -1,7 +1,7 @@
 """Find the aborted transactions in fetched offsets, so that `read_committed` consumers drop their records (KIP-98).
 
-A transaction is told of in the segment that has its marker, so it may be some segments behind the records. The search
-ends where a segment is stable up to the end of what was read: whatever was aborted behind it begins there or later. The
+A transaction is recorded in the segment with its marker, so it may be some segments behind the records. The search
+ends at a segment that is stable up to the end of the read: transactions aborted behind it begin there or later. The
 manifest tells which segments tell of none, so most footers need not be read for it.
 """
 

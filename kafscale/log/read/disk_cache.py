@@ -74,7 +74,7 @@ class DiskCache:
     _by_use: OrderedDict[_File, None] = attrs.field(factory=OrderedDict, init=False)  # least recent first
     _dropped_names: list[str] = attrs.field(factory=list, init=False)  # of files that are to be removed
     _names: count[int] = attrs.field(factory=count, init=False)
-    _run_id: str = attrs.field(factory=lambda: token_hex(8), init=False)  # so that nobody else's file has our name
+    _run_id: str = attrs.field(factory=lambda: token_hex(8), init=False)  # so that no other process uses the same names
     _wake: Signal = attrs.field(factory=Signal, init=False)
     _readers: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(THREADS_COUNT), init=False)
     _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)

@@ -107,9 +107,9 @@ class Footers:
         return footer
 
     async def prefetch(self, segment: Segment, store: PrefetchStore) -> None:
-        """Read a footer that nobody waits for yet, unless there is no place at the store or one GET is not enough.
+        """Read a footer ahead, unless the store has no free place or one GET is not enough.
 
-        Raises NotFound, DamagedObject, StoreError; who waits for it meanwhile then tries for itself.
+        Raises NotFound, DamagedObject, StoreError; a fetch that waits for it meanwhile then reads it itself.
         """
         if segment.key in self._cached or segment.key in self._loading:
             return

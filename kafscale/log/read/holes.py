@@ -1,10 +1,10 @@
 """Answer a fetch with an empty batch where no record follows below the high watermark.
 
 A segment at the end of the log that has gone, or is quarantined, leaves such a hole: its offsets may have been
-acknowledged, so they are not given out again, and the log goes on behind them. In the middle of the log a consumer is
-given the next record there is. At the end there is none, and an empty answer would have it ask for the same offset for
-good, below an end that it never reaches: Kafka never has that, as it keeps the last batch of whatever it compacts,
-empty if need be. So the answer is such a batch. Every client moves its position behind a batch without records.
+acknowledged, so they are not given out again, and the log goes on behind them. In the middle of the log a consumer
+gets the next record. At the end an empty answer would make it ask for the same offset for ever, below an end that it
+never reaches. Kafka avoids that by keeping the last batch of each compacted segment, empty if need be. So the answer is
+such a batch: every client moves its position behind a batch without records.
 
 OFFSET_OUT_OF_RANGE would be no better: with `auto.offset.reset=earliest` the consumer would read everything again, come
 to the hole, and begin anew.

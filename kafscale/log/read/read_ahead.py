@@ -7,12 +7,12 @@ fetch elsewhere is another stream, at its beginning; what the old one had read a
 `STREAM_IDLE_SECONDS`.
 
 Nothing waits for a piece that could not be had: it is skipped if the store has no place free (`PrefetchStore`), if the
-cache has no room that nobody else needs, or if `PIECES_MAX_COUNT` are under way. Then a fetch reads exactly what it
+cache has no free room, or if `PIECES_MAX_COUNT` are under way. Then a fetch reads exactly what it
 needs, as without all this. A piece stays in the cache until its stream has passed it, so nothing is read twice because
 many streams share the cache.
 
-What is read and not used is counted. While it is more than `WASTE_MAX_FRACTION` of what fetches were served, a stream
-may be ahead only by that fraction of what it has taken itself, which keeps the sum below 1.1 of what is served.
+What is read and not used is counted. While it is more than `WASTE_MAX_FRACTION` of the served bytes, a stream may
+be ahead only by that fraction of the bytes that it has taken itself, which keeps the sum below 1.1 of the served bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEQUENTIAL_COUNT = 3  # fetches one behind the other, from which on a stream is 
 PIECES_PER_WINDOW = 4  # so a stream has up to four GETs under way, and one piece takes a quarter of its time to use up
 STREAM_PIECES_MAX_COUNT = 16  # where segments are small, a piece is not more than one of them
 PIECES_MAX_COUNT = 64  # under way at once, of all streams; the store's limit is lower as a rule
-CACHE_MAX_FRACTION = 0.5  # of the cache for what is read ahead, all streams together
+CACHE_MAX_FRACTION = 0.5  # of the cache for reading ahead, all streams together
 STREAMS_MAX_COUNT = 1024
 STREAM_IDLE_SECONDS = 30.0  # Kafka's consumers fetch again within max.poll.interval.ms, but hold as much themselves
 WASTE_MAX_FRACTION = 0.1
@@ -226,7 +226,7 @@ class ReadAhead:
                 return
 
     def _ask(self, stream: _Stream, segment: Segment, footer: Footer, piece_bytes: int) -> bool:
-        """Pin the next piece, and have it read if it is not here; False if there is no room for it."""
+        """Pin the next piece, and begin to read it if it is not here; False if there is no room for it."""
         row = footer.row_of(max(stream.ahead_offset, segment.base_offset))
         start = footer.row_start(row)
         if self.held_bytes + piece_bytes > self.cache.max_bytes * CACHE_MAX_FRACTION:

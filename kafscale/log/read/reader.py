@@ -47,8 +47,8 @@ RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is r
 class LogReader:
     """Reads batches of any partition.
 
-    The journal of a batch gives it back when it is in no segment and has left memory. `files` is None if the store's
-    objects are no files, or a cache is wanted.
+    The journal of a batch gives it back when it is in no segment and has left memory. `files` is None if the store is
+    not a directory, or with a cache.
     """
 
     footers: Footers
@@ -120,7 +120,7 @@ class LogReader:
     def _aborted_nowait(
         self, partition: Partition, segment: Segment, footer: Footer, offset: int, end_offset: int
     ) -> Sequence[AbortedTransaction] | None:
-        """The aborted transactions in what was read of a segment; None if a later one has to be read for it."""
+        """Return the aborted transactions in these offsets of a segment; None if a later footer is needed to tell."""
         aborted = aborted_in(footer, offset, end_offset) if footer.aborted else ()
         if footer.stable_end >= end_offset:
             return aborted
@@ -407,7 +407,7 @@ class LogReader:
                     return found
 
     async def _latest_ms(self, partition: Partition) -> int | None:
-        """Return the greatest timestamp of all live records, -1 if there is none; None if segments have changed.
+        """Return the greatest timestamp of all live records, -1 without records; None if segments have changed.
 
         Only a segment or batch in which the log starts, and that may hold the greatest, is read for it.
         """
@@ -476,7 +476,7 @@ class _Wanted:
 
 
 def _hole(partition: Partition, offset: int, until: int) -> Slices:
-    """Answer that there is no record from `offset` up to the end of what may be read."""
+    """Answer that no record follows from `offset` up to the end of the readable offsets."""
     if offset >= until:
         return Slices()
     batch, end_offset = empty_batch(offset, until, partition.epoch_of(offset))

@@ -29,7 +29,7 @@ from kafscale.log.partition.tail import Slices
 from kafscale.metrics import Metrics
 from kafscale.store.paths import SegmentKey
 
-RANGE_OVERHEAD_BYTES = 512  # of a range's own objects, so that many small ones are counted as what they are
+RANGE_OVERHEAD_BYTES = 512  # of a range's own objects, so that many small ranges are counted fully
 LARGEST_FRACTION = 0.25  # of the cache, that one range may take: a larger one would push out all the others
 
 
@@ -105,7 +105,7 @@ class CacheStatistics:
 
 @attrs.define(eq=False, repr=False)
 class Range:
-    """Bytes `start` to `end` of a `.kfs`; `data` is None until they are there. Made with one pin, of who reads it."""
+    """Bytes `start` to `end` of a `.kfs`; `data` is None until they are there. Made with one pin, the reader's."""
 
     key: SegmentKey
     start: int
@@ -148,8 +148,8 @@ class Range:
 class SegmentCache:
     """Keeps at most `max_bytes` of ranges; the one that was not used for longest goes first.
 
-    Whoever is in `on_idle` is called when the last user of a range has released it, so that it may be evicted; in
-    `on_forget`, for a segment whose object is to be deleted.
+    The callbacks in `on_idle` are called when the last user of a range has released it, so that it may be evicted;
+    those in `on_forget`, for a segment whose object is to be deleted.
     """
 
     max_bytes: int

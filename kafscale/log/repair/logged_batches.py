@@ -65,7 +65,7 @@ class SegmentsEnd:
 
 @attrs.define(eq=False, repr=False)
 class LoggedBatches:
-    """The batches of one log. `kind` is that of what is found in it."""
+    """The batches of one log. `kind` is that of its findings."""
 
     kind: Kind = Kind.WAL_OBJECT
     partitions: defaultdict[PartitionId, LoggedPartition] = attrs.field(
@@ -101,7 +101,7 @@ class LoggedBatches:
         """
         logged = self.partitions[partition_id]
         first_offset, last_epoch = min(marks), max(mark.leader_epoch for mark in marks.values())
-        begin = bisect_left(logged.base_offsets, first_offset)  # offsets ascend, but for what was superseded
+        begin = bisect_left(logged.base_offsets, first_offset)  # offsets ascend, except superseded ones
         for at in range(begin, bisect_right(logged.base_offsets, last_offset, begin)):
             base_offset = logged.base_offsets[at]
             mark = marks.get(base_offset)

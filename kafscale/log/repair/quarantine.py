@@ -39,7 +39,7 @@ from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import OFFSET_MAX, SegmentKey
 
-# More than a segment can hold: 64 MiB with so many records would have a quarter of a bit for each.
+# More than a segment can hold: 64 MiB would have a quarter of a bit for each record.
 UNKNOWN_END_GAP = 1 << 31
 LOOKS_MAX_COUNT = 5  # at one segment, as long as each finds something else
 
@@ -73,7 +73,7 @@ class Examiner:
         """Register the metrics."""
         metrics.counts(
             "kafscale_rebuilt_objects_total",
-            "Damaged or missing objects of segments that were written again from what is whole.",
+            "Damaged or missing objects of segments that were rebuilt from intact ones.",
             "kind",
             lambda: {"kfs": self.rebuilt_segment_count.value, "index": self.rebuilt_index_count.value},
         )

@@ -5,8 +5,8 @@
     each open transaction that is told        begins where its first batch is, and no marker follows
     what was open at the end before           is open still, or was ended by a marker here
 
-Sans-IO; what is wrong comes as sentences about the segment. Compaction removes batches of aborted transactions, and
-markers that have served, so that of what it has been at less can be told.
+Sans-IO; faults are returned as sentences about the segment. Compaction removes batches of aborted transactions and
+old markers, so compacted segments can be checked less.
 """
 
 from __future__ import annotations

@@ -101,7 +101,9 @@ class CompactionRound:
     generation: int
     now_ms: int
     statistics: CompactionStatistics
-    unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)  # of what is compacted for the first time
+    unreadable: Unreadable = attrs.field(
+        factory=Unreadable, init=False
+    )  # of the part that is compacted for the first time
 
     @property
     def partition(self) -> Partition:

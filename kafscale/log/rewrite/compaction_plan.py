@@ -2,8 +2,8 @@
 
     log start ... clean ... | first dirty offset ... cleanable ... | end offset ... not cleanable yet ... | tail
 
-The end is the first segment with a record younger than `min.compaction.lag.ms`, else that of what is in the bucket; and
-no later than the last stable offset, since the outcome of an open transaction is unknown.
+The end is the first segment with a record younger than `min.compaction.lag.ms`, else the end of the segments; and no
+later than the last stable offset, since the outcome of an open transaction is unknown.
 
 A partition is worth it when more than `min.cleanable.dirty.ratio` of its bytes up to there are dirty, or when its first
 dirty record is older than `max.compaction.lag.ms` (KIP-58, KIP-354).

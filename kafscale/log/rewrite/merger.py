@@ -45,7 +45,7 @@ from kafscale.wire.records import BatchHeader
 logger = logging.getLogger(__name__)
 
 GETS_AT_ONCE_COUNT = 4
-FAILED_MERGE_PAUSE_SECONDS = 60.0  # the store has been retried before; nobody waits for a merge
+FAILED_MERGE_PAUSE_SECONDS = 60.0  # the store client has retried already, and no request waits for a merge
 PRESSED_PAUSE_SECONDS = 1.0
 LOOKED_AT_MAX_COUNT = 2000  # segments; then others may run
 
