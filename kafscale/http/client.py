@@ -122,6 +122,35 @@ class TrioTransport(httpx.AsyncBaseTransport):
         return await connection.exchange(request, timeouts)
 
 
+async def fetch(
+    transport: httpx.AsyncBaseTransport,
+    request: httpx.Request,
+    *,
+    max_bytes: int,
+    timeout_seconds: float,
+    deadline_seconds: float = math.inf,
+) -> tuple[int, bytes]:
+    """Send a request, and return the status and the body of the answer.
+
+    timeout_seconds: without progress. deadline_seconds: for all of it. Raises httpx.TransportError, also for an answer
+    of more than `max_bytes`.
+    """
+    request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), timeout_seconds)
+    with trio.move_on_after(deadline_seconds):
+        response = await transport.handle_async_request(request)
+        try:
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            body = bytearray()
+            async for piece in response.stream:
+                body += piece
+                if len(body) > max_bytes:
+                    raise httpx.RemoteProtocolError(f"the answer is larger than {max_bytes} bytes")
+            return response.status_code, bytes(body)
+        finally:
+            await response.aclose()
+    raise httpx.ReadTimeout(f"the answer was not complete in {deadline_seconds:g} s")
+
+
 @attrs.define(eq=False, repr=False)
 class _Origin:
     """The connections to one scheme, host and port: a slot for each that is in use, and the idle ones, warmest last."""

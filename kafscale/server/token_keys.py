@@ -1,14 +1,13 @@
 """The keys that sign tokens, as their issuer publishes them: read from a file or a URL, remembered, and read again.
 
-They are read at the start, every `--sasl-oauthbearer-jwks-endpoint-refresh`, and when a token names a key that is not
-known, but not again for that within some seconds, as anybody can make up tokens. Where they can't be read, those from
-before go on to count, with a warning. All of it is done in a thread, and bounded.
+They are read at the start, every `--sasl-oauthbearer-jwks-endpoint-refresh`, and when a token names an unknown key; the
+latter at most every PAUSE_LEAST_SECONDS, as anyone can make up tokens. While they can't be read, the earlier ones
+count, with a warning. Time and size of a read are bounded, and keys are parsed in a thread.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class PublishedKeys:
-    """Knows the keys of one issuer; none where `url` is None."""
+    """The keys of one issuer; none where `url` is None."""
 
     url: str | None
     refresh_seconds: float
@@ -62,21 +61,25 @@ class PublishedKeys:
                 retry_seconds = min(2 * retry_seconds, RETRY_MOST_SECONDS)
 
     async def fetch(self) -> None:
-        """Read them now, unless that was done lately. Returns when it has been tried."""
+        """Read them now, unless that was done lately; returns after the attempt."""
         if self.url is None:
             return
-        async with self._reading:  # whoever waited for another one's read finds it done
+        async with self._reading:  # a task that waited for another one's read finds it done
             if self._read_at is None or trio.current_time() - self._read_at >= self.pause_seconds:
                 await self._read()
 
     async def _read(self) -> bool:
+        """Read the keys, and return whether that succeeded."""
         import httpx  # a broker without tokens starts without it
+
+        from kafscale.security.tokens import parse_key_set
 
         assert self.url is not None
         self._read_at = trio.current_time()
         with trio.move_on_after(READ_SECONDS) as scope:
             try:
-                self.current = await trio.to_thread.run_sync(_read_keys, self.url, abandon_on_cancel=True)
+                data = await self._receive(self.url)
+                self.current = await trio.to_thread.run_sync(parse_key_set, data, abandon_on_cancel=True)
             except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
                 reason = bounded(str(exc) or type(exc).__name__, REASON_MAX_COUNT)
                 logger.warning("the keys that sign tokens can't be read from %s: %s", self.url, reason)
@@ -85,27 +88,29 @@ class PublishedKeys:
             logger.warning("the keys that sign tokens are not read from %s in %g s", self.url, READ_SECONDS)
         return not scope.cancelled_caught
 
+    async def _receive(self, url: str) -> bytes:
+        """Return the file or the answer at a URL. Raises OSError, httpx.HTTPError, httpx.InvalidURL, ValueError."""
+        import httpx
 
-def _read_keys(url: str) -> KeySet:
-    """Read and take apart what is at a URL; blocks. Raises OSError, httpx.HTTPError, httpx.InvalidURL, ValueError."""
-    import httpx
+        from kafscale.http.client import TrioTransport, fetch
+        from kafscale.security.tokens import KEY_SET_MAX_BYTES
 
-    from kafscale.security.tokens import KEY_SET_MAX_BYTES, parse_key_set
+        parts = urlsplit(url)
+        if parts.scheme == "file":
+            return await trio.to_thread.run_sync(
+                _read_file, unquote(parts.path), KEY_SET_MAX_BYTES + 1, abandon_on_cancel=True
+            )
+        request = httpx.Request("GET", url, headers={"accept": "application/json"})
+        transport = TrioTransport()
+        try:
+            status, body = await fetch(transport, request, max_bytes=KEY_SET_MAX_BYTES, timeout_seconds=READ_SECONDS)
+        finally:
+            await transport.aclose()
+        if status != httpx.codes.OK:
+            raise ValueError(f"it answers {status}")
+        return body
 
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        with Path(unquote(parts.path)).open("rb") as file:
-            return parse_key_set(file.read(KEY_SET_MAX_BYTES + 1))
-    data = bytearray()
-    until = time.monotonic() + READ_SECONDS
-    with (
-        httpx.Client(follow_redirects=False, timeout=READ_SECONDS) as client,
-        client.stream("GET", url, headers={"Accept": "application/json"}) as response,
-    ):
-        if response.status_code != httpx.codes.OK:
-            raise ValueError(f"it answers {response.status_code}")
-        for piece in response.iter_bytes():
-            data += piece
-            if len(data) > KEY_SET_MAX_BYTES or time.monotonic() > until:
-                raise ValueError(f"it is larger than {KEY_SET_MAX_BYTES} bytes, or takes too long")
-    return parse_key_set(bytes(data))
+
+def _read_file(path: str, max_bytes: int) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(max_bytes)

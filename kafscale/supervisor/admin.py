@@ -1,19 +1,20 @@
-"""The admin server of all brokers of this machine: theirs listen on the loopback, for this one alone.
+"""The admin server of all brokers of this machine, whose own ones listen on the loopback for this one alone.
 
     /healthz   the supervisor runs
     /readyz    all brokers serve, or which do not, and why
-    /metrics   those of all brokers, each sample with `broker="ID"`, and those of the supervisor
-    /flush     what it is on a broker's own, for all of them
+    /metrics   metrics of all brokers, each sample with `broker="ID"`, and of the supervisor
+    /flush     a flush of all brokers
 
-Whoever asks brings the token, if there is one, to this server; it is handed on, since they ask for it as well.
+A request brings the token, if there is one, to this server, which passes it on: brokers ask for it as well.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -21,24 +22,30 @@ import trio
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Address
 from kafscale.metrics import Metrics
-from kafscale.server.http.access import AdminAccess
+from kafscale.server.http.access import AdminAccess, admin_server
 from kafscale.server.http.answers import EXPOSITION, FLUSHES_MAX_COUNT, JSON_LINES, FlushProgress, unavailable
 from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
-from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, Answer, Headers, NoAnswer, asked
 from kafscale.supervisor.child import Child
 
-READINESS_SECONDS = 1.0  # for a broker to say that it serves; probes of Kubernetes wait for so long by default
+if TYPE_CHECKING:
+    from kafscale.supervisor.asking import Answer, BrokersClient, Headers, Lines
+
+READINESS_SECONDS = 1.0  # for a broker to say that it serves; a probe of Kubernetes waits as long by default
+LABEL = "broker"
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(r"[a-zA-Z_:][\w:]*")
 
 
 @attrs.define(eq=False, repr=False)
 class SupervisorAdmin:
-    """`children` are the brokers, in the order of their ids."""
+    """Serves requests about `children`, the brokers in the order of their ids."""
 
     children: Sequence[Child]
     access: AdminAccess
     _metrics: Metrics = attrs.field(factory=Metrics, init=False)
     _flushes_count: int = attrs.field(default=0, init=False)
     _server: HttpServer = attrs.field(init=False)
+    _client: BrokersClient | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         routes = [
@@ -47,31 +54,23 @@ class SupervisorAdmin:
             Route("/metrics", self._answer_metrics),
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
-        tls = self.access.tls
-        context = None if tls is None else lambda: tls.admin_context
-        self._server = HttpServer(
-            "the admin server",
-            routes,
-            is_known=self.access.is_known,
-            refusal=self.access.refusal,
-            context=context,
-        )
+        self._server = admin_server(routes, self.access)
         self._metrics.callback(
             "kafscale_process_up",
             "Whether the broker's process runs and has been ready.",
             LABEL,
-            samples=lambda: [((str(each.broker_id),), float(each.reached is not None)) for each in self.children],
+            samples=lambda: [((str(child.broker_id),), float(child.reached is not None)) for child in self.children],
         )
         self._metrics.callback(
             "kafscale_process_restarts_total",
             "Times that the broker's process was started again.",
             LABEL,
-            samples=lambda: [((str(each.broker_id),), each.restarts_count) for each in self.children],
+            samples=lambda: [((str(child.broker_id),), child.restarts_count) for child in self.children],
             kind="counter",
         )
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve whoever connects, until cancelled."""
+        """Serve connections until cancelled."""
         await self._server.accept(listeners)
 
     async def _answer_readiness(self, exchange: Exchange) -> None:
@@ -80,8 +79,8 @@ class SupervisorAdmin:
         await exchange.send_page(page)
 
     async def _answer_metrics(self, exchange: Exchange) -> None:
-        found = await self._ask_all("/metrics", _authorization(exchange))
-        pages = {broker_id: each.text for broker_id, each in found.items() if each.status == HTTPStatus.OK}
+        answers = await self._ask_all("/metrics", _authorization(exchange))
+        pages = {broker_id: answer.text for broker_id, answer in answers.items() if answer.status == HTTPStatus.OK}
         page = await trio.to_thread.run_sync(merged, pages)
         await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, page + self._metrics.expose()))
 
@@ -96,55 +95,60 @@ class SupervisorAdmin:
             elif reasons := await self._not_ready():
                 await exchange.send_page(unavailable(reasons))
             else:
-                brokers = {each.broker_id: each.reached.admin for each in self.children if each.reached is not None}
-                await flush_all(brokers, exchange, _authorization(exchange))
+                brokers = {child.broker_id: child.reached.admin for child in self.children if child.reached is not None}
+                await _flush_all(self._brokers_client(), brokers, exchange)
         finally:
             self._flushes_count -= 1
 
     async def _not_ready(self) -> str:
-        """Return which brokers do not serve and why; nothing if all do."""
-        found = await self._ask_all("/readyz", silence_max_seconds=READINESS_SECONDS)
-        reasons = [f"broker {broker_id}: {each.text}" for broker_id, each in found.items() if each.status != 200]
+        """Return which brokers do not serve and why; empty if all do."""
+        answers = await self._ask_all("/readyz", silence_max_seconds=READINESS_SECONDS)
+        reasons = [
+            f"broker {broker_id}: {answer.text}"
+            for broker_id, answer in answers.items()
+            if answer.status != HTTPStatus.OK
+        ]
         return ", ".join(reasons)
 
     async def _ask_all(
-        self, path: str, headers: Headers = (), *, silence_max_seconds: float = SILENCE_MAX_SECONDS
-    ) -> dict[int, _Found]:
+        self, path: str, headers: Headers = (), *, silence_max_seconds: float | None = None
+    ) -> dict[int, Answer]:
         """Ask all brokers at once."""
-        found = {each.broker_id: _Found(HTTPStatus.SERVICE_UNAVAILABLE, "starting") for each in self.children}
+        from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, Answer, NoAnswer
+
+        client = self._brokers_client()
+        silence = SILENCE_MAX_SECONDS if silence_max_seconds is None else silence_max_seconds
+        answers = {child.broker_id: Answer(HTTPStatus.SERVICE_UNAVAILABLE, "starting") for child in self.children}
 
         async def ask(child: Child) -> None:
             if child.reached is None:
                 return
             try:
-                async with asked(
-                    child.reached.admin, "GET", path, headers, silence_max_seconds=silence_max_seconds
-                ) as answer:
-                    found[child.broker_id] = _Found(answer.status, (await answer.read()).rstrip("\n"))
+                answer = await client.get(child.reached.admin, path, headers, silence_max_seconds=silence)
+                answers[child.broker_id] = attrs.evolve(answer, text=answer.text.rstrip("\n"))
             except NoAnswer as exc:
-                found[child.broker_id] = _Found(HTTPStatus.SERVICE_UNAVAILABLE, str(exc))
+                answers[child.broker_id] = Answer(HTTPStatus.SERVICE_UNAVAILABLE, str(exc))
 
         async with trio.open_nursery() as nursery:
-            for each in self.children:
-                nursery.start_soon(ask, each)
-        return found
+            for child in self.children:
+                nursery.start_soon(ask, child)
+        return answers
 
+    def _brokers_client(self) -> BrokersClient:
+        if self._client is None:
+            from kafscale.supervisor.asking import BrokersClient
 
-@attrs.frozen
-class _Found:
-    status: int
-    text: str
+            self._client = BrokersClient()
+        return self._client
 
 
 def _authorization(exchange: Exchange) -> Headers:
-    """Return the token that was brought, for the brokers, which have it checked by its file as this server has."""
-    found = (value for name, value in exchange.request.headers if name == b"authorization")
-    return [("authorization", value.decode("latin-1")) for value in found]
+    """Return the token of a request, which brokers check by its file as this server does."""
+    values = (value for name, value in exchange.request.headers if name == b"authorization")
+    return [("authorization", value.decode("latin-1")) for value in values]
 
 
-LABEL = "broker"
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
-_NAME = re.compile(r"[a-zA-Z_:][\w:]*")
+# ---- metrics ----------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -154,11 +158,16 @@ class _Family:
 
 
 def merged(pages: Mapping[int, str]) -> str:
-    """Merge the pages, which are given by broker id."""
+    """Merge pages of metrics, by broker id, in Prometheus' text format, version 0.0.4.
+
+    Each sample gets the label `broker`; one of that name that a broker gives itself becomes `exported_broker`, as
+    Prometheus would call it. The samples of a family have to be together, below its help and type, which are there
+    once.
+    """
     families: dict[str, _Family] = {}
     for broker_id, page in pages.items():
         family = _Family()
-        for line in page.split("\n"):  # not at what else ends a line for Python: labels may have it in them
+        for line in page.split("\n"):  # not splitlines: labels may hold other characters that end a line for Python
             if line.startswith(("# HELP ", "# TYPE ")):
                 _, kind, name, *_ = line.split(" ", 3)
                 family = families.setdefault(name, _Family())
@@ -180,44 +189,53 @@ def _labelled(sample: str, broker_id: int) -> str:
     return f'{name}{{{LABEL}="{broker_id}",{rest[1:]}'
 
 
-async def flush_all(brokers: Mapping[int, Address], exchange: Exchange, headers: Headers) -> None:
-    """Ask each broker, by its id and its admin server, for what the exchange asks for, and tell how far all are.
+# ---- flushes ----------------------------------------------------------------------------------------------------
 
-    A topic that one of them does not know, as it is new, is another one's. Who dies meanwhile leaves the answer without
-    its end, as it does by itself.
+
+async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exchange: Exchange) -> None:
+    """Ask each broker for its own flush, and send the sum of their progress.
+
+    A topic that one broker does not know, as it is new, may be another one's. When a broker dies meanwhile, the answer
+    stays without its end, as that of a single broker.
     """
+    from kafscale.supervisor.asking import NoAnswer
+
     target = f"/flush?{exchange.query}" if exchange.query else "/flush"
     async with AsyncExitStack() as stack:
-        answers: list[Answer] = []
+        answers: list[Lines] = []
         refusals: list[Page] = []
         for broker_id, address in brokers.items():
             try:
-                answer = await stack.enter_async_context(asked(address, "POST", target, headers))
-                if answer.status == HTTPStatus.OK:
-                    answers.append(answer)
+                posting = client.posted(address, target, _authorization(exchange))
+                status, lines = await stack.enter_async_context(posting)
+                if status == HTTPStatus.OK:
+                    answers.append(lines)
                 else:
-                    refusals.append(text_page(HTTPStatus(answer.status), (await answer.read()).strip()))
+                    refusals.append(text_page(HTTPStatus(status), "\n".join([line async for line in lines])))
             except NoAnswer as exc:
                 refusals.append(unavailable(f"broker {broker_id}: {exc}"))
-        refused = [each for each in refusals if each.status is not HTTPStatus.NOT_FOUND or not answers]
+        refused = [page for page in refusals if page.status is not HTTPStatus.NOT_FOUND or not answers]
         if refused:
             await exchange.send_page(refused[0])
         else:
             await _follow(answers, exchange)
 
 
-async def _follow(answers: Sequence[Answer], exchange: Exchange) -> None:
+async def _follow(answers: Sequence[Lines], exchange: Exchange) -> None:
+    """Send the sum of the progress each time that a broker sends its own, until all are done."""
+    from kafscale.supervisor.asking import NoAnswer
+
     told: list[FlushProgress | None] = [None] * len(answers)
     heard = trio.Event()
 
     async def hear(number: int) -> None:
         nonlocal heard
-        async for line in _lines(answers[number]):
+        async for line in answers[number]:
             told[number] = FlushProgress.parse(line)
             heard.set()
         last = told[number]
         if last is None or not last.done:
-            raise trio.BrokenResourceError("a broker has ended before its flush was done")
+            raise NoAnswer
 
     await exchange.begin(JSON_LINES)
     try:
@@ -225,10 +243,10 @@ async def _follow(answers: Sequence[Answer], exchange: Exchange) -> None:
             async with trio.open_nursery() as nursery:
                 for number in range(len(answers)):
                     nursery.start_soon(hear, number)
-                while not (told and all(each is not None and each.done for each in told)):
+                while not (told and all(progress is not None and progress.done for progress in told)):
                     await heard.wait()
                     heard = trio.Event()
-                    known = [each for each in told if each is not None]
+                    known = [progress for progress in told if progress is not None]
                     if len(known) == len(told):
                         await exchange.send(_sum(known).encode())
     except (NoAnswer, ValueError) as exc:
@@ -236,19 +254,11 @@ async def _follow(answers: Sequence[Answer], exchange: Exchange) -> None:
     await exchange.end()
 
 
-async def _lines(answer: Answer) -> AsyncIterator[str]:
-    pending = b""
-    async for part in answer.parts():
-        *whole, pending = (pending + part).split(b"\n")
-        for line in whole:
-            yield line.decode()
-
-
 def _sum(told: Sequence[FlushProgress]) -> FlushProgress:
     return FlushProgress(
-        done=all(each.done for each in told),
-        segments=sum(each.segments for each in told),
-        bytes=sum(each.bytes for each in told),
-        wanted_bytes=sum(each.wanted_bytes for each in told),
-        seconds=max(each.seconds for each in told),
+        done=all(progress.done for progress in told),
+        segments=sum(progress.segments for progress in told),
+        bytes=sum(progress.bytes for progress in told),
+        wanted_bytes=sum(progress.wanted_bytes for progress in told),
+        seconds=max(progress.seconds for progress in told),
     )

@@ -22,7 +22,7 @@ from kafscale.escaping import bounded, escaped
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
-from kafscale.server.http.access import AdminAccess
+from kafscale.server.http.access import AdminAccess, admin_server
 from kafscale.server.http.answers import (
     EXPOSITION,
     FLUSH_PROGRESS_SECONDS,
@@ -58,16 +58,8 @@ class AdminServer:
             Route("/metrics", self._answer_metrics),
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
-        tls = self.access.tls
-        context = None if tls is None else lambda: tls.admin_context
         self._exposition = Exposition(self.metrics)
-        self._server = HttpServer(
-            "the admin server",
-            routes,
-            is_known=self.access.is_known,
-            refusal=self.access.refusal,
-            context=context,
-        )
+        self._server = admin_server(routes, self.access)
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve whoever connects, until cancelled."""

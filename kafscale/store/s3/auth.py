@@ -16,6 +16,7 @@ import httpx
 import trio
 
 from kafscale.errors import StoreError
+from kafscale.http.client import fetch
 from kafscale.store.s3.credentials import (
     ANSWER_MAX_BYTES,
     REFRESH_RETRY_SECONDS,
@@ -102,32 +103,20 @@ class CredentialSource:
             return found
 
     async def _call(self, call: HttpCall) -> HttpAnswer | None:
-        phases = ("connect", "read", "write", "pool")
-        timeouts = dict.fromkeys(phases, call.timeout_seconds)
-        request = httpx.Request(
-            call.method, call.url, headers=dict(call.headers), content=call.body, extensions={"timeout": timeouts}
-        )
-        with trio.move_on_after(call.deadline_seconds), suppress(httpx.TransportError):
-            response = await self.transport.handle_async_request(request)
-            try:
-                return await _answer_of(response)
-            finally:
-                await response.aclose()
+        request = httpx.Request(call.method, call.url, headers=dict(call.headers), content=call.body)
+        with suppress(httpx.TransportError):
+            status, body = await fetch(
+                self.transport,
+                request,
+                max_bytes=ANSWER_MAX_BYTES,
+                timeout_seconds=call.timeout_seconds,
+                deadline_seconds=call.deadline_seconds,
+            )
+            return HttpAnswer(status=status, body=body)
         return None
 
     def _is_good(self, credentials: Credentials) -> bool:
         return credentials.expires_at_seconds is None or self.clock() < credentials.expires_at_seconds
-
-
-async def _answer_of(response: httpx.Response) -> HttpAnswer | None:
-    """Receive an answer; None, and no more than that of it, if it is longer than ANSWER_MAX_BYTES."""
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    body = bytearray()
-    async for piece in response.stream:
-        body += piece
-        if len(body) > ANSWER_MAX_BYTES:
-            return None
-    return HttpAnswer(status=response.status_code, body=bytes(body))
 
 
 @attrs.define(eq=False, repr=False)
