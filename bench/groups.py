@@ -81,7 +81,7 @@ def main(*, group_count: int, commit_count: int, start_count: int, directory: Pa
     """Fill a broker with groups, start it again and again, and show what that took."""
     with tempfile.TemporaryDirectory(prefix="kafscale-bench-", dir=directory) as data_dir:
         # Further ones commit while costs are measured.
-        broker = OwnBroker(data_dir=Path(data_dir), options=["--max-groups", str(2 * group_count)])
+        broker = OwnBroker(data_dir=Path(data_dir))
         with broker.running() as running:
             costs = trio.run(_measure_commits, running, commit_count)
         empty = [_start(broker) for _ in range(start_count)]

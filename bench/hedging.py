@@ -42,7 +42,7 @@ STRAGGLER_SECONDS = (1.0, 5.0)
 STRAGGLER_SHARES = (0.0, 0.001, 0.003, 0.01, 0.03)
 BROWNOUT = (200.0, 320.0)
 BROWNOUT_FACTOR = 10
-PERCENTILES = (0, 99)  # of --s3-hedge-percentile: off, and the default
+PERCENTILES = (0, 99)  # of s3_hedge_percentile: off, and the default
 CONCURRENCY = 64
 
 

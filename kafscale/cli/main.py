@@ -23,6 +23,7 @@ import click
 
 import kafscale
 from kafscale.cli.output import OutputLost, ReaderGone, discard_stdout, open_standard_files, say
+from kafscale.config.sources import REMOVED
 from kafscale.errors import ConfigError, KafScaleError
 
 COMMANDS = (
@@ -115,7 +116,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 2
     except click.UsageError as exc:
         command = exc.ctx.command_path if exc.ctx else "kafscale"
-        return _fail(f"{command}: {_one_line(_with_commands(exc) or exc.format_message())}", 2)
+        return _fail(f"{command}: {_one_line(_without_option(exc) or _with_commands(exc) or exc.format_message())}", 2)
     except click.ClickException as exc:
         return _fail(f"kafscale: {_one_line(exc.format_message())}", 1)
     except BaseException as exc:
@@ -127,6 +128,13 @@ def _run(arguments: Sequence[str]) -> int:
         if isinstance(expected, OutputLost):
             return _fail_of_output(expected)
         return _fail(f"kafscale: {_one_line(str(expected))}", 2 if isinstance(expected, ConfigError) else 1)
+
+
+def _without_option(exc: click.UsageError) -> str | None:
+    """Return the message for an option that was removed; None for another error."""
+    name = exc.option_name if isinstance(exc, click.NoSuchOption) else ""
+    sentence = REMOVED.get(name.removeprefix("--"))
+    return sentence and f"{name}: this option was removed; {sentence}"
 
 
 def _with_commands(exc: click.UsageError) -> str | None:

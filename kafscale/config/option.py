@@ -1,10 +1,8 @@
-"""What one option is: its name in all three places, its type, its help and its bounds, read off the settings' fields.
+"""Declaration of options: `option()` makes an attrs field one, with its help and bounds; `Option` describes it.
 
-A field of `Settings` or `Limits` is declared with `option()`; flags, environment variables, keys of the TOML file, the
-reference page and `kafscale config` are all made from that declaration, so nothing about an option is written twice.
-
-The one cattrs converter is here. Types say how text is read: `Size` (bytes), `Seconds` and `Milliseconds` (durations,
-kept in the unit that the attribute's suffix names), `Listener`, `StoreUrl`, enums, and so on.
+Flags, environment variables, keys of the TOML file, the reference page and `kafscale config` are made from the
+declaration. A field's type says how its text is read: `Size` (bytes), `Seconds` and `Milliseconds` (durations in the
+unit of the attribute's suffix), `Listener`, `StoreUrl`, enums. The one cattrs converter is here.
 """
 
 from __future__ import annotations
@@ -24,16 +22,12 @@ from kafscale.config.units import format_duration, format_size, parse_duration, 
 from kafscale.config.values import (
     Address,
     AuthorizerKind,
-    BalanceBy,
     Durability,
-    GroupAssignor,
-    GroupMigrationPolicy,
     IpConnections,
     Listener,
     ListenerProtocol,
     LogFormat,
     LogLevel,
-    ReplicationFactorPolicy,
     SaslMechanism,
     SslClientAuth,
     SslVersion,
@@ -55,7 +49,7 @@ _METADATA_KEY = "kafscale.option"
 
 @attrs.frozen(kw_only=True)
 class Help:
-    """The words and bounds of an option: one line of help, and the trade-off or what others use."""
+    """Help and bounds of an option; `why` is its trade-off, or Kafka's name and default."""
 
     text: str
     why: str = ""
@@ -71,16 +65,13 @@ def option(default: Any, text: str, **details: Any) -> Any:
 
 @attrs.frozen(kw_only=True)
 class Option:
-    """One option as every front end sees it.
-
-    `attribute` is its field's name; `type` the field's type, where `tuple[X, ...]` means that it may be repeated.
-    """
+    """An option: `attribute` is the name of its field, `type` the field's type; `tuple[X, ...]` is repeatable."""
 
     attribute: str
     type: Any
     help: Help
 
-    @cached_property  # all of them are checked each time settings are made
+    @cached_property
     def name(self) -> str:
         """The key in the TOML file, such as `chunk-pool-bytes`."""
         if self.help.name:
@@ -108,24 +99,24 @@ class Option:
 
     @property
     def is_bounded(self) -> bool:
-        """Tell whether there are values of the type that are too little or too much."""
+        """Tell whether the value has a least or a greatest."""
         return (self.help.least, self.help.most) != (-math.inf, math.inf)
 
     @property
     def form(self) -> str:
-        """Return what a value looks like, as in `--segment-bytes SIZE`."""
+        """Return the placeholder of a value, as in `--segment-bytes SIZE`."""
         return _form(self.type)
 
     @property
     def allowed(self) -> str:
-        """The bounds of a number, or the form of anything else."""
+        """Return the bounds of a number, or the form of any other value."""
         least, most = self.help.least, self.help.most
         if least == -math.inf:
             return self.form
         return f"at least {self.format(least)}" if most == math.inf else f"{self.format(least)} to {self.format(most)}"
 
     def parse(self, raw: object, *, given_as: str) -> Any:
-        """Turn text, or what TOML gave, into the value. Raises ConfigError that names the option as it was given."""
+        """Read a value from text or TOML. Raises ConfigError, which begins with `given_as`."""
         try:
             value = converter.structure(raw, self.type)
         except ValueError as exc:
@@ -139,7 +130,7 @@ class Option:
             raise ConfigError(f"{given_as}: '{self.format(value)}' is out of range; allowed: {self.allowed}")
 
     def format(self, value: Any) -> str:
-        """Write a value as a user would; empty for an option that has none."""
+        """Format a value as a user writes it; empty for None."""
         if value is None:
             return ""
         text = converter.unstructure(value, unstructure_as=self.type)
@@ -147,7 +138,7 @@ class Option:
 
 
 def options_of(settings_class: type) -> tuple[Option, ...]:
-    """All options that an attrs class declares, in order of declaration."""
+    """Return the options of an attrs class, in order of declaration."""
     types = get_type_hints(settings_class, include_extras=True)
     return tuple(
         Option(attribute=field.name, type=types[field.name], help=field.metadata[_METADATA_KEY])
@@ -189,9 +180,9 @@ def _form(of_type: Any) -> str:
 
 def _text(raw: object, _type: Any = str) -> str:
     if not isinstance(raw, str):
-        raise ValueError(f"'{raw}' is not a text; put it in quotes")
+        raise ValueError(f"'{raw}' is not a string; put it in quotes")
     if not raw.strip():
-        raise ValueError("'' is empty; leave the option out to have its default")
+        raise ValueError("'' is empty; leave the option out to use its default")
     return raw
 
 
@@ -199,7 +190,7 @@ def _path(raw: object, _type: Any) -> Path:
     try:
         return Path(_text(raw)).expanduser()
     except RuntimeError as exc:
-        raise ValueError(f"'{raw}' begins with a home directory that there is not; write the path out") from exc
+        raise ValueError(f"'{raw}' begins with a home directory that doesn't exist; write the whole path") from exc
 
 
 def _integer(raw: object, _type: Any) -> int:
@@ -213,7 +204,7 @@ def _integer(raw: object, _type: Any) -> int:
 def _switch(raw: object, _type: Any) -> bool:
     word = str(raw).strip().lower()
     if word not in ("true", "false"):
-        raise ValueError(f"'{raw}' is neither; allowed: true, false")
+        raise ValueError(f"'{raw}' is not a switch; allowed: true, false")
     return word == "true"
 
 
@@ -274,8 +265,8 @@ def _make_converter() -> cattrs.Converter:
             made.register_structure_hook_func(partial(eq, of_type), structure)
             made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
     for enum_type in (
-        *(AuthorizerKind, Durability, GroupAssignor, GroupMigrationPolicy),
-        *(BalanceBy, ReplicationFactorPolicy, LogLevel, LogFormat, SaslMechanism, SslClientAuth, SslVersion),
+        *(AuthorizerKind, Durability, LogLevel, LogFormat),
+        *(SaslMechanism, SslClientAuth, SslVersion),
     ):
         made.register_structure_hook(enum_type, _word)
         made.register_unstructure_hook(enum_type, str)

@@ -371,4 +371,4 @@ class StoreEncryption:
         key = text.removeprefix("aws:kms:")
         if key != text and _KMS_KEY.fullmatch(key):
             return cls("aws:kms", key)
-        raise ValueError(f"'{text}' is no encryption; allowed: {ENCRYPTION_HELP}")
+        raise ValueError(f"'{text}' is not an encryption; allowed: {ENCRYPTION_HELP}")

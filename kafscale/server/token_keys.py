@@ -1,6 +1,6 @@
 """The keys that sign tokens, as their issuer publishes them: read from a file or a URL, remembered, and read again.
 
-They are read at the start, every `--sasl-oauthbearer-jwks-endpoint-refresh`, and when a token names an unknown key; the
+They are read at the start, every hour, and when a token names an unknown key; the
 latter at most every PAUSE_LEAST_SECONDS, as anyone can make up tokens. While they can't be read, the earlier ones
 count, with a warning. Time and size of a read are bounded, and keys are parsed in a thread.
 """

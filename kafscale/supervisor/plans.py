@@ -39,13 +39,9 @@ SHARED_OUT = frozenset(
         "flush_objects_per_minute",
         "log_cleaner_dedupe_buffer_bytes",
         "max_connections_count",
-        "max_ssl_handshakes_count",
         "queued_max_request_bytes",
-        "max_fetch_sessions_count",
         "group_state_bytes",
-        "max_producer_ids_count",
         "max_producer_state_bytes",
-        "footer_cache_bytes",
     }
 )
 _OWN = frozenset(

@@ -53,6 +53,7 @@ def test_a_wrong_variable_exits_2_with_one_line() -> None:
     [
         (("serve", "--chunk-pool"), "No such option '--chunk-pool'"),
         (("serve", "--listen"), "'--listen' requires an argument"),
+        (("serve", "--orphan-grace", "1s"), "kafscale serve: --orphan-grace: this option was removed; it is 1h"),
         (("serve", "extra"), "unexpected extra argument"),
         (("server",), "No such command 'server'. Did you mean 'serve'?"),
         (("serv",), "No such command 'serv'. Did you mean 'serve'"),

@@ -77,7 +77,7 @@ async def test_every_codec_and_more_than_one_batch(kafscale: Any, feed: Any, com
     lines = [f"{number} " + "x" * 1000 for number in range(2000)]
     feed("\n".join(lines) + "\n")
     await kafscale("produce", "t", "--compression", compression)
-    assert len(kafscale.cluster.registries["t"].logs[0].batches) > 1
+    assert len(kafscale.cluster.topics["t"].logs[0].batches) > 1
     assert (await kafscale("consume", "t", "--from-beginning")).splitlines() == lines
 
 
@@ -130,7 +130,7 @@ async def test_consuming_begins_and_ends_where_it_is_told_to(kafscale: Any, feed
 async def test_an_offset_that_the_log_does_not_have_is_an_error(kafscale: Any, feed: Any) -> None:
     feed("x\n")
     await kafscale("produce", "t")
-    kafscale.cluster.registries["t"].logs[0].start_offset = 1
+    kafscale.cluster.topics["t"].logs[0].start_offset = 1
     line = await kafscale("consume", "t", "--offset", "0", code=1)
     assert line == (
         "kafscale: offset 0 of partition 0 of topic 't': OFFSET_OUT_OF_RANGE (the log has no such offset: it is behind "
@@ -241,7 +241,7 @@ async def test_the_count_stands_beside_an_error_too(kafscale: Any, feed: Any, mo
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     feed('{"value": "x"}\n' * 100_000 + "no JSON\n")
     assert await trio.to_thread.run_sync(run, ["produce", "t", "--json", "--bootstrap", str(kafscale.address)]) == 2
-    written = kafscale.cluster.registries["t"].logs[0].end_offset
+    written = kafscale.cluster.topics["t"].logs[0].end_offset
     assert 0 < written < 100_000
     assert f"kafscale: {written:,} records written to topic 't'\n" in terminal.getvalue()
 

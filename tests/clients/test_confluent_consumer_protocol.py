@@ -17,7 +17,7 @@ from tests.clients.test_confluent import (
 from tests.devtools.external.clients import DEADLINE_SECONDS
 from tests.devtools.processes.process import BrokerProcess, broker_process
 
-SOON = ("--group-consumer-min-heartbeat-interval", "100ms", "--group-consumer-heartbeat-interval", "100ms")
+SOON = ("--group-consumer-heartbeat-interval", "100ms")
 SILENT = {"log_level": 0}  # or it tells of each attempt to connect while the broker is down
 
 

@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafscale.cli.main import run
 from kafscale.testing.certificates import Certificate, make_authority
+from tests.devtools.processes import timed_loop
 from tests.devtools.processes.tls import TlsBroker, tls_broker
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
@@ -45,7 +46,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(token_file: Path) -> Iterator[TlsBroker]:
-    options = ("--admin-ssl", "--admin-token-file", str(token_file), "--ssl-reload-interval", "1h")
+    options = ("--admin-ssl", "--admin-token-file", str(token_file))
     with tls_broker(*options) as running:
         yield running
 
@@ -299,7 +300,7 @@ def test_a_certificate_is_replaced_under_load_without_a_failed_produce(broker: T
 
 
 def test_a_certificate_that_is_replaced_is_shown_without_a_signal() -> None:
-    with tls_broker("--ssl-reload-interval", "100ms") as broker:
+    with tls_broker(*timed_loop.fixed(ssl_reload_interval_seconds=0.1), program=timed_loop.PROGRAM) as broker:
         before = served_certificate(broker)
         broker.authority.issue("broker")
         until(lambda: served_certificate(broker) != before)

@@ -143,7 +143,7 @@ def test_an_encryption_is_read_and_written(text: str, encryption: StoreEncryptio
     "text", ["", "aes256", "AES256:key", "aws:kms", "aws:kms:", "aws:kms:a key", "aws:kms:a\r\nb:c"]
 )
 def test_what_is_no_encryption_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no encryption; allowed: AES256, or aws:kms:KEY"):
+    with pytest.raises(ValueError, match="is not an encryption; allowed: AES256, or aws:kms:KEY"):
         StoreEncryption.parse(text)
 
 
@@ -187,7 +187,7 @@ def test_what_is_no_number_of_connections_is_refused(text: str) -> None:
 
 
 def test_nobody_may_connect_only_where_somebody_still_may() -> None:
-    with pytest.raises(ConfigError, match="lets nobody in; allowed: with --max-connections-per-ip-overrides"):
+    with pytest.raises(ConfigError, match="refuses every client; allowed: 0 with --max-connections-per-ip-overrides"):
         Settings(limits=Limits(max_connections_per_ip_count=0))
     somebody = (IpConnections("127.0.0.1", 5),)
     Settings(limits=Limits(max_connections_per_ip_count=0, max_connections_per_ip_overrides=somebody))

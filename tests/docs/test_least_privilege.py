@@ -28,6 +28,7 @@ from tests.devtools.external.clients import wait_until
 from tests.devtools.external.minio_users import MinioUser, add_user, root_of
 from tests.devtools.external.s3_processes import S3Process, minio_server
 from tests.devtools.external.spark import flush, skip_without_iceberg
+from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess
 
 pytestmark = [
@@ -87,7 +88,7 @@ def bucket() -> Iterator[Bucket]:
 def broker_of(bucket: Bucket, directory: Path, *options: str) -> BrokerProcess:
     environ = bucket.users["The broker"].environ
     store = (*STORE, "--s3-endpoint", bucket.server.endpoint, "--s3-sse", f"aws:kms:{KEY}")
-    return BrokerProcess(directory=directory, options=(*store, *options), environ=environ)
+    return BrokerProcess(directory=directory, options=(*store, *options), environ=environ, program=timed_loop.PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,13 @@ def test_the_page_has_a_policy_for_each() -> None:
 @pytest.mark.parametrize("durability", ["wal", "s3-wal", "segment"])
 def test_the_broker_lives_a_whole_life(bucket: Bucket, durability: str, tmp_path: Path) -> None:
     """It starts, flushes, in parts too, deletes by retention and with a topic, is restored, and all of it encrypted."""
-    quick = ("--retention-check-interval", "1s", "--segment-delete-delay", "0", "--orphan-check-interval", "5s")
+    quick = (
+        "--retention-check-interval",
+        "1s",
+        "--segment-delete-delay",
+        "0",
+        *timed_loop.fixed(orphan_check_interval_seconds=5),
+    )
     with broker_of(bucket, tmp_path, "--durability", durability, "--namespace", durability, *quick) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         short = NewTopic("short", 1, config={"retention.ms": "1000"})

@@ -82,7 +82,7 @@ def secured_brokers(directory: Path, durability: str) -> Iterator[Secured]:
         set_password(user, password, "--store", f"file:{bucket}", "--data-dir", str(directory / "unused"))
     options = [
         *("--ssl-certificate-file", str(shown.certificate_file), "--ssl-key-file", str(shown.key_file)),
-        *("--sasl-mechanisms", MECHANISM, "--ssl-reload-interval", "200ms"),
+        *("--sasl-mechanisms", MECHANISM),
         *("--authorizer", "acl", "--super-user", "User:broker", "--super-user", "User:client"),
         *("--inter-broker-config", str(config), "--secret-key-file", str(directory / "unused" / "secret.key")),
     ]

@@ -259,7 +259,7 @@ async def test_features_users_and_quotas_that_are_named_many_times(broker: Broke
 
 
 async def test_one_group_and_one_partition_asked_for_many_times() -> None:
-    with broker_process("--max-response-bytes=16MiB", program=timed_loop.PROGRAM) as broker:
+    with broker_process(*timed_loop.fixed(max_response_bytes=16 << 20), program=timed_loop.PROGRAM) as broker:
         async with connect(broker.kafka) as client:
             coordinator = await client.coordinator("g")
             await create_topic(coordinator)
@@ -275,7 +275,7 @@ async def test_one_group_and_one_partition_asked_for_many_times() -> None:
         (group,) = decoded(answers[1], OffsetFetchResponse, 8).groups
         assert [each.partition_index for each in group.topics[0].partitions] == [7, 8]
         assert answers[2] is None
-        assert "the answer would be larger than --max-response-bytes" in broker.log
+        assert "the answer would be larger than 16777216 bytes" in broker.log
 
 
 async def test_a_large_group_that_is_asked_for_many_times(broker: BrokerProcess) -> None:
@@ -397,7 +397,9 @@ async def test_a_fetch_of_very_many_partitions(broker: BrokerProcess) -> None:
 
 async def test_one_request_for_thousands_of_topics_creates_some_of_them() -> None:
     """All 9,999 were made, at once, and no other topic could be."""
-    with broker_process("--auto-create-topics-per-minute=60", program=timed_loop.PROGRAM) as broker:
+    with broker_process(
+        *timed_loop.fixed(auto_create_topics_per_minute_count=60), program=timed_loop.PROGRAM
+    ) as broker:
         topics = [MetadataRequestTopic(name=f"t{index}") for index in range(9_999)]
         _, (answer,) = await attack(broker, [request_bytes(MetadataRequest(topics=topics), 12)])
         errors = Counter(topic.error_code for topic in decoded(answer, MetadataResponse, 12).topics)

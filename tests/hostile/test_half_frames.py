@@ -107,7 +107,9 @@ async def test_announced_produces_do_not_hold_the_chunk_pool(broker: BrokerProce
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[BrokerProcess]:
-    with broker_process("--frame-timeout", "1s", "--max-connections", "4", program=timed_loop.PROGRAM) as running:
+    with broker_process(
+        "--max-connections=4", *timed_loop.fixed(frame_timeout_seconds=1), program=timed_loop.PROGRAM
+    ) as running:
         yield running
 
 

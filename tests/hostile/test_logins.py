@@ -61,7 +61,7 @@ from tests.devtools.processes.sasl import (
 )
 
 KIB = 1 << 10
-HUGE_BYTES = 500 * KIB  # --sasl-server-max-receive-size is 512 KiB
+HUGE_BYTES = 500 * KIB  # a request before the login may have 512 KiB
 GROWN_MAX_MIB = 150
 SCRAM, PLAIN, OAUTH = SaslMechanism.SCRAM_SHA_256, SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER
 CLEAR, SECURED = SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL

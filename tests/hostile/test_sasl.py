@@ -43,7 +43,11 @@ TOPIC = "not-theirs"
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One that knows alice; `further_listeners` is the one with SASL."""
     mechanisms = [option for each in (SCRAM, SaslMechanism.PLAIN) for option in ("--sasl-mechanisms", each.value)]
-    options = ("--listen", "SASL_PLAINTEXT=127.0.0.1:0", "--sasl-authentication-timeout", f"{LOGIN_SECONDS}s")
+    options = (
+        "--listen",
+        "SASL_PLAINTEXT=127.0.0.1:0",
+        *timed_loop.fixed(sasl_authentication_timeout_seconds=LOGIN_SECONDS),
+    )
     password_file = tmp_path_factory.mktemp("sasl") / "password"
     password_file.write_text(PASSWORD)
     with broker_process(*options, *mechanisms, program=timed_loop.PROGRAM) as running:
@@ -87,7 +91,7 @@ def _answer_to(data: bytes) -> bytes:
 
 
 async def test_what_is_announced_before_a_login_takes_no_memory(broker: BrokerProcess) -> None:
-    """Whatever it says that it is: a frame above --sasl-server-max-receive-size ends its connection."""
+    """Whatever it says that it is: a frame above 512 KiB ends its connection."""
     async with bystander(broker) as seen, raw_connections(_address(broker), 150) as attackers:
         for number, attacker in enumerate(attackers):
             api_key = (PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE)[number % 3]
@@ -137,7 +141,7 @@ async def test_300_half_logins_and_slow_ones_keep_nobody_out(broker: BrokerProce
 
 
 async def _send_slowly(stream: trio.SocketStream, data: bytes) -> None:
-    """A byte at a time, which is never enough for a request within --sasl-authentication-timeout."""
+    """A byte at a time, which is never enough for a request within `LOGIN_SECONDS`."""
     try:
         for position in range(len(data)):
             await stream.send_all(data[position : position + 1])

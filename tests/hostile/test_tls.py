@@ -29,7 +29,7 @@ HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[TlsBroker]:
-    with tls_broker("--ssl-handshake-timeout", "3s", program=timed_loop.PROGRAM) as running:
+    with tls_broker(*timed_loop.fixed(ssl_handshake_timeout_seconds=3), program=timed_loop.PROGRAM) as running:
         yield running
         assert running.process.returncode is None, running.process.log
 
@@ -116,7 +116,7 @@ async def test_what_is_not_tls_ends_at_once(broker: TlsBroker) -> None:
 @pytest.mark.faults
 async def test_the_bounds_on_frames_hold_over_tls() -> None:
     """What is announced takes no memory, and half a frame ends its connection."""
-    with tls_broker("--frame-timeout", "1s", program=timed_loop.PROGRAM) as broker:
+    with tls_broker(*timed_loop.fixed(frame_timeout_seconds=1), program=timed_loop.PROGRAM) as broker:
         context = broker.certificate.client_context(broker.authority.ca_file)
         async with bystander(broker.process) as seen, raw_connections(broker.address, 20) as sockets:
             attackers = [trio.SSLStream(each, context, server_hostname="localhost") for each in sockets]

@@ -11,7 +11,7 @@ from tests.java.test_java_tools import GROUPS, create, formatted, produce_number
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 
-SOON = ("--group-consumer-min-heartbeat-interval", "200ms", "--group-consumer-heartbeat-interval", "200ms")
+SOON = ("--group-consumer-heartbeat-interval", "200ms")
 CONSUMER = ("--group-protocol", "consumer")
 
 

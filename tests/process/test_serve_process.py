@@ -21,6 +21,7 @@ from kafscale.config import Address
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record
+from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess, ProcessFailed
 
 DEADLINE_SECONDS = 15.0
@@ -61,7 +62,7 @@ def _end(broker: BrokerProcess, *signals: signal.Signals) -> int:
 def _failure(tmp_path: Path, *options: str, **environ: str) -> str:
     """What a broker that can't start writes to stderr; it must be one line, with exit code 1."""
     directory = Path(mkdtemp(dir=tmp_path))
-    failing = BrokerProcess(directory=directory, options=options, environ=environ)
+    failing = BrokerProcess(directory=directory, options=options, environ=environ, program=timed_loop.PROGRAM)
     with pytest.raises(ProcessFailed):
         failing.start()
     assert failing.returncode == 1, failing.log
@@ -191,7 +192,7 @@ def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
 def test_an_endpoint_that_does_not_answer_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    options = ("--store", "s3://bucket", "--s3-endpoint", endpoint, "--store-retry-deadline", "100ms")
+    options = ("--store", "s3://bucket", "--s3-endpoint", endpoint, *timed_loop.fixed(store_retry_deadline_seconds=0.1))
     assert endpoint.removeprefix("http://") in _failure(tmp_path, *options, **KEYS)
 
 

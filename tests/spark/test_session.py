@@ -111,7 +111,7 @@ def test_no_pyspark_is_told(monkeypatch):
         ({"type": "jdbc", "warehouse": "w", "uri": "jdbc:mysql:x"}, "begins with jdbc:sqlite: or jdbc:postgresql:"),
         (
             {"type": "hadoop", "warehouse": "w", "s3_sse": "aws:kms"},
-            "s3_sse: 'aws:kms' is no encryption; allowed: AES256",
+            "s3_sse: 'aws:kms' is not an encryption; allowed: AES256",
         ),
         ({"type": "delta"}, "needs a warehouse"),
         ({"type": "delta", "warehouse": "s3://b/p"}, "know S3 as s3a://"),

@@ -74,7 +74,7 @@ def test_each_broker_has_its_id_directory_ports_and_admin_server() -> None:
         ("group_state_bytes", "256MiB", 64 * MIB),
         ("readahead_bytes", "8MiB", 8 * MIB),  # of one consumer
         ("max_connections_per_ip_count", "10", 10),
-        ("max_partitions_count", "1000", 1000),  # what all have in common
+        ("max_group_members_count", "1000", 1000),  # what all have in common
     ],
 )
 def test_budgets_are_shared_out_and_what_is_of_one_client_is_not(attribute: str, given: str, share: int) -> None:

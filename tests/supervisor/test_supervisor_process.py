@@ -146,7 +146,7 @@ def test_certificates_and_tokens_are_read_again_by_all(start: Start, tmp_path: P
     token = tmp_path / "token"
     token.write_text("before\n")
     token.chmod(0o600)
-    several = start("--admin-token-file", str(token), "--ssl-reload-interval", "1h")
+    several = start("--admin-token-file", str(token))
     assert several.get("/metrics")[0] == 401
     assert several.get("/readyz")[0] == 200
     assert several.get("/metrics", authorization="Bearer before")[0] == 200

@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches and what it was told last.
 
 A consumer of many partitions then sends only what changed, and gets only what changed. A session that can't be kept
-(`--max-fetch-sessions` or too many partitions in all or of one principal, and none idle for long enough) is simply not
+(more than 1,000, or too many partitions in all or of one principal, and none idle for long enough) is simply not
 opened: the consumer goes on with full fetches.
 
 No session holds a partition that does not exist or that its client may not read: it would be answered with the same

@@ -82,8 +82,7 @@ async def register_node(
         assert known_id is not None, "the id of a cluster is never deleted"
     if cluster_id not in (None, known_id):
         raise StartupError(
-            f"--cluster-id is {cluster_id} but the metadata in the data directory is of cluster {known_id}: "
-            "leave the option out, or give another --data-dir"
+            f"the metadata in --data-dir is of cluster {known_id}, not {cluster_id}: give another --data-dir"
         )
     await store.commit(Transaction(puts={epoch_key(node_id): encode(broker_epoch)}, essential=True))
     return Node(node_id=node_id, cluster_id=known_id, broker_epoch=broker_epoch, advertised=advertised, rack=rack)

@@ -86,7 +86,7 @@ REQUEST_PARTITIONS_MAX_COUNT = 10_000  # made by one request, which takes a seco
 
 @attrs.define(eq=False, repr=False)
 class CreationPace:
-    """Rate at which topics are created because a client asked about them: `--auto-create-topics-per-minute`.
+    """Rate at which topics are created because a client asked about them.
 
     A bucket of tokens, one for each topic. A sixth of the minute's topics may come at once, the others evenly, so that
     a client that lists thousands of names does not make them all. It is for all clients together; Kafka's controller

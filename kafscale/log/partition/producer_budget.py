@@ -134,7 +134,7 @@ class ProducerBudget:
             self._warned_ms = now_ms
             logger.warning(
                 "idempotent producers were forgotten %d ms after their last batch, as there are too many of them: what "
-                "they repeat is stored twice; raise --max-producer-ids-per-partition, --max-producer-ids or "
+                "they repeat is stored twice; raise --max-producer-ids-per-partition or "
                 "--max-producer-state-bytes, or let clients keep their producers instead of making new ones",
                 now_ms - last_timestamp_ms,
             )

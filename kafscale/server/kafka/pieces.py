@@ -1,7 +1,7 @@
 """Long requests and long answers: made in pieces, between which others are served, and within bounds on their memory.
 
 A long request waits until all those under way together leave room for it, since its objects take up to 40 times its
-bytes. An answer has a greatest size (`--max-response-bytes`); long ones wait until those that are being made and sent
+bytes. An answer has a greatest size (`max_response_bytes`); long ones wait until those that are being made and sent
 leave room for one of that size, and then keep what they need.
 """
 
@@ -87,9 +87,7 @@ class AnswerEncoder:
 
     def _check(self, joined: bytearray) -> None:
         if len(joined) > self.max_bytes:
-            raise ProtocolError(
-                f"the answer would be larger than --max-response-bytes, {self.max_bytes}; ask for less at a time"
-            )
+            raise ProtocolError(f"the answer would be larger than {self.max_bytes} bytes; ask for less at a time")
 
 
 async def encode_with_records(response: object, version: int) -> list[Sendable]:

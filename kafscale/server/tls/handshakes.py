@@ -74,7 +74,7 @@ _CAUSES = {
 }
 
 _ENDED = {
-    HandshakeFailure.TIMEOUT: "it was not done within --ssl-handshake-timeout",
+    HandshakeFailure.TIMEOUT: "it took too long",
     HandshakeFailure.GAVE_WAY: f"others wait for its place, and it has said nothing for {SLOW_SECONDS:g} s",
 }
 

@@ -29,8 +29,8 @@ TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 NOBODY_IN = (
-    "Invalid value 0 for configuration max.connections.per.ip: --max-connections-per-ip: '0' lets nobody in; allowed: "
-    "with --max-connections-per-ip-overrides"
+    "Invalid value 0 for configuration max.connections.per.ip: --max-connections-per-ip: '0' refuses every client; "
+    "allowed: 0 with --max-connections-per-ip-overrides"
 )
 
 

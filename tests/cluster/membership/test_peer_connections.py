@@ -63,7 +63,7 @@ def test_the_settings_of_a_client_say_which_listener(tmp_path: Path) -> None:
         lines(BOTH, inter_broker_config=config, inter_broker_listener="PLAINTEXT")
     with pytest.raises(ConfigError, match="'SSL' is SSL, and this broker connects by PLAINTEXT"):
         lines(BOTH, inter_broker_listener="SSL")
-    with pytest.raises(ConfigError, match="--inter-broker-listener: 'OTHER' is no listener"):
+    with pytest.raises(ConfigError, match="--inter-broker-listener: 'OTHER' is not a listener"):
         lines(BOTH, inter_broker_listener="OTHER")
     with pytest.raises(StartupError, match=r"--inter-broker-config .*: security.protocol: 'NONE' is not known"):
         lines(BOTH, inter_broker_config=properties(tmp_path, "security.protocol=NONE"))

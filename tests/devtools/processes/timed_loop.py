@@ -20,8 +20,14 @@ from pathlib import Path
 import trio
 
 from kafscale.cli.main import run
+from kafscale.config import CoordinatorSettings, Limits, SaslSettings, Settings, SslSettings
 
 PROGRAM = ("-m", "tests.devtools.processes.timed_loop")
+FIXED = "--fixed"
+_DEFAULTS = [
+    settings_class.__init__.__kwdefaults__ or {}
+    for settings_class in (Settings, SslSettings, SaslSettings, CoordinatorSettings, Limits)
+]
 
 _SECONDS = struct.Struct("d")
 _NONE = _SECONDS.pack(0.0)
@@ -63,8 +69,26 @@ class _Timer(trio.abc.Instrument):
             _SECONDS.pack_into(self.longest, 0, seconds)
 
 
+def fixed(**values: float) -> tuple[str, ...]:
+    """Return arguments for `main` that set settings which are no options, for tests that need less of one."""
+    return tuple(word for name, value in values.items() for word in (FIXED, f"{name}={value}"))
+
+
+def _fix_settings(arguments: Sequence[str]) -> list[str]:
+    """Change the defaults as `fixed` says, and return the arguments of `kafscale`."""
+    rest = list(arguments)
+    while FIXED in rest:
+        at = rest.index(FIXED)
+        name, _, value = rest[at + 1].partition("=")
+        del rest[at : at + 2]
+        [defaults] = [defaults for defaults in _DEFAULTS if name in defaults]
+        defaults[name] = type(defaults[name])(value)
+    return rest
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a command of `kafscale` that has a --data-dir."""
+    arguments = _fix_settings(arguments)
     path = _file(Path(arguments[arguments.index("--data-dir") + 1]).parent)
     path.write_bytes(_NONE)
     with path.open("r+b") as file:

@@ -117,7 +117,7 @@ def remembered_producers_count() -> int:
 
 
 async def test_cached_footers_hold_no_producers(autojump_clock):
-    """Each footer held copies of up to all producers of its partition, past what --max-producer-ids bounds."""
+    """Each footer held copies of up to all producers of its partition, past what the limit of producers bounds."""
     topics = [topic_spec(producer_id_expiration_ms=1 << 50)]
     limits = Limits(max_producer_ids_per_partition_count=5)
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics, limits=limits) as log:
