@@ -21,7 +21,7 @@ from bench.secured.sockets import connect
 from kafscale.client.consumer import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB
-from kafscale.wire.records import LENGTH_END
+from kafscale.wire.batch_header import LENGTH_END
 
 STALL_SECONDS = 60
 SPARE_BYTES = 64 * KIB  # of the buffer, for the head of a response

@@ -16,8 +16,8 @@ from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches, parse_header
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kafscale.wire.records import batches, parse_header
 from tests.devtools.history.history import History
 from tests.devtools.world.producers import IdempotentProducer
 from tests.devtools.world.workload import Connect, Reader, Topic

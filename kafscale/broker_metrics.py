@@ -9,7 +9,7 @@ import attrs
 
 from kafscale.api.handling.services import Services
 from kafscale.metrics import Labels, Sample
-from kafscale.wire.offsets import lag
+from kafscale.wire.client_rules import lag
 
 
 def register_group_lag(services: Services) -> None:

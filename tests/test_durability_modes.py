@@ -23,6 +23,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, Gate, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import codec
+from kafscale.wire.batch_header import batches
 from kafscale.wire.error_codes import (
     NONE,
     NOT_COORDINATOR,
@@ -60,7 +61,7 @@ from kafscale.wire.messages.topics import (
     CreateTopicsResponse,
 )
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.fakes.memory_log import append_nowait
 from tests.devtools.fakes.transactional_producer import OLD, Producer, committed_values

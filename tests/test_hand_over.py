@@ -17,6 +17,7 @@ from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches
 from kafscale.wire.messages.records import (
     FetchPartition,
     FetchRequest,
@@ -28,7 +29,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 

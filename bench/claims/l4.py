@@ -27,7 +27,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.disk import RealDisk
 from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec
 from tests.devtools.processes.resident import rss_mib
 

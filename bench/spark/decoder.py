@@ -15,7 +15,8 @@ from kafscale.config.units import MIB
 from kafscale.spark.bucket.decode import COLUMN_TYPES, Wanted, decode
 from kafscale.spark.bucket.reading import GET_BYTES
 from kafscale.wire import compression
-from kafscale.wire.records import Record, build_batch, set_base_offset
+from kafscale.wire.batch_header import set_base_offset
+from kafscale.wire.records import Record, build_batch
 
 CODECS = {
     "none": compression.NONE,

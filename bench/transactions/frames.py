@@ -9,10 +9,9 @@ import attrs
 from bench.frames import CLIENT_ID, batch_of, produce_frame
 from bench.points import Point
 from kafscale.wire import codec
-from kafscale.wire.batch_header import set_crc
+from kafscale.wire.batch_header import TRANSACTIONAL, set_crc
 from kafscale.wire.frames import RequestHeader, request_frame
 from kafscale.wire.messages.transactions import EndTxnRequest, EndTxnResponse
-from kafscale.wire.records import TRANSACTIONAL
 
 PRODUCE_VERSION = 12  # enrols the partition by itself; earlier ones need AddPartitionsToTxn (KIP-890)
 END_TXN_VERSION = 5  # answers with the epoch of the next transaction

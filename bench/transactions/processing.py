@@ -33,6 +33,7 @@ from kafscale.client.consumer import IsolationLevel
 from kafscale.config import Address
 from kafscale.config.units import KIB, MIB
 from kafscale.wire import codec
+from kafscale.wire.batch_header import batches, parse_header
 from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_LOAD_IN_PROGRESS,
@@ -48,7 +49,6 @@ from kafscale.wire.messages.offsets import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from kafscale.wire.records import batches, parse_header
 
 INPUT, OUTPUT = 0, 1  # partitions
 POINT = Point(batch_bytes=16 * KIB, in_flight=5, partitions=1)

@@ -219,7 +219,7 @@ def reset_command(
 
 async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]) -> list[OffsetRow]:
     from kafscale.client.groups import committed_offsets
-    from kafscale.wire.offsets import lag
+    from kafscale.wire.client_rules import lag
 
     committed = await committed_offsets(client, group)
     partitions = sorted({*committed, *owners})

@@ -30,10 +30,10 @@ from kafscale.formats.segment_check import BodyCheck
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.log.check.wal_check import WalFileCheck, WalObjectCheck
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key, parse_segment_key, topic_id_text
-from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN, BatchHeader
 from kafscale.wire.compression import NAMES, NONE
 from kafscale.wire.control_records import parse_marker
-from kafscale.wire.records import BatchHeader, validate, validate_compressed
+from kafscale.wire.records import validate, validate_compressed
 
 MAX_DECOMPRESSED_BYTES = 1 << 30  # of one batch, when it is checked
 

@@ -17,6 +17,7 @@ from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection, Repl
 from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts, retried
 from kafscale.login.failures import check
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import BatchHeader, parse_header, whole_batches
 from kafscale.wire.control_records import parse_marker
 from kafscale.wire.messages.records import (
     FetchableTopicResponse,
@@ -30,7 +31,7 @@ from kafscale.wire.messages.records import (
     ListOffsetsTopic,
     PartitionData,
 )
-from kafscale.wire.records import BatchHeader, Record, iterate_records, parse_header, whole_batches
+from kafscale.wire.records import Record, iterate_records
 
 MAX_FETCH_BYTES = 50 << 20  # Kafka's consumer: fetch.max.bytes, 50 MiB
 MAX_PARTITION_BYTES = 1 << 20  # Kafka's consumer: max.partition.fetch.bytes, 1 MiB

@@ -17,6 +17,7 @@ from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.login.failures import check
 from kafscale.wire import codec as wire_codec
 from kafscale.wire import compression
+from kafscale.wire.client_rules import partition_of
 from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -24,7 +25,6 @@ from kafscale.wire.messages.records import (
     ProduceResponse,
     TopicProduceData,
 )
-from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import Record, build_batch
 
 MAX_BATCH_BYTES = 900_000  # before compression; Kafka: batch.size, 16 KiB, but max.message.bytes allows 1 MiB

@@ -9,7 +9,7 @@ import attrs
 from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, StoreUnavailable
 from kafscale.store.base import ObjectStore
-from kafscale.wire.records import HEADER_BYTES, LENGTH_END, parse_header
+from kafscale.wire.batch_header import HEADER_BYTES, LENGTH_END, parse_header
 
 PIECE_BYTES = 4 << 20  # at 20 ms and 100 MB/s a GET, two thirds of the time are the transfer
 CUTS_MAX_COUNT = 20  # of the replies for one object; each is gone on from, but not for ever

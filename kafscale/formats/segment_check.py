@@ -18,7 +18,8 @@ from kafscale.formats.body import BatchSplitter, LocatedBatch
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import HEADER, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
-from kafscale.wire.records import BatchHeader, compute_crc, parse_header, validate_header
+from kafscale.wire.batch_header import BatchHeader, compute_crc, parse_header
+from kafscale.wire.records import validate_header
 
 
 @attrs.frozen

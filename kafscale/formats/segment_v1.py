@@ -41,7 +41,7 @@ from kafscale.formats.segment import (
 )
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.records import BatchHeader, parse_header
+from kafscale.wire.batch_header import BatchHeader, parse_header
 
 VERSION = 1
 TRAILER = struct.Struct(">Iq4s")

@@ -25,7 +25,7 @@ from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Handle, Journal
 from kafscale.log.wal.kept_aside import KeptAside
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 
 REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
 

@@ -1,16 +1,19 @@
-"""Kafka's access control lists: what a binding says, and what a filter of them asks for (KIP-11, KIP-290).
+"""Kafka's access control lists (KIP-11, KIP-290): bindings, filters of them, and the rights that a broker checks.
 
 A binding allows or denies one operation on the resources of a pattern to a principal from a host. The numbers are
-those of Kafka's protocol, from which bindings and filters can be made; one that is not known is UNKNOWN, which no
-binding may have.
+those of Kafka's protocol; an unknown one is UNKNOWN, which no binding may have.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from functools import cache
 from typing import Final, TypeVar
 
 import attrs
+
+from kafscale.wire import error_codes
 
 WILDCARD: Final = "*"  # the name of any resource, and any host
 WILDCARD_PRINCIPAL: Final = "User:*"
@@ -132,3 +135,45 @@ class Right:
 
     def __str__(self) -> str:
         return f"{self.operation.title} {self.resource_type.title}"
+
+
+@cache
+def right_of(operation: AclOperation, resource_type: ResourceType) -> Right:
+    """Return the one object of this right."""
+    return Right(operation, resource_type)
+
+
+READ_TOPIC: Final = right_of(AclOperation.READ, ResourceType.TOPIC)
+WRITE_TOPIC: Final = right_of(AclOperation.WRITE, ResourceType.TOPIC)
+CREATE_TOPIC: Final = right_of(AclOperation.CREATE, ResourceType.TOPIC)
+DELETE_TOPIC: Final = right_of(AclOperation.DELETE, ResourceType.TOPIC)
+ALTER_TOPIC: Final = right_of(AclOperation.ALTER, ResourceType.TOPIC)
+DESCRIBE_TOPIC: Final = right_of(AclOperation.DESCRIBE, ResourceType.TOPIC)
+DESCRIBE_TOPIC_CONFIGS: Final = right_of(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC)
+ALTER_TOPIC_CONFIGS: Final = right_of(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC)
+
+READ_GROUP: Final = right_of(AclOperation.READ, ResourceType.GROUP)
+DELETE_GROUP: Final = right_of(AclOperation.DELETE, ResourceType.GROUP)
+DESCRIBE_GROUP: Final = right_of(AclOperation.DESCRIBE, ResourceType.GROUP)
+DESCRIBE_GROUP_CONFIGS: Final = right_of(AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP)
+ALTER_GROUP_CONFIGS: Final = right_of(AclOperation.ALTER_CONFIGS, ResourceType.GROUP)
+
+CREATE_IN_CLUSTER: Final = right_of(AclOperation.CREATE, ResourceType.CLUSTER)
+DELETE_IN_CLUSTER: Final = right_of(AclOperation.DELETE, ResourceType.CLUSTER)
+ALTER_CLUSTER: Final = right_of(AclOperation.ALTER, ResourceType.CLUSTER)
+DESCRIBE_CLUSTER: Final = right_of(AclOperation.DESCRIBE, ResourceType.CLUSTER)
+CLUSTER_ACTION: Final = right_of(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+DESCRIBE_CLUSTER_CONFIGS: Final = right_of(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+ALTER_CLUSTER_CONFIGS: Final = right_of(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER)
+WRITE_IDEMPOTENTLY: Final = right_of(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+
+WRITE_TRANSACTION: Final = right_of(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)
+DESCRIBE_TRANSACTION: Final = right_of(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
+
+# What a client is told that it may not, by the type of the resource.
+ERRORS: Final[Mapping[ResourceType, int]] = {
+    ResourceType.TOPIC: error_codes.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: error_codes.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: error_codes.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}

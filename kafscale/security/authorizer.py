@@ -11,9 +11,8 @@ from typing import Final
 import attrs
 
 from kafscale.security.acl_index import AclIndex, subjects_of
-from kafscale.security.acls import AclBinding, AclOperation, Permission, Right
+from kafscale.security.acls import DESCRIBE_TOPIC, AclBinding, AclOperation, Permission, Right
 from kafscale.security.principals import Principal
-from kafscale.security.rights import DESCRIBE_TOPIC
 
 # Answers that are remembered: some 300 bytes each. When there are more all are forgotten, which costs a few
 # microseconds each.

@@ -1,18 +1,27 @@
-"""What the mechanisms of SASL have in common: one exchange of messages, which ends with a name or without one.
+"""Exchanges of SASL: one for each login, which ends with a user's name or with a refusal.
 
-An exchange is sans-IO. It takes a message and says what comes of it. Two things it can't do by itself: a derivation of
-keys, which takes milliseconds of CPU time, and fetching keys that sign tokens. It asks for these, and goes on with what
-came of them (`resume`).
+    PLAIN (RFC 4616)         client  [AUTHORIZATION-ID] NUL USER NUL PASSWORD
+    SCRAM-SHA-256 and -512   client  n,,n=USER,r=NONCE              server  r=NONCE+OURS,s=SALT,i=ITERATIONS
+    (RFC 5802, RFC 7677)     client  c=biws,r=NONCE+OURS,p=PROOF    server  v=SIGNATURE
+
+An exchange is sans-IO: it takes a message and returns an outcome. It can't derive keys, which takes milliseconds of CPU
+time, nor fetch the keys that sign tokens: it asks its caller for these, and goes on with the result (`resume`).
+
+PLAIN checks the password against the SCRAM verifier, so that passwords are kept in one form. With either mechanism a
+user that does not exist takes as long as one that does, and fails at the end like a wrong password. SCRAM offers no
+channel binding: a client that insists on it (`p=`) is refused, and so is one with an authorization id.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import hmac
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 from kafscale.config import SaslMechanism
-from kafscale.security.verifiers import ScramVerifier
+from kafscale.login.scram import load_scramp
+from kafscale.security.verifiers import PASSWORD_MAX_BYTES, USER_NAME_MAX_BYTES, ScramVerifier, stored_key_of
 
 
 @attrs.frozen
@@ -88,3 +97,100 @@ class VerifierSource(Protocol):
     def usual_mechanism(self) -> SaslMechanism:
         """The mechanism that most verifiers are for."""
         ...
+
+
+PLAIN_MESSAGE_MAX_BYTES = 2 * USER_NAME_MAX_BYTES + PASSWORD_MAX_BYTES + 2
+STRONGEST_FIRST = (SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256)
+
+
+@attrs.define(eq=False, repr=False)
+class PlainExchange:
+    """The broker's side of one login."""
+
+    users: VerifierSource
+    _name: str = attrs.field(default="", init=False)
+    _mechanism: SaslMechanism = attrs.field(default=STRONGEST_FIRST[0], init=False)
+    _known: ScramVerifier | None = attrs.field(default=None, init=False)
+
+    def receive(self, data: bytes, now_ms: int) -> Outcome:
+        if len(data) > PLAIN_MESSAGE_MAX_BYTES:
+            return Refused(f"a message of {len(data)} bytes; the limit is {PLAIN_MESSAGE_MAX_BYTES}")
+        try:
+            authorization_id, self._name, password = data.decode().split("\0")
+        except ValueError:  # UnicodeDecodeError is one
+            return Refused("a message that is not three texts with a NUL between them")
+        if not self._name or not password:
+            return Refused("a user name or a password that is empty")
+        if authorization_id not in ("", self._name):
+            return Refused(
+                "an authorization id that is not the user's name",
+                "Authentication failed: Client requested an authorization id that is different from username",
+            )
+        found = [each for each in STRONGEST_FIRST if self.users.verifier(each, self._name) is not None]
+        self._mechanism = found[0] if found else self.users.usual_mechanism
+        self._known = self.users.verifier(self._mechanism, self._name)
+        shown = self._known or self.users.decoy(self._mechanism, self._name)
+        return DeriveKey(self._mechanism, password.encode(), shown.salt, shown.iterations)
+
+    def resume(self, result: bytes, now_ms: int) -> Outcome:
+        stored_key = stored_key_of(self._mechanism, result)
+        if self._known is None:
+            return Refused("no such user", INVALID_LOGIN)
+        if not hmac.compare_digest(stored_key, self._known.stored_key):
+            return Refused("a wrong password", INVALID_LOGIN)
+        return Granted(self._name)
+
+
+INVALID_LOGIN = "Authentication failed: Invalid username or password"  # Kafka's PlainSaslServer
+
+
+if TYPE_CHECKING:
+    from scramp.core import ScramServer
+
+# scramp looks at each character of a name in fifteen tables: a millisecond for so many.
+SCRAM_MESSAGE_MAX_BYTES = 1024
+
+
+@attrs.define(eq=False, repr=False)
+class ScramExchange:
+    """The broker's side of one login."""
+
+    mechanism: SaslMechanism
+    users: VerifierSource
+    _server: ScramServer = attrs.field(init=False)
+    _name: str = attrs.field(default="", init=False)
+    _is_known: bool = attrs.field(default=False, init=False)
+    _is_challenged: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._server = load_scramp().ScramMechanism(self.mechanism.value).make_server(self._verifier)
+
+    def receive(self, data: bytes, now_ms: int) -> Outcome:
+        from scramp import ScramException
+
+        if len(data) > SCRAM_MESSAGE_MAX_BYTES:
+            return Refused(f"a message of {len(data)} bytes; the limit is {SCRAM_MESSAGE_MAX_BYTES}")
+        try:
+            text = data.decode()
+            if not self._is_challenged:
+                self._is_challenged = True
+                self._server.set_client_first(text)
+                return Challenge(self._server.get_server_first().encode())
+            self._server.set_client_final(text)
+            if not self._is_known:  # beyond all chance
+                return Refused("no such user")
+            return Granted(self._name, self._server.get_server_final().encode())
+        except UnicodeDecodeError:
+            return Refused("a message that is no text")
+        except ScramException as exc:
+            return Refused(str(exc.args[0]) if self._is_known or not self._name else f"no such user: {exc.args[0]}")
+
+    def resume(self, result: bytes, now_ms: int) -> Outcome:
+        raise AssertionError("SCRAM asks for nothing")
+
+    def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        """Return what scramp asks for, by the name that the client sent."""
+        found = self.users.verifier(self.mechanism, name)
+        self._name, self._is_known = name, found is not None
+        shown = self.users.decoy(self.mechanism, name) if found is None else found
+        return shown.salt, shown.stored_key, shown.server_key, shown.iterations

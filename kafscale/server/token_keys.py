@@ -72,7 +72,7 @@ class PublishedKeys:
         """Read the keys, and return whether that succeeded."""
         import httpx  # a broker without tokens starts without it
 
-        from kafscale.security.tokens import parse_key_set
+        from kafscale.security.oauthbearer import parse_key_set
 
         assert self.url is not None
         self._read_at = trio.current_time()
@@ -93,7 +93,7 @@ class PublishedKeys:
         import httpx
 
         from kafscale.http.client import TrioTransport, fetch
-        from kafscale.security.tokens import KEY_SET_MAX_BYTES
+        from kafscale.security.oauthbearer import KEY_SET_MAX_BYTES
 
         parts = urlsplit(url)
         if parts.scheme == "file":

@@ -43,8 +43,9 @@ from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.testing.tcp_proxy import TcpProxy
 from kafscale.testing.trio_thread import TrioThread
+from kafscale.wire.batch_header import batches, parse_header
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import Record, batches, iterate_records, parse_header
+from kafscale.wire.records import Record, iterate_records
 
 HOST = "127.0.0.1"
 READ_BYTES = 1 << 20

@@ -13,7 +13,7 @@ import attrs
 
 from kafscale.errors import CorruptBatch
 from kafscale.wire.batch_header import CONTROL, HEADER_BYTES, TRANSACTIONAL, BatchHeader, set_crc
-from kafscale.wire.batch_records import Record, build_batch, iterate_records
+from kafscale.wire.records import Record, build_batch, iterate_records
 
 ABORT: Final = 0
 COMMIT: Final = 1

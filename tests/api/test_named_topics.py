@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-from kafscale.api.topics.named_topics import outcomes_by_name
+from kafscale.api.topics.new_partitions import outcomes_by_name
 from kafscale.cluster.registries.topics import MorePartitions, Outcome
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes

@@ -8,6 +8,7 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches, parse_header
 from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -23,7 +24,7 @@ from kafscale.wire.messages.records import (
     ListOffsetsTopic,
     PartitionData,
 )
-from kafscale.wire.records import batches, iterate_records, parse_header
+from kafscale.wire.records import iterate_records
 from tests.devtools.fakes.memory_broker import memory_parts
 from tests.devtools.fakes.memory_log import append_nowait
 from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, request_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafscale.api.cluster.features import LEVELS
+from kafscale.api.cluster.api_versions import LEVELS
 from kafscale.api.not_served import NOT_SERVED
 from kafscale.api.reference import protocol_page
 from kafscale.api.table import APIS, every_api

@@ -23,6 +23,7 @@ from bench.transactions.targets import TARGETS
 from kafscale.config import Address
 from kafscale.testing.background_broker import running_broker
 from kafscale.wire import codec
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.frames import parse_request_header, response_frame
 from kafscale.wire.messages.records import (
@@ -32,7 +33,6 @@ from kafscale.wire.messages.records import (
     TopicProduceResponse,
 )
 from kafscale.wire.messages.transactions import EndTxnRequest, EndTxnResponse
-from kafscale.wire.records import parse_header
 
 POINT = Point(batch_bytes=1024, in_flight=2, partitions=2)
 OPTIONS = RunOptions(seconds=4, warm_up_seconds=1, rounds=2)

@@ -25,8 +25,9 @@ from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, SegmentKey
 from kafscale.testing.disk import MemoryDisk
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.compression import ZSTD
-from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_log import memory_log
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
 from tests.devtools.fakes.transactions import abort, commit, send

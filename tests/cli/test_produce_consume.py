@@ -16,8 +16,8 @@ import trio
 from kafscale.cli.main import run
 from kafscale.cli.produce import LineReader
 from kafscale.cli.records import json_formatter, text_formatter
+from kafscale.wire.client_rules import partition_of
 from kafscale.wire.messages.records import ProduceRequest
-from kafscale.wire.murmur2 import partition_of
 from kafscale.wire.records import Record
 from tests.devtools.processes.process import interruptible
 

@@ -11,9 +11,10 @@ from kafscale.client import Consumer, connect
 from kafscale.client.client import Client
 from kafscale.client.retrying import PAUSE_SECONDS
 from kafscale.errors import CorruptBatch
+from kafscale.wire.batch_header import CONTROL
 from kafscale.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages.records import FetchRequest, FetchResponse
-from kafscale.wire.records import CONTROL, Record, build_batch
+from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.small_cluster import SmallCluster
 
 

@@ -15,7 +15,7 @@ from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login.sasl import ClientSasl, client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import TokenEndpoint, TokenFile
-from kafscale.security.tokens import parse_key_set
+from kafscale.security.oauthbearer import parse_key_set
 from kafscale.wire.error_codes import NONE, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
 from kafscale.wire.messages.security import (
     SaslAuthenticateRequest,

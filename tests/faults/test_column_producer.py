@@ -24,7 +24,7 @@ from kafscale.spark.brokers.transactional import end
 from kafscale.spark.producing.enrolment import Enrolment
 from kafscale.spark.producing.producer import ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
-from kafscale.wire.murmur2 import partition_of
+from kafscale.wire.client_rules import partition_of
 from tests.devtools.processes.ordeal import chosen_seed
 from tests.devtools.processes.process import BrokerProcess
 

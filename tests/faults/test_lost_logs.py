@@ -33,6 +33,7 @@ from kafscale.log.log import LOST_OFFSETS_COUNT
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.batch_header import batches
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.records import (
     FetchPartition,
@@ -45,7 +46,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.world.seeds import seeds
 

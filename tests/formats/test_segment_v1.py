@@ -16,7 +16,7 @@ from kafscale.log.bucket.restore import Restorer
 from kafscale.log.read.footers import Footers
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.store.memory import MemoryStore
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.segment_objects import (
     CREATED_MS,
     make_batches,

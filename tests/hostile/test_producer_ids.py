@@ -12,17 +12,10 @@ import trio
 from kafscale.client.client import connect
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import HEADER_BYTES, BatchHeader, encode_batch, parse_header
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.records import (
-    HEADER_BYTES,
-    BatchHeader,
-    ProducerStamp,
-    Record,
-    build_batch,
-    encode_batch,
-    parse_header,
-)
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.hostile import bystander
 from tests.devtools.processes.process import BrokerProcess, broker_process

@@ -14,6 +14,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import (
     FetchPartition,
@@ -26,7 +27,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 FILE_BYTES = 256 << 10

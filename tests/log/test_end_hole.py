@@ -12,7 +12,8 @@ from kafscale.log.read.holes import OFFSETS_MAX_COUNT, empty_batch
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import BatchHeader, compute_crc, iterate_records, parse_header
+from kafscale.wire.batch_header import BatchHeader, compute_crc, parse_header
+from kafscale.wire.records import iterate_records
 from tests.devtools.fakes.memory_log import ALL_BYTES, TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 DURABILITIES = [Durability.WAL, Durability.SEGMENT]

@@ -23,7 +23,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import parse_segment_key
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.records import ProducerStamp, parse_header
+from kafscale.wire.batch_header import parse_header
+from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec
 from tests.devtools.world.determinism import run_seeded
 from tests.devtools.world.seeds import seeds

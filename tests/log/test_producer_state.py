@@ -44,8 +44,9 @@ from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
+from kafscale.wire.batch_header import BatchHeader, parse_header
 from kafscale.wire.error_codes import INVALID_PRODUCER_ID_MAPPING
-from kafscale.wire.records import BatchHeader, ProducerStamp, Record, build_batch, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, memory_log, topic_spec
 
 EVERYTHING_IS_DURABLE = 1 << 62

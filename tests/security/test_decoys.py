@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from kafscale.config import SaslMechanism
-from kafscale.security.decoys import KINDS_MAX_COUNT, Decoys
-from kafscale.security.verifiers import ScramVerifier, make_verifier
+from kafscale.security.verifiers import KINDS_MAX_COUNT, Decoys, ScramVerifier, make_verifier
 from tests.devtools.processes.sasl import SCRAMS, SECRET
 
 SHA_256, SHA_512 = SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512

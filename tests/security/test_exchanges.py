@@ -8,13 +8,19 @@ import pytest
 
 from kafscale.config import SaslMechanism
 from kafscale.login.scram import load_scramp
-from kafscale.security.exchanges import Challenge, DeriveKey, FetchKeys, Granted, Refused
-from kafscale.security.oauthbearer import MESSAGE_MAX_BYTES as OAUTH_MAX_BYTES
-from kafscale.security.oauthbearer import OauthbearerExchange
-from kafscale.security.plain import MESSAGE_MAX_BYTES as PLAIN_MAX_BYTES
-from kafscale.security.plain import PlainExchange
-from kafscale.security.scram import MESSAGE_MAX_BYTES, ScramExchange
-from kafscale.security.tokens import NO_KEYS, TokenPolicy, parse_key_set
+from kafscale.security.exchanges import PLAIN_MESSAGE_MAX_BYTES as PLAIN_MAX_BYTES
+from kafscale.security.exchanges import (
+    SCRAM_MESSAGE_MAX_BYTES,
+    Challenge,
+    DeriveKey,
+    FetchKeys,
+    Granted,
+    PlainExchange,
+    Refused,
+    ScramExchange,
+)
+from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy, parse_key_set
+from kafscale.security.oauthbearer import SCRAM_MESSAGE_MAX_BYTES as OAUTH_MAX_BYTES
 from kafscale.security.verifiers import ITERATIONS_LEAST, make_verifier, salt_password
 from tests.devtools.processes.sasl import (
     ALICE,
@@ -132,7 +138,7 @@ def test_the_iterations_are_the_users_and_not_what_a_client_wishes():
         "n,,n=alice\0,r=nonce",
         "n",
         "",
-        "n,,n=" + "a" * MESSAGE_MAX_BYTES + ",r=nonce",
+        "n,,n=" + "a" * SCRAM_MESSAGE_MAX_BYTES + ",r=nonce",
     ],
 )
 def test_first_messages_that_are_refused(first):

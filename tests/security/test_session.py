@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.config import SaslMechanism
-from kafscale.security.exchanges import Challenge, DeriveKey, Granted, Refused
-from kafscale.security.oauthbearer import OauthbearerExchange
-from kafscale.security.plain import PlainExchange
-from kafscale.security.scram import ScramExchange
+from kafscale.security.exchanges import Challenge, DeriveKey, Granted, PlainExchange, Refused, ScramExchange
+from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
 from kafscale.security.session import EXCHANGE_MAX_COUNT, Answer, Moment, SaslSession, State
-from kafscale.security.tokens import TokenPolicy, parse_key_set
 from kafscale.security.verifiers import salt_password
 from kafscale.wire.error_codes import (
     ILLEGAL_SASL_STATE,

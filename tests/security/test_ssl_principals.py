@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafscale.security.principals import Principal
-from kafscale.security.ssl_principals import SUBJECT_MAX_COUNT, NoMatchingRule, SslPrincipalMapper
+from kafscale.security.principals import SUBJECT_MAX_COUNT, NoMatchingRule, Principal, SslPrincipalMapper
 
 
 def name_of(rules: str, subject: str) -> str:

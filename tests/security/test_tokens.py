@@ -11,7 +11,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey
 from joserfc.jws import serialize_compact
 
 from kafscale.config import SaslSettings
-from kafscale.security.tokens import TOKEN_MAX_BYTES, TokenPolicy, TokenRefused, UnknownKey, parse_key_set
+from kafscale.security.oauthbearer import TOKEN_MAX_BYTES, TokenPolicy, TokenRefused, UnknownKey, parse_key_set
 from tests.devtools.processes.sasl import ALICE, key_set, sign, signing_key
 
 NOW = int(time.time())

@@ -6,22 +6,18 @@ import pytest
 
 from kafscale.errors import CorruptBatch, InvalidRecord
 from kafscale.wire import compression
-from kafscale.wire.records import (
+from kafscale.wire.batch_header import (
     CONTROL,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    ProducerStamp,
-    Record,
     batches,
-    build_batch,
     compute_crc,
-    iterate_records,
     parse_header,
     set_base_offset,
     set_log_append_time,
-    validate,
 )
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, validate
 
 RECORDS = [Record(key=b"k", value=b"%d" % i, timestamp_ms=1000 + i) for i in range(5)]
 

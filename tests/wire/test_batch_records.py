@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch, KafkaError
 from kafscale.wire import compression
-from kafscale.wire.batch_header import set_crc
+from kafscale.wire.batch_header import LOG_APPEND_TIME, TRANSACTIONAL, set_crc
 from kafscale.wire.records import (
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
     ProducerStamp,
     Record,
     build_batch,

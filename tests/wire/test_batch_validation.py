@@ -8,17 +8,9 @@ from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch, InvalidRecord, KafkaError
 from kafscale.wire import compression, error_codes
-from kafscale.wire.batch_header import set_crc
+from kafscale.wire.batch_header import HEADER_BYTES, parse_header, set_crc
 from kafscale.wire.primitives import varint
-from kafscale.wire.records import (
-    HEADER_BYTES,
-    Record,
-    build_batch,
-    iterate_records,
-    parse_header,
-    validate,
-    validate_compressed,
-)
+from kafscale.wire.records import Record, build_batch, iterate_records, validate, validate_compressed
 
 MIB = 1 << 20
 CODECS = list(compression.NAMES)

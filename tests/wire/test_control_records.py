@@ -11,16 +11,9 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from kafscale.errors import CorruptBatch
 from kafscale.wire import control_records
+from kafscale.wire.batch_header import CONTROL, parse_header, set_base_offset
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
-from kafscale.wire.records import (
-    CONTROL,
-    ProducerStamp,
-    Record,
-    build_batch,
-    parse_header,
-    set_base_offset,
-    validate,
-)
+from kafscale.wire.records import ProducerStamp, Record, build_batch, validate
 
 COMMITTED = EndMarker(producer_id=1000, producer_epoch=5, coordinator_epoch=9, is_commit=True)
 # offset 42, leader epoch 7

@@ -7,7 +7,7 @@ import warnings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.wire.murmur2 import murmur2, partition_of
+from kafscale.wire.client_rules import murmur2, partition_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its schemas by a deprecated function

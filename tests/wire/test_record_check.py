@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch, DecodeError, InvalidRecord, KafkaError
 from kafscale.log.rewrite.compaction_filter import locate_records
+from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, encode_batch, parse_header
 from kafscale.wire.error_codes import MESSAGE_TOO_LARGE
 from kafscale.wire.primitives import read_varint, read_varlong, varint
 from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT, STEP_UNITS, RecordCheck
 from kafscale.wire.record_shapes import MAX_SEEN_ONCE, MAX_SHAPES, Shapes, Times
-from kafscale.wire.records import (
-    CODEC_MASK,
-    HEADER_BYTES,
-    Record,
-    build_batch,
-    encode_batch,
-    iterate_records,
-    parse_header,
-)
+from kafscale.wire.records import Record, build_batch, iterate_records
 
 BASE_MS = 1_700_000_000_000
 ALL = 1 << 30

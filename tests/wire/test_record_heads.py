@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kafscale.errors import DecodeError
 from kafscale.wire.primitives import uvarint, varint
-from kafscale.wire.record_heads import record_heads
+from kafscale.wire.records import record_heads
 
 sizes = st.integers(0, 40) | st.integers(60, 70) | st.integers(8150, 8250) | st.just(20_000)
 deltas = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-130, 130)

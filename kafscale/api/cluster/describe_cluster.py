@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kafscale.api.cluster.metadata import cluster_operations
-from kafscale.api.handling.brokers import ReachableBroker, fenced_brokers, reachable_brokers
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import ReachableBroker, fenced_brokers, reachable_brokers
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
 from kafscale.wire.messages.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse

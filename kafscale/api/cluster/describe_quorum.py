@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 
-from kafscale.api.handling.brokers import reachable_broker
 from kafscale.api.handling.calls import Api, Call, Peer
+from kafscale.api.handling.partitions import reachable_broker
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.node import Node as BrokerNode
 from kafscale.cluster.registries.topic_names import CLUSTER_METADATA_NAME

@@ -16,16 +16,14 @@ from functools import partial
 
 import attrs
 
-from kafscale.api.cluster.layout import Layout
-from kafscale.api.handling.brokers import reachable_brokers
+from kafscale.api.cluster.metadata import Layout
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics, reachable_brokers
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.topic_names import is_internal, is_valid_topic_name
 from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
-from kafscale.security.acls import ResourceType
-from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.security.acls import DESCRIBE_TOPIC, ResourceType
 from kafscale.wire.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,

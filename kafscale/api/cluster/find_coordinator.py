@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kafscale.api.handling.brokers import endpoint_of
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups, prepare_transactions
+from kafscale.api.handling.partitions import endpoint_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import Turns, distinct
 from kafscale.errors import KafkaError
-from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TRANSACTION
+from kafscale.security.acls import DESCRIBE_GROUP, DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     INVALID_REQUEST,

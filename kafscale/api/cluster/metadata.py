@@ -27,17 +27,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
-from kafscale.api.cluster.layout import Layout
+import attrs
+
 from kafscale.api.handling.access import NOT_ASKED
-from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import reachable_brokers
 from kafscale.api.handling.services import Services
+from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.registries.topic_names import is_internal, is_valid_topic_name
 from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import StoreError
-from kafscale.security.acls import ResourceType
-from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CLUSTER, DESCRIBE_TOPIC
+from kafscale.security.acls import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CLUSTER, DESCRIBE_TOPIC, ResourceType
 from kafscale.wire.codec import encode_array
 from kafscale.wire.error_codes import (
     INVALID_REQUEST,
@@ -56,6 +57,52 @@ from kafscale.wire.messages.topics import (
     MetadataResponseTopic,
 )
 from kafscale.wire.schema import EncodedArray, mapped
+
+NOBODY = -1
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """All that the partitions of a topic depend on, so that topics share them.
+
+    `leaders` are as of the assignment, and `waiting` which broker each partition waits for, or NOBODY; empty where all
+    are led. Who is not among the `brokers` that the client can connect to leads nothing, as far as it is told.
+    """
+
+    partition_count: int
+    replication_factor: int
+    leaders: tuple[Leader | None, ...]
+    brokers: frozenset[int]
+    waiting: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, topic: Topic, assignment: Assignment, brokers: frozenset[int]) -> Layout:
+        waiting = assignment.waiting(topic)
+        return cls(
+            partition_count=topic.partition_count,
+            replication_factor=topic.replication_factor,
+            leaders=assignment.leaders(topic),
+            brokers=brokers,
+            waiting=tuple(waiting.get(index, NOBODY) for index in range(topic.partition_count)) if waiting else (),
+        )
+
+    def leader(self, index: int) -> Leader | None:
+        """Return who leads a partition; None if nobody does just now."""
+        leader = self.leaders[index if len(self.leaders) > 1 else 0]
+        return leader if leader is not None and leader.node_id in self.brokers else None
+
+    def offline(self, index: int) -> list[int]:
+        """Return the replicas of a partition that nobody leads: the broker that it waits for, if it is known."""
+        broker_id = self.waiting[index] if self.waiting else NOBODY
+        return [] if broker_id == NOBODY else [broker_id] * self.replication_factor
+
+    def replicas(self, leader: Leader) -> list[int]:
+        """Return the broker ids of a partition's replicas: those that it is assigned to.
+
+        Where there are none, it is its leader's, as often as the replication factor says.
+        """
+        return list(leader.replicas) or [leader.node_id] * self.replication_factor
+
 
 NO_ID = bytes(16)
 KEPT_PARTITIONS_MAX_COUNT = 10_000  # of a topic whose encoded partitions are kept: 26 bytes each, 8 more for a replica

@@ -11,7 +11,7 @@ is said last of a feature holds.
 
 from __future__ import annotations
 
-from kafscale.api.cluster.features import LEVELS
+from kafscale.api.cluster.api_versions import LEVELS
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns

@@ -19,8 +19,7 @@ from typing import Final
 
 import attrs
 
-from kafscale.api.handling.batch_size import check_batch_size
-from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.calls import Api, Call, check_batch_size
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.client_quotas import (
     CLIENT_ID,

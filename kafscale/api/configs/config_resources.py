@@ -10,20 +10,70 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from kafscale.api.configs.member_configs import DRAINING
-from kafscale.api.handling.batch_size import check_batch_size
-from kafscale.api.handling.calls import Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.calls import Call, check_batch_size
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
+from kafscale.cluster.membership.records import BrokerRecord, BrokerState
+from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, ConfigType
+from kafscale.cluster.registries.config_entries import ConfigEntry
 from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS
 from kafscale.cluster.registries.topic_names import check_topic_name
 from kafscale.cluster.registries.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
+from kafscale.config import Durability
 from kafscale.errors import KafkaError
-from kafscale.security import rights
+from kafscale.security import acls as rights
 from kafscale.security.acls import CLUSTER_NAME, Right
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
 from kafscale.wire.schema import mapped
+
+DRAINING: Final = ConfigDefinition(
+    name="kafscale.draining",
+    type=ConfigType.BOOLEAN,
+    default="false",
+    documentation="Whether the broker is to lead nothing: its partitions move to others.",
+)
+_DURABILITY = ConfigDefinition(
+    name="kafscale.durability",
+    type=ConfigType.STRING,
+    default=None,
+    documentation="The broker's --durability, which says whether others can lead what it led when it is lost.",
+)
+FULL: Final = "full"
+_STATE = ConfigDefinition(
+    name="kafscale.state",
+    type=ConfigType.STRING,
+    default=None,
+    documentation="Whether the broker serves, as the others know; full if it does, and its disk takes no more.",
+)
+_VERSION = ConfigDefinition(
+    name="kafscale.version",
+    type=ConfigType.STRING,
+    default=None,
+    documentation="The version that it runs, or ran last.",
+)
+
+
+def member_entries(record: BrokerRecord) -> list[ConfigEntry]:
+    """Return them in order of name."""
+    source = ConfigSource.DYNAMIC_BROKER_CONFIG if record.is_draining else ConfigSource.DEFAULT_CONFIG
+    return [
+        ConfigEntry(definition=DRAINING, value=str(record.is_draining).lower(), source=source),
+        _read_only(_DURABILITY, _durability(record).value),
+        _read_only(_STATE, FULL if record.state is BrokerState.LIVE and record.has_no_room else record.state.value),
+        _read_only(_VERSION, record.version),
+    ]
+
+
+def _durability(record: BrokerRecord) -> Durability:
+    if record.acknowledges_locally:
+        return Durability.WAL
+    return Durability.S3_WAL if record.has_stream else Durability.SEGMENT
+
+
+def _read_only(definition: ConfigDefinition, value: str) -> ConfigEntry:
+    return ConfigEntry(definition=definition, value=value, source=ConfigSource.STATIC_BROKER_CONFIG, read_only=True)
+
 
 TOPIC: Final = 2
 BROKER: Final = 4

@@ -26,10 +26,10 @@ from kafscale.api.configs.config_resources import (
     check_access,
     check_broker_id,
     check_group_name,
+    member_entries,
 )
-from kafscale.api.configs.member_configs import member_entries
 from kafscale.api.handling.calls import Api, Call, Peer
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.broker_configs import broker_entries
 from kafscale.cluster.registries.config_entries import ConfigEntry, default_entries, topic_entries

@@ -15,8 +15,7 @@ from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.consumer.describing import DescribedMember, DescribedPartitions
 from kafscale.concurrency.turns import distinct, in_turns
-from kafscale.security.acls import ResourceType
-from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.security.acls import DESCRIBE_TOPIC, ResourceType
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE, TOPIC_AUTHORIZATION_FAILED
 from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,

@@ -16,7 +16,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.assignors.partitions import Partitions
 from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply
 from kafscale.concurrency.turns import Turns
-from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.security.acls import DESCRIBE_TOPIC
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, TOPIC_AUTHORIZATION_FAILED
 from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,

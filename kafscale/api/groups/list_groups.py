@@ -19,7 +19,7 @@ from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.hosted import HostedGroup
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.concurrency.turns import in_turns
-from kafscale.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP
+from kafscale.security.acls import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS
 from kafscale.wire.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.schema import mapped

@@ -22,8 +22,7 @@ from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
-from kafscale.api.handling.new_topics import know_topics
-from kafscale.api.handling.partitions import name_of
+from kafscale.api.handling.partitions import know_topics, name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.commits import commit_in_pieces
 from kafscale.cluster.groups.common.events import Identity

@@ -32,7 +32,7 @@ from kafscale.cluster.groups.common.events import NO_GENERATION
 from kafscale.cluster.groups.common.records import NO_TOPIC_ID, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
-from kafscale.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
+from kafscale.security.acls import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
 from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,

@@ -1,23 +1,87 @@
-"""What a client may do: the one question that every API asks, and its answer as an error or as bits (KIP-430).
+"""Rights of clients: each API asks here, and gets an error or the bits of KIP-430. Refusals are logged as JSON lines in
+`kafscale.audit`.
 
-Without an authorizer everybody may do everything, and nothing is looked up.
+Without an authorizer every client may do everything, and nothing is looked up. A stranger can be refused any number of
+times, so the log has equal refusals once in a period, and a bounded number of lines; it counts the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
 import attrs
+import trio
 
-from kafscale.api.handling.audit import AuditLog
 from kafscale.api.handling.calls import Call
 from kafscale.errors import KafkaError
-from kafscale.security.acls import CLUSTER_NAME, AclOperation, ResourceType, Right
+from kafscale.security.acls import CLUSTER_NAME, ERRORS, AclOperation, ResourceType, Right, right_of
 from kafscale.security.authorizer import AclAuthorizer, Viewer
-from kafscale.security.rights import ERRORS, right_of
 from kafscale.wire.error_codes import NONE
+
+PERIOD_SECONDS: Final = 10.0
+LINES_MAX_COUNT: Final = 100  # in a period
+NAME_MAX_LENGTH: Final = 300  # of what a client has sent, in a line
+
+logger = logging.getLogger("kafscale.audit")
+
+
+@attrs.define(eq=False, repr=False)
+class AuditLog:
+    """One per broker."""
+
+    _began: float = attrs.field(default=0.0, init=False)
+    _written: set[tuple[str, str, Right, str]] = attrs.field(factory=set, init=False)
+    _left_out_count: int = attrs.field(default=0, init=False)
+
+    def denied(self, call: Call, right: Right, name: str, rule: Callable[[], str]) -> None:
+        """Somebody was refused a right, by a rule, which is asked for if it is written."""
+        now = trio.current_time()
+        if now >= self._began + PERIOD_SECONDS:
+            self.sum_up()
+            self._began = now
+        key = str(call.peer.principal), call.peer.host, right, name[:NAME_MAX_LENGTH]
+        if key in self._written or len(self._written) >= LINES_MAX_COUNT:
+            self._left_out_count += 1
+            return
+        self._written.add(key)
+        _write(
+            "denied",
+            call,
+            operation=right.operation.name,
+            resource_type=right.resource_type.name,
+            resource_name=key[3],
+            rule=rule(),
+        )
+
+    def changed(self, event: str, call: Call, **what: str) -> None:
+        """Somebody has added or removed an access control list, or a user's password."""
+        _write(event, call, **what)
+
+    def sum_up(self) -> None:
+        """End the period, with a line if something was left out."""
+        if self._left_out_count:
+            logger.info("%s", json.dumps({"event": "denied", "left_out_count": self._left_out_count}))
+        self._left_out_count = 0
+        self._written.clear()
+
+
+def _write(event: str, call: Call, **what: str) -> None:
+    peer = call.peer
+    line = {
+        "event": event,
+        "principal": str(peer.principal),
+        "host": peer.host,
+        "listener": peer.listener_name,
+        "client_id": call.client_id[:NAME_MAX_LENGTH],
+        "api_key": call.api_key,
+        **what,
+    }
+    logger.info("%s", json.dumps(line))
+
 
 NOT_ASKED: Final = -(2**31)
 # The operations that a kind of resource has, of those that clients are told of (AclEntry.supportedOperations).

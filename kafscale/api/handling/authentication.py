@@ -22,9 +22,7 @@ from kafscale.concurrency.turns import Crowded, FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.metrics import CounterFamily, Metrics
-from kafscale.security.exchanges import DeriveKey, Exchange
-from kafscale.security.plain import PlainExchange
-from kafscale.security.scram import ScramExchange
+from kafscale.security.exchanges import DeriveKey, Exchange, PlainExchange, ScramExchange
 from kafscale.security.session import Answer, Moment, SaslSession
 from kafscale.security.verifiers import salt_password
 
@@ -96,8 +94,7 @@ class Authenticator:
         return ScramExchange(mechanism, self.users)
 
     def _make_oauthbearer(self) -> Exchange:
-        from kafscale.security.oauthbearer import OauthbearerExchange  # only where they are enabled: 100 ms
-        from kafscale.security.tokens import NO_KEYS, TokenPolicy
+        from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy
 
         return OauthbearerExchange(TokenPolicy.of(self.settings), lambda: self.token_keys.current or NO_KEYS)
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from kafscale.config import SecurityProtocol
+from kafscale.errors import KafkaError
 from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.security.session import SaslSession
+from kafscale.wire.error_codes import POLICY_VIOLATION
 
 
 @attrs.define(eq=False, repr=False)
@@ -91,3 +93,12 @@ class ListedApi:
         """Import the module, unless it is imported: some milliseconds."""
         api: Api = import_module(f"kafscale.api.{self.module}").API
         return api
+
+
+CHANGES_MAX_COUNT: Final = 10_000  # as of Kafka's controller (MAX_RECORDS_PER_USER_OP)
+
+
+def check_batch_size(change_count: int) -> None:
+    """Raises KafkaError POLICY_VIOLATION, in Kafka's words, if a request asks for more than CHANGES_MAX_COUNT."""
+    if change_count > CHANGES_MAX_COUNT:
+        raise KafkaError(POLICY_VIOLATION, "Unable to perform excessively large batch operation.")

@@ -1,32 +1,58 @@
-"""How every API of groups finds out whether this broker coordinates a group, and what it answers where it does not.
+"""Coordinators of groups and transactions: whether this broker is the one, and the error if it is not.
 
-NOT_COORDINATOR              it is coordinated elsewhere, or by nobody just now; clients then ask FindCoordinator
-COORDINATOR_LOAD_IN_PROGRESS it is to be coordinated here, as soon as its partition has been read
-INVALID_GROUP_ID             the id is empty, which nobody can be a member of; offsets may be committed under it
+NOT_COORDINATOR              another broker coordinates the group, or none just now; clients then ask FindCoordinator
+COORDINATOR_LOAD_IN_PROGRESS this broker will coordinate it, as soon as it has read its partition
+INVALID_GROUP_ID             the id is empty, which no member can use; offsets may be committed under it
 
-`__consumer_offsets` is made when the first client looks for a coordinator, or makes a group without having looked.
-`__transaction_state` is made when the first producer looks for the coordinator of a transactional id.
+`__consumer_offsets` is created when the first client looks for a coordinator, or makes a group without having looked.
+`__transaction_state` is created when the first producer looks for the coordinator of a transactional id.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
 import trio
 
-from kafscale.api.handling.internal_topics import ensure_internal_topic
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topics import INTERNAL_OVERRIDES, NewConfigs, NewTopic, Topic
 from kafscale.errors import KafkaError, StorageFailed, StoreError
 from kafscale.wire.error_codes import (
     FENCED_INSTANCE_ID,
     INVALID_GROUP_ID,
     NONE,
     NOT_COORDINATOR,
+    TOPIC_ALREADY_EXISTS,
     UNRELEASED_INSTANCE_ID,
 )
+
+logger = logging.getLogger(__name__)
+
+
+async def ensure_internal_topic(services: Services, name: str) -> Topic | None:
+    """Return the internal topic, which is created unless it is there; None if it can't be, which is logged.
+
+    One that somebody has created without compaction gets it: retention would delete what coordinators know.
+    """
+    topic = services.topics.get(name)
+    if topic is None:
+        (outcome,) = await services.topics.create([NewTopic(name=name)])
+        if isinstance(outcome, KafkaError) and outcome.code != TOPIC_ALREADY_EXISTS:
+            logger.warning("topic %s can't be created: %s", name, outcome)
+        topic = services.topics.get(name)
+    if topic is not None and topic.config.cleanup_policy != ("compact",):
+        change = NewConfigs(name=name, overrides=lambda overrides: {**overrides, **INTERNAL_OVERRIDES})
+        (outcome,) = await services.topics.alter([change])
+        if isinstance(outcome, KafkaError):
+            logger.warning("topic %s can't be compacted: %s", name, outcome)
+            return None
+        topic = services.topics.get(name)
+    return topic
+
 
 FATAL_TO_MEMBERS: Final = frozenset({FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID})  # after which a client gives up
 FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, which are empty

@@ -11,15 +11,19 @@ response with session 0, and the consumer goes on with full fetches until all of
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
 
+from kafscale.api.handling.calls import Peer
 from kafscale.concurrency.turns import STEPS_PER_TURN, in_turns
 from kafscale.errors import KafkaError
+from kafscale.formats.manifest import PartitionId
 from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.wire.error_codes import (
     FETCH_SESSION_ID_NOT_FOUND,
@@ -230,3 +234,36 @@ class FetchSessions:
         self._of_principal[owner] += by_count
         if not self._of_principal[owner]:
             del self._of_principal[owner]
+
+
+BACK_SECONDS = 30.0  # who comes back so soon was not served there; Kafka's consumers look again after five minutes
+STAY_SECONDS = 300.0
+
+
+@attrs.define(eq=False, repr=False)
+class _Referral:
+    sent_at: float = -math.inf
+    stays_until: float = -math.inf
+
+
+@attrs.define(eq=False, repr=False)
+class Referrals:
+    """Consumers that this broker has sent to another one in their rack, by connection and partition.
+
+    The other broker may be unable to serve them: it does not reach the bucket, or its version can't. Then they come
+    back at once, and this broker serves them for a while instead of sending them to and fro.
+    """
+
+    _told: WeakKeyDictionary[Peer, dict[PartitionId, _Referral]] = attrs.field(factory=WeakKeyDictionary, init=False)
+
+    def may_send(self, peer: Peer, partition_id: PartitionId) -> bool:
+        """Tell whether a consumer is to be sent to another broker; it is remembered as sent."""
+        now = trio.current_time()
+        referral = self._told.setdefault(peer, {}).setdefault(partition_id, _Referral())
+        if now < referral.stays_until:
+            return False
+        if now < referral.sent_at + BACK_SECONDS:
+            referral.stays_until = now + STAY_SECONDS
+            return False
+        referral.sent_at = now
+        return True

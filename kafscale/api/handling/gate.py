@@ -23,7 +23,7 @@ from kafscale.api.handling.calls import Call
 from kafscale.api.handling.quotas import Quotas
 from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.errors import KafkaError
-from kafscale.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
+from kafscale.security.acls import WRITE_TOPIC, WRITE_TRANSACTION
 from kafscale.wire.error_codes import (
     INVALID_TOPIC_EXCEPTION,
     TOPIC_AUTHORIZATION_FAILED,

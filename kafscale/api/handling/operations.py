@@ -8,7 +8,7 @@ A check is made in one of three ways:
     handler  by the handler, which asks `services.access` itself, where an answer is more than an error for what was
              asked for
 
-`kafscale.api.handling.guard` makes the first two. Checks of one API are made in their order.
+`kafscale.api.handling.refusals` makes the first two. Checks of one API are made in their order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 import attrs
 
-from kafscale.security import rights
+from kafscale.security import acls as rights
 from kafscale.security.acls import Right
 
 

@@ -1,24 +1,88 @@
-"""How every API finds the partition that a request is about, and what it answers where this broker does not lead it.
+"""Brokers, topics and partitions as a client finds them, and the errors where this broker does not lead a partition.
 
 UNKNOWN_TOPIC_OR_PARTITION            there is no such topic, or it has no such partition
 UNKNOWN_TOPIC_ID                      no topic has this id
-NOT_LEADER_OR_FOLLOWER                it is led elsewhere, and Produce and Fetch say by whom (KIP-951), or by nobody
+NOT_LEADER_OR_FOLLOWER                another broker leads it, which Produce and Fetch name (KIP-951), or none does
 FENCED_ or UNKNOWN_LEADER_EPOCH       the client knows another leader epoch than that of the partition (KIP-320)
+
+A client is told of the brokers that it can reach by the listener that it used. A broker without an address of that
+listener is left out, and its partitions and groups count as led by none.
+
+This broker learns of a topic that another one has created within half a second, or when it asks (`know_topics`).
+Metadata and changes by administrators ask; after a Produce or a Fetch clients try again by themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
-from kafscale.api.handling.brokers import reachable_broker
+import attrs
+
 from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.assignment import Leader
+from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.registries.topic_index import Topic
+from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import LeaderIdAndEpoch, NodeEndpoint
+
+
+@attrs.frozen
+class ReachableBroker:
+    """A broker, and where a client connects to it."""
+
+    node: Node
+    at: Endpoint
+
+
+def reachable_brokers(services: Services, peer: Peer) -> Sequence[ReachableBroker]:
+    """Return the brokers that are there and that this client can connect to."""
+    found = ((node, endpoint_of(services, node, peer)) for node in services.assignment.brokers())
+    return [ReachableBroker(node, at) for node, at in found if at is not None]
+
+
+def fenced_brokers(services: Services, peer: Peer) -> Sequence[ReachableBroker]:
+    """Return the brokers that do not serve, and where this client could connect to them if they did."""
+    found = ((node, endpoint_of(services, node, peer)) for node in services.assignment.fenced())
+    return [ReachableBroker(node, at) for node, at in found if at is not None]
+
+
+def reachable_broker(services: Services, node_id: int, peer: Peer) -> ReachableBroker | None:
+    """Return the broker of this id; None if it is not there, or can't be connected to by this client."""
+    found = (each for each in reachable_brokers(services, peer) if each.node.node_id == node_id)
+    return next(found, None)
+
+
+def endpoint_of(services: Services, node: Node, peer: Peer) -> Endpoint | None:
+    """Return where a client of this broker connects to `node`; None if it can't.
+
+    The address that the client has reached leads to this broker only: it stands for no other one's wildcard.
+    """
+    is_this = node.node_id == services.node.node_id
+    return node.endpoint(peer) if is_this else node.advertised.get(peer.listener_name)
+
+
+async def know_topics(services: Services, names: Iterable[str] = (), topic_ids: Iterable[bytes] = ()) -> None:
+    """Catch up with the other brokers if there is a topic among these, by name or id, that is not known here."""
+    topics = services.topics
+    found = chain((topics.get(each) for each in names), (topics.by_id(each) for each in topic_ids))
+    await catch_up_if_any(services, (each is None for each in found))
+
+
+async def catch_up_if_any(services: Services, unknown: Iterable[bool]) -> None:
+    """Catch up with the other brokers if there is something among these that is not known here."""
+    turns = Turns()
+    for each in unknown:
+        await turns.step()
+        if each:
+            await services.catch_up()
+            return
+
 
 ANY_EPOCH = -1  # the client does not have its leader epoch checked
 

@@ -1,25 +1,26 @@
-"""What clients may do in a second, as Kafka's quotas: a client above its quota is told for how long to hold back, in a
-reply that comes at once, and its connection is not read from for that time (KIP-219).
+"""Quotas of clients, as Kafka's: a client above its quota gets its reply at once, with the time for which to hold back.
+Its connection is not read from for that time (KIP-219).
 
-How a rate is measured is in `kafscale.api.handling.rates`. How long a client is to hold back is the time in which its
-rate comes down to the quota; for the share of a core that its requests take, a second at most, as in Kafka.
+`Rate` is the amount of the last 11 windows of a second, over the time since the first of them began, and over 10 s at
+least: a client that was silent may do ten seconds' worth at once. A client holds back until its rate is down to the
+quota; for the share of a core that its requests take, a second at most, as in Kafka. `TokenBucket` holds eleven
+seconds' worth (KIP-599): a burst that empties it is remembered only until it is full again.
 
-One thing differs. For a fetch, Kafka counts what it has read, and if that is too much throws it away and answers with
-nothing. Here it is sent, and the client holds back afterwards: the rate is the same, and no read of the bucket is
-wasted.
+One thing differs. Kafka throws away what a Fetch above the quota has read, and answers with nothing. Here it is sent,
+and the client holds back afterwards: the rate is the same, and no read of the bucket is wasted.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import attrs
 import trio
 
 from kafscale.api.handling.calls import Call
-from kafscale.api.handling.rates import BURST_SECONDS, Rate, Remembered, TokenBucket
 from kafscale.cluster.registries.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -32,6 +33,93 @@ from kafscale.config import Settings
 from kafscale.errors import KafkaError
 from kafscale.metrics import Histogram, HistogramFamily, Metrics
 from kafscale.wire.error_codes import THROTTLING_QUOTA_EXCEEDED
+
+WINDOW_SECONDS: Final = 1.0  # Kafka: quota.window.size.seconds and controller.quota.window.size.seconds
+WINDOWS_COUNT: Final = 11  # Kafka: quota.window.num and controller.quota.window.num
+BURST_SECONDS: Final = (WINDOWS_COUNT - 1) * WINDOW_SECONDS  # of a rate
+REMEMBERED_MAX_COUNT = 10_000  # whoever was silent for longest is forgotten first. Kafka: for an hour, without a limit
+
+Key = TypeVar("Key")
+Measure = TypeVar("Measure")
+
+
+@attrs.define(eq=False, repr=False)
+class _Window:
+    began_at: float
+    last_at: float
+    amount: float = 0
+
+
+@attrs.define(eq=False, repr=False)
+class Rate:
+    """What was counted in the last windows."""
+
+    _windows: deque[_Window] = attrs.field(factory=deque, init=False)
+
+    def add(self, amount: float, now: float) -> None:
+        windows = self._windows
+        if not windows or now - windows[-1].began_at >= WINDOW_SECONDS:
+            windows.append(_Window(now, now))
+        windows[-1].amount += amount
+        windows[-1].last_at = now
+        while now - windows[0].last_at >= WINDOWS_COUNT * WINDOW_SECONDS or len(windows) > WINDOWS_COUNT + 1:
+            windows.popleft()
+
+    def excess_seconds(self, per_second: float, now: float) -> float:
+        """Return how long nothing more may come until the rate is down to that; negative if it is below.
+
+        To be called after `add`.
+        """
+        elapsed = now - self._windows[0].began_at
+        missing_windows = max(0, WINDOWS_COUNT - 1 - int(elapsed / WINDOW_SECONDS))
+        measured_seconds = elapsed + missing_windows * WINDOW_SECONDS
+        return sum(window.amount for window in self._windows) / per_second - measured_seconds
+
+
+@attrs.define(eq=False, repr=False)
+class TokenBucket:
+    """One that is full at first. It may be emptied below nothing by what is taken at once."""
+
+    _tokens: float | None = attrs.field(default=None, init=False)
+    _filled_at: float = attrs.field(default=0.0, init=False)
+
+    def missing_seconds(self, per_second: float, now: float) -> float:
+        """Return how long it takes until nothing is missing; 0 if nothing is."""
+        return max(0.0, -self._fill(per_second, now) / per_second)
+
+    def take(self, count: float, per_second: float, now: float) -> None:
+        """Take some, whether they are there or not."""
+        self._tokens = self._fill(per_second, now) - count
+
+    def _fill(self, per_second: float, now: float) -> float:
+        most = WINDOWS_COUNT * WINDOW_SECONDS * per_second
+        tokens = most if self._tokens is None else self._tokens + (now - self._filled_at) * per_second
+        self._tokens, self._filled_at = min(most, tokens), now
+        return self._tokens
+
+
+@attrs.define(eq=False, repr=False)
+class Remembered(Generic[Key, Measure]):
+    """A measure for each key, made when it is first asked for. There are at most `REMEMBERED_MAX_COUNT`."""
+
+    make: Callable[[], Measure]
+    _measures: OrderedDict[Key, Measure] = attrs.field(factory=OrderedDict, init=False)
+
+    def __len__(self) -> int:
+        return len(self._measures)
+
+    def of(self, key: Key) -> Measure:
+        """Return what there is for the key, which is now the last to be forgotten."""
+        measures = self._measures
+        measure = measures.get(key)
+        if measure is None:
+            measure = measures[key] = self.make()
+            if len(measures) > REMEMBERED_MAX_COUNT:
+                measures.popitem(last=False)
+        else:
+            measures.move_to_end(key)
+        return measure
+
 
 NAME_MAX_LENGTH = 256  # of what tells users and client ids apart
 THROTTLE_MAX_MS: Final = 2**31 - 1

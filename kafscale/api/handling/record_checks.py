@@ -22,10 +22,10 @@ from kafscale.concurrency.turns import FairTurns
 from kafscale.errors import WrongOffsetDelta
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.read.unpacking import Unpacking, unpack_at_most
+from kafscale.wire.batch_header import CODEC_MASK, HEADER_BYTES, BatchHeader, encode_batch
 from kafscale.wire.record_check import STEP_UNITS, RecordCheck
 from kafscale.wire.record_shapes import Shapes
-from kafscale.wire.records import CODEC_MASK, HEADER_BYTES, BatchHeader, check_of, encode_batch
-from kafscale.wire.renumbering import Renumbering
+from kafscale.wire.records import Renumbering, check_of
 
 AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
 AT_ONCE_MAX_RATIO: Final = 16  # or else the many small batches of one read would add up; text has 3 to 8

@@ -9,11 +9,10 @@ import trio
 
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.authentication import Authenticator
-from kafscale.api.handling.fetch_sessions import FetchSessions
+from kafscale.api.handling.fetch_sessions import FetchSessions, Referrals
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
-from kafscale.api.handling.referrals import Referrals
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.coordinator import GroupCoordinator

@@ -20,18 +20,17 @@ from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
-from kafscale.wire.compression import ZSTD
-from kafscale.wire.record_check import NO_TIMESTAMP_MS, RecordCheck
-from kafscale.wire.records import (
+from kafscale.wire.batch_header import (
     CODEC_MASK,
     TRANSACTIONAL,
     BatchHeader,
-    first_batch,
     set_attributes,
     set_log_append_time,
     set_max_timestamp,
-    validate_header,
 )
+from kafscale.wire.compression import ZSTD
+from kafscale.wire.record_check import NO_TIMESTAMP_MS, RecordCheck
+from kafscale.wire.records import first_batch, validate_header
 
 FIRST_VERSION_WITH_ZSTD = 7
 STORED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL

@@ -23,6 +23,7 @@ from kafscale.log.partition.partition import Placed
 from kafscale.log.partition.tail import ALONE
 from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import HEADER_BYTES, parse_header
 from kafscale.wire.messages.records import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -32,7 +33,7 @@ from kafscale.wire.messages.records import (
     TopicProduceResponse,
 )
 from kafscale.wire.record_check import RecordCheck
-from kafscale.wire.records import HEADER_BYTES, check_of, parse_header
+from kafscale.wire.records import check_of
 
 OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1

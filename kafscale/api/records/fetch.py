@@ -13,7 +13,7 @@ A consumer that says its rack is told a broker in that rack to read from, where 
 `s3-wal` all that is acknowledged is in the bucket, which any broker reads: the consumer stays there. Otherwise it is
 told so where at least NEARBY_LEAST_BYTES that it wants are in the bucket, and served up to the end of that; behind it
 is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader. Who comes back at once is not sent away again for
-a while (`kafscale.api.handling.referrals`).
+a while (`kafscale.api.handling.fetch_sessions`).
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
 by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.handling.quotas`).
@@ -28,7 +28,6 @@ from contextlib import ExitStack
 import attrs
 import trio
 
-from kafscale.api.handling.brokers import reachable_brokers
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.fetch_sessions import (
     NO_SESSION,
@@ -37,7 +36,15 @@ from kafscale.api.handling.fetch_sessions import (
     TopicName,
     distinct_in_turns,
 )
-from kafscale.api.handling.partitions import ANY_EPOCH, NotLeader, find_partition, led_partition, name_of, tell_leader
+from kafscale.api.handling.partitions import (
+    ANY_EPOCH,
+    NotLeader,
+    find_partition,
+    led_partition,
+    name_of,
+    reachable_brokers,
+    tell_leader,
+)
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.membership.leading.following import Following
@@ -48,7 +55,7 @@ from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.partition.tail import Releasable, Slices
 from kafscale.log.read.file_ranges import FileSlice
 from kafscale.log.read.reader import LogReader
-from kafscale.security.rights import READ_TOPIC
+from kafscale.security.acls import READ_TOPIC
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import (
     AbortedTransaction,

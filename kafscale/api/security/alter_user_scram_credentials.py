@@ -10,8 +10,7 @@ have any length but none: whether the mechanism can give it shows at the login. 
 
 from __future__ import annotations
 
-from kafscale.api.handling.batch_size import check_batch_size
-from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.calls import Api, Call, check_batch_size
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.scram_users import CredentialKey
 from kafscale.concurrency.turns import in_turns

@@ -21,9 +21,9 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.api.topics.replica_assignments import check_brokers, know_brokers
+from kafscale.api.topics.new_partitions import check_brokers, know_brokers
 from kafscale.cluster.membership.mover import Mover
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import distinct_partitions, in_turns

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment, know_brokers, lead_as_assigned
+from kafscale.api.topics.new_partitions import check_assignment, know_brokers, lead_as_assigned, outcomes_by_name
 from kafscale.cluster.registries.topics import MorePartitions, Outcome, Topic
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT

@@ -18,12 +18,11 @@ from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.api.topics.named_topics import outcomes_by_name
-from kafscale.api.topics.replica_assignments import check_assignment, know_brokers, lead_as_assigned
+from kafscale.api.topics.new_partitions import check_assignment, know_brokers, lead_as_assigned, outcomes_by_name
 from kafscale.cluster.registries.config_entries import topic_entries
 from kafscale.cluster.registries.topics import DEFAULT, NewTopic, Outcome, Topic
 from kafscale.errors import KafkaError
-from kafscale.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
+from kafscale.security.acls import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from kafscale.wire.error_codes import (
     INVALID_CONFIG,
     INVALID_REPLICA_ASSIGNMENT,

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.rights import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
+from kafscale.security.acls import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID
 from kafscale.wire.messages.topics import (
     DeletableTopicResult,

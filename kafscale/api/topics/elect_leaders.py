@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.mover import Mover
 from kafscale.cluster.registries.topics import Topic

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import trio
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.new_topics import know_topics
+from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.cluster.transactions.requests import AddPartitions, Identity, VerifyPartitions
@@ -28,7 +28,7 @@ from kafscale.cluster.transactions.versions import (
 )
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError
-from kafscale.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
+from kafscale.security.acls import WRITE_TOPIC, WRITE_TRANSACTION
 from kafscale.wire.error_codes import (
     NONE,
     OPERATION_NOT_ATTEMPTED,

@@ -7,7 +7,7 @@ from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.questions import TransactionDescription
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.rights import DESCRIBE_TOPIC
+from kafscale.security.acls import DESCRIBE_TOPIC
 from kafscale.wire.messages.transactions import (
     DescribedTransaction,
     DescribeTransactionsRequest,

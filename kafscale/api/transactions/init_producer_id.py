@@ -21,7 +21,7 @@ from kafscale.cluster.transactions.requests import InitProducerId
 from kafscale.cluster.transactions.settings import TRANSACTIONAL_ID_MAX_COUNT
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
-from kafscale.security.rights import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION
+from kafscale.security.acls import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION
 from kafscale.wire.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     INVALID_REQUEST,

@@ -21,7 +21,7 @@ from kafscale.cluster.transactions.values import TopicPartition, partitions_by_t
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.rights import CLUSTER_ACTION, DESCRIBE_TRANSACTION
+from kafscale.security.acls import CLUSTER_ACTION, DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import INVALID_REGULAR_EXPRESSION
 from kafscale.wire.messages.transactions import (
     CoordinatedPartition,

@@ -22,9 +22,10 @@ from kafscale.log.log import Log
 from kafscale.log.partition.marking import is_wanted
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
+from kafscale.wire.batch_header import TRANSACTIONAL, parse_header
 from kafscale.wire.control_records import MARKER_MAX_BYTES, EndMarker, encode_marker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 
 RECORD_OVERHEAD_BYTES = 100  # lengths and deltas, and the header of the batch
 PUT_OFF_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off for want of disk space

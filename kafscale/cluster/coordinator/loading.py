@@ -15,8 +15,9 @@ from kafscale.buffers import Buffer
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.read.reader import LogReader
+from kafscale.wire.batch_header import BatchHeader, batches, parse_header
 from kafscale.wire.control_records import EndMarker, parse_marker
-from kafscale.wire.records import BatchHeader, Record, batches, iterate_records, parse_header
+from kafscale.wire.records import Record, iterate_records
 
 READ_BYTES = 1 << 20  # by one read, which is one GET; Kafka: transactions.state.log.load.buffer.size, 5 MiB
 DECOMPRESSED_MAX_BYTES = 64 << 20  # of one batch; what coordinators write is not compressed

@@ -24,9 +24,10 @@ from kafscale.cluster.groups.log_records import (
     read_record,
 )
 from kafscale.errors import DecodeError
+from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupKey
-from kafscale.wire.records import BatchHeader, Record
+from kafscale.wire.records import Record
 
 
 @attrs.define(eq=False, repr=False)

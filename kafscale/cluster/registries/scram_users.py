@@ -24,9 +24,8 @@ from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.concurrency.turns import in_turns
 from kafscale.config import SaslMechanism, Settings
 from kafscale.errors import DamagedObject, KafkaError, StartupError
-from kafscale.security.decoys import Decoys
 from kafscale.security.secret_keys import KEY_FILE_NAME, Sealed, SecretKeys, make_key_file, read_key_file
-from kafscale.security.verifiers import ScramVerifier
+from kafscale.security.verifiers import Decoys, ScramVerifier
 from kafscale.wire.error_codes import POLICY_VIOLATION, UNKNOWN_SERVER_ERROR
 
 # All credentials are in memory, 1 KiB each. Kafka has no limit.

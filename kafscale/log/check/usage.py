@@ -31,7 +31,7 @@ from kafscale.store.paths import (
     parse_segment_key,
     system_namespace_prefix,
 )
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 
 BYTES_PER_GB = 1 << 30  # S3 bills a GB of 2^30 bytes
 

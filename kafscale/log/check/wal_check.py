@@ -43,7 +43,8 @@ from kafscale.log.wal.local_replay import NAME
 from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key
-from kafscale.wire.records import BatchHeader, validate_header
+from kafscale.wire.batch_header import BatchHeader
+from kafscale.wire.records import validate_header
 
 CLEAN = "clean"
 TORN = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.transactions import Transactions
+from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import parse_marker
-from kafscale.wire.records import BatchHeader
 
 
 def take_transactional(

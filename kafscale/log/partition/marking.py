@@ -12,8 +12,8 @@ from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.partition.tail import ALONE
 from kafscale.log.wal.journal import Round
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.control_records import EndMarker, encode_marker
-from kafscale.wire.records import parse_header
 
 
 @attrs.frozen

@@ -40,8 +40,8 @@ from kafscale.log.partition.traffic import Traffic
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.wal.journal import EntryJournal, Round
 from kafscale.store.paths import SegmentKey, partition_prefix
+from kafscale.wire.batch_header import TRANSACTIONAL, BatchHeader, set_base_offset
 from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import TRANSACTIONAL, BatchHeader, set_base_offset
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ import trio
 from kafscale.errors import KafkaError
 from kafscale.formats.transactions import NO_COORDINATOR_EPOCH, NO_SEQUENCE, ProducedBatch, Producer
 from kafscale.log.partition.producer_budget import BATCH_BYTES, PRODUCER_BYTES, ProducerBudget
+from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
@@ -35,7 +36,6 @@ from kafscale.wire.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
-from kafscale.wire.records import BatchHeader
 
 REMEMBERED_BATCH_COUNT = 5  # as Kafka: the most requests that an idempotent producer may have in flight
 SEQUENCE_COUNT = 1 << 31

@@ -27,9 +27,9 @@ import attrs
 
 from kafscale.errors import InvalidRecord, KafkaError
 from kafscale.formats.transactions import AbortedTransaction, Ended, OpenTransaction, OpenTransactions, Producer
+from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED
-from kafscale.wire.records import BatchHeader
 
 NEVER: Final = sys.maxsize  # the first unstable offset without open transactions
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafscale.wire.batch_header import MAGIC, NO_PRODUCER_ID
-from kafscale.wire.records import BatchHeader, encode_batch
+from kafscale.wire.batch_header import MAGIC, NO_PRODUCER_ID, BatchHeader, encode_batch
 
 OFFSETS_MAX_COUNT: Final = 1 << 31  # of one batch; behind a longer hole the next fetch is given another one
 _NONE: Final = -1

@@ -32,8 +32,8 @@ from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.repair.quarantine import Examiner
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.paths import SegmentKey
+from kafscale.wire.batch_header import batches, parse_header
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
-from kafscale.wire.records import batches, parse_header
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from kafscale.errors import CorruptBatch, DecodeError, KafkaError
 from kafscale.log.read.unpacking import Unpacking, unpack_at_most
 from kafscale.metrics import Counter
 from kafscale.wire import compression
-from kafscale.wire.records import HEADER_BYTES, BatchHeader, batches, compute_crc, parse_header, record_heads
+from kafscale.wire.batch_header import HEADER_BYTES, BatchHeader, batches, compute_crc, parse_header
+from kafscale.wire.records import record_heads
 
 STEP_COUNT: Final = 1_000  # records, a microsecond each
 AT_ONCE_MAX_BYTES = 64 << 10  # unpacking that takes less than a thread's way there and back

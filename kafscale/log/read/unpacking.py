@@ -22,7 +22,7 @@ from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.errors import KafkaError
 from kafscale.wire import compression, error_codes
-from kafscale.wire.records import HEADER_BYTES, BatchHeader
+from kafscale.wire.batch_header import HEADER_BYTES, BatchHeader
 
 USUAL_MAX_BYTES: Final = 16 << 20  # no batch of a client's default settings unpacks to more
 USUAL_MAX_COUNT: Final = 4

@@ -17,7 +17,7 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.repair.findings import Finding, Kind
 from kafscale.store.paths import topic_id_text
-from kafscale.wire.records import BatchHeader
+from kafscale.wire.batch_header import BatchHeader
 
 WRITTEN_ANEW = "; a broker that took over has written it anew"
 

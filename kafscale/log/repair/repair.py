@@ -29,7 +29,7 @@ from kafscale.log.repair.findings import Kind
 from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
-from kafscale.wire.records import BatchHeader, batches, parse_header
+from kafscale.wire.batch_header import BatchHeader, batches, parse_header
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from kafscale.log.repair.verify_transactions import Told, TransactionCheck
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.wire import compression, error_codes
-from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
-from kafscale.wire.records import HEADER_BYTES, BatchHeader, check_of
+from kafscale.wire.batch_header import HEADER_BYTES, MIN_TIMESTAMP_UNKNOWN, BatchHeader
+from kafscale.wire.records import check_of
 
 THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a thread hop takes
 

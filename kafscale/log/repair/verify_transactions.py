@@ -18,8 +18,8 @@ import attrs
 from kafscale.errors import KafkaError
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
+from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import parse_marker
-from kafscale.wire.records import BatchHeader
 
 Key = tuple[int, int]  # producer id, first offset
 

@@ -51,7 +51,7 @@ from kafscale.log.rewrite.compaction_plan import CleanablePart, Stretch, find_cl
 from kafscale.log.rewrite.merger import producers_of
 from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.metrics import Counter, Metrics
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 
 FAILED_PAUSE_SECONDS = 300.0  # the store client has retried already, and no request waits for it
 PASSED_BY_COUNT = 1_000  # partitions with nothing to compact, between two of trio's checkpoints

@@ -31,18 +31,17 @@ import attrs
 from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.wire import compression
-from kafscale.wire.primitives import read_uvarint, read_varlong, varint
-from kafscale.wire.records import (
+from kafscale.wire.batch_header import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    MAX_DECOMPRESSED_BYTES,
     TRANSACTIONAL,
     BatchHeader,
     encode_batch,
-    record_heads,
 )
+from kafscale.wire.primitives import read_uvarint, read_varlong, varint
+from kafscale.wire.records import MAX_DECOMPRESSED_BYTES, record_heads
 
 SLOT_BYTES = 24
 LOAD_FACTOR = 0.75  # Kafka's 0.9 costs it up to ten probes a look-up; here each one is interpreted

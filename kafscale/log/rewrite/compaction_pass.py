@@ -23,8 +23,7 @@ from kafscale.log.rewrite.compaction_filter import (
     Outcomes,
     locate_records,
 )
-from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
-from kafscale.wire.records import BatchHeader, compute_crc, parse_header, parse_whole
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN, BatchHeader, compute_crc, parse_header, parse_whole
 
 
 @attrs.frozen

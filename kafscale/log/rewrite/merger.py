@@ -40,7 +40,7 @@ from kafscale.log.rewrite.rewriting import Rewriter
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.records import BatchHeader
+from kafscale.wire.batch_header import BatchHeader
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from kafscale.config import Address, Listener, SaslMechanism, SecurityProtocol, 
 from kafscale.errors import StartupError
 from kafscale.network_errors import why_unreachable
 from kafscale.security.certificates import Certificate
-from kafscale.security.principals import ANONYMOUS, Principal
-from kafscale.security.ssl_principals import SslPrincipalMapper
+from kafscale.security.principals import ANONYMOUS, Principal, SslPrincipalMapper
 from kafscale.server.tls.contexts import Tls
 
 

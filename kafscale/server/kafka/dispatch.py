@@ -19,9 +19,8 @@ import trio
 from kafscale.api import produce
 from kafscale.api.cluster import api_versions
 from kafscale.api.handling.calls import Api, Call, ListedApi, Peer
-from kafscale.api.handling.guard import handle_guarded
 from kafscale.api.handling.quotas import RateQuota
-from kafscale.api.handling.refusals import refusal
+from kafscale.api.handling.refusals import handle_guarded, refusal
 from kafscale.api.handling.services import Services
 from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
 from kafscale.api.records import fetch

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 import trio
 
-from kafscale.api.handling.rates import WINDOW_SECONDS, Rate, Remembered
+from kafscale.api.handling.quotas import WINDOW_SECONDS, Rate, Remembered
 from kafscale.cluster.registries.client_quotas import CONNECTION_CREATION_RATE, ClientQuotas
 from kafscale.config import Limits, canonical_ip
 from kafscale.metrics import Histogram

@@ -10,7 +10,7 @@ import attrs
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.position import TopicPartition
 from kafscale.spark.bucket.splits import Extent, first_time_ms, size_bytes
-from kafscale.wire.offsets import lag
+from kafscale.wire.client_rules import lag
 
 
 @attrs.frozen(kw_only=True)

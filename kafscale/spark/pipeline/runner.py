@@ -34,7 +34,7 @@ from kafscale.spark.session import first_line, jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.wire.offsets import lag
+from kafscale.wire.client_rules import lag
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The partitions of many keys, as Kafka's default partitioner chooses them: `kafscale.wire.murmur2` by columns."""
+"""The partitions of many keys, as Kafka's default partitioner chooses them: `kafscale.wire.client_rules` by columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.spark.workers.slices import lengths_of, starts_of
-from kafscale.wire.murmur2 import MULTIPLIER, POSITIVE, SEED, murmur2
+from kafscale.wire.client_rules import MULTIPLIER, POSITIVE, SEED, murmur2
 
 WORDS_MAX = 64  # of 4 bytes; a longer key is hashed by itself, since others have nothing to do meanwhile
 

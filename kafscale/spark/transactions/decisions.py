@@ -23,7 +23,7 @@ from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import PartitionLog, StoredBatch
 from kafscale.wire import compression, error_codes
-from kafscale.wire.batch_records import Record, iterate_records
+from kafscale.wire.records import Record, iterate_records
 
 VERSION: Final = 1
 FORMER_MAX_COUNT: Final = 8  # a run that even older ones fence is told by the number of its batch

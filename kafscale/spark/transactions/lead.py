@@ -20,8 +20,8 @@ from kafscale.wire.batch_header import (
     TRANSACTIONAL,
     encode_batch,
 )
-from kafscale.wire.batch_records import ProducerStamp, Record, build_batch
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 
 ALL: Final = -1
 PRODUCE_TIMEOUT_MS: Final = 30_000

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafscale.api.cluster.api_versions import API, unsupported_version_response
-from kafscale.api.cluster.features import LEVELS
+from kafscale.api.cluster.api_versions import API, LEVELS, unsupported_version_response
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

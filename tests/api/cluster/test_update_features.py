@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.api.cluster.features import LEVELS
+from kafscale.api.cluster.api_versions import LEVELS
 from kafscale.api.cluster.update_features import API, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 from kafscale.cluster.membership.node import Node
 from kafscale.wire.error_codes import INVALID_UPDATE_VERSION, NONE

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 import trio.testing
 
-from kafscale.api.handling import audit
-from kafscale.api.handling.access import ALL_OPERATIONS, Access
-from kafscale.api.handling.audit import AuditLog
+from kafscale.api.handling import access as audit
+from kafscale.api.handling.access import ALL_OPERATIONS, Access, AuditLog
 from kafscale.api.handling.calls import Call
 from kafscale.api.produce import ShortWay
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import NewTopic
-from kafscale.security.acls import AclFilter, AclOperation, PatternType, Permission, ResourceType
-from kafscale.security.rights import READ_TOPIC
+from kafscale.security.acls import READ_TOPIC, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from kafscale.wire.codec import encode
 from kafscale.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from kafscale.api.cluster.metadata import API as METADATA
-from kafscale.api.handling.internal_topics import ensure_internal_topic
+from kafscale.api.handling.coordinators import ensure_internal_topic
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import MorePartitions, NewConfigs, NewTopic, TopicPolicy, TopicRegistry
 from kafscale.config import Settings

@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.api.handling import quotas, rates
+from kafscale.api.handling import quotas
+from kafscale.api.handling import quotas as rates
 from kafscale.api.handling.quotas import FindLimit, Quotas, RateQuota
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.client_quotas import DEFAULT, ClientQuotas, Limit, QuotaChange, QuotaEntity

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.api.handling import rates
-from kafscale.api.handling.rates import Rate, TokenBucket
+from kafscale.api.handling import quotas as rates
+from kafscale.api.handling.quotas import Rate, TokenBucket
 
 RATE = 10_000
 

@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.api.handling.calls import Peer
-from kafscale.api.handling.referrals import BACK_SECONDS, STAY_SECONDS, Referrals
+from kafscale.api.handling.fetch_sessions import BACK_SECONDS, STAY_SECONDS, Referrals
 from kafscale.config import SecurityProtocol
 
 PARTITION = bytes(16), 0

@@ -20,7 +20,7 @@ from kafscale.log.log import Log
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import coalesce
 from kafscale.wire import compression, error_codes
-from kafscale.wire.batch_header import TRANSACTIONAL
+from kafscale.wire.batch_header import TRANSACTIONAL, set_max_timestamp
 from kafscale.wire.codec import encode
 from kafscale.wire.frames import SIZE_BYTES, RequestHeader, request_frame
 from kafscale.wire.messages.records import (
@@ -30,7 +30,7 @@ from kafscale.wire.messages.records import (
     ProduceResponse,
     TopicProduceData,
 )
-from kafscale.wire.records import ProducerStamp, Record, build_batch, set_max_timestamp
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.handlers import some_peer
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 

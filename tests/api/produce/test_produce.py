@@ -24,7 +24,15 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import coalesce
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire import compression, error_codes
-from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
+from kafscale.wire.batch_header import (
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    batches,
+    encode_batch,
+    parse_header,
+    set_max_timestamp,
+)
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import (
     PartitionProduceData,
@@ -34,18 +42,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.record_check import NULL_KEYS_TOLD_MAX_COUNT
-from kafscale.wire.records import (
-    HEADER_BYTES,
-    ProducerStamp,
-    Record,
-    batches,
-    build_batch,
-    encode_batch,
-    iterate_records,
-    parse_header,
-    set_max_timestamp,
-    validate,
-)
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, validate
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"

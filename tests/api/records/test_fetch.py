@@ -14,6 +14,7 @@ from kafscale.cluster.registries.topics import NewTopic
 from kafscale.log.partition.partition import Partition
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import (
     FetchPartition,
@@ -26,7 +27,7 @@ from kafscale.wire.messages.records import (
     ProduceResponse,
     TopicProduceData,
 )
-from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 TOPIC = "orders"

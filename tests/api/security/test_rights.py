@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from kafscale.api.handling.calls import Api, Call, Peer
-from kafscale.api.handling.guard import handle_guarded
 from kafscale.api.handling.operations import OPERATIONS
+from kafscale.api.handling.refusals import handle_guarded
 from kafscale.api.records.fetch import FetchReply
 from kafscale.api.table import every_api
 from kafscale.broker import Broker

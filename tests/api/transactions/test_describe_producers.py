@@ -6,6 +6,7 @@ import trio.testing
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.messages.transactions import (
     DescribedProducersTopic,
     DescribeProducersRequest,
@@ -13,7 +14,7 @@ from kafscale.wire.messages.transactions import (
     PartitionResponse,
     ProducerState,
 )
-from kafscale.wire.records import ProducerStamp, parse_header
+from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.assignments import TwoBrokers, hand_over
 from tests.devtools.fakes.memory_broker import memory_parts
 from tests.devtools.fakes.memory_log import append_nowait

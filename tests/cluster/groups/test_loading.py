@@ -17,6 +17,7 @@ from kafscale.cluster.groups.led_partitions import LedPartitions
 from kafscale.cluster.groups.loading import GroupsLoading
 from kafscale.cluster.groups.log_records import consumer_group_records, group_record, offset_record
 from kafscale.wire import error_codes as e
+from kafscale.wire.batch_header import TRANSACTIONAL, parse_header
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupMemberMetadataKey,
@@ -24,7 +25,7 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
 )
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, iterate_records, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 
 GROUPS, PRODUCERS = ("g", "h"), (1, 2)
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0))

@@ -17,8 +17,9 @@ from kafscale.errors import KafScaleError
 from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire import error_codes as e
+from kafscale.wire.batch_header import batches
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.records import batches, iterate_records
+from kafscale.wire.records import iterate_records
 from tests.cluster.membership.test_following import THERE
 from tests.cluster.membership.test_several import TOPIC, Machine, create, led_by, produce, topic_at, until, values
 from tests.cluster.membership.test_streams import crashing, fail_over

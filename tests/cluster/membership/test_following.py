@@ -15,10 +15,11 @@ from kafscale.config import Durability
 from kafscale.log.partition.partition import Partition
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
+from kafscale.wire.batch_header import batches
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.records import ProducerStamp, batches, iterate_records
+from kafscale.wire.records import ProducerStamp, iterate_records
 from tests.cluster.membership.test_several import TOPIC, Machine, create, led_by, produce, until
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts
 from tests.devtools.fakes.transactional_producer import Producer

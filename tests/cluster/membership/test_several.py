@@ -28,6 +28,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kafscale.wire.messages.records import (
@@ -48,7 +49,7 @@ from kafscale.wire.messages.replicas import (
 )
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.broker_network import BrokerNetwork, RunningBroker, network_of
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.fakes.transactional_producer import Producer, committed_values

@@ -18,8 +18,8 @@ import cramjam
 
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import HEADER_BYTES, seal_batch
-from kafscale.wire.batch_records import Record, build_batch
 from kafscale.wire.compression import GZIP, LZ4, NAMES, SNAPPY, XERIAL_HEADER, XERIAL_MAGIC, ZSTD, compress
+from kafscale.wire.records import Record, build_batch
 
 LZ4_MAGIC: Final = struct.pack("<I", 0x184D2204)
 LZ4_LEGACY_MAGIC: Final = struct.pack("<I", 0x184C2102)

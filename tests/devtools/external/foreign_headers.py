@@ -24,8 +24,8 @@ from kafscale.wire.batch_header import (
     encode_batch,
     parse_header,
 )
-from kafscale.wire.batch_records import Record, build_batch
 from kafscale.wire.primitives import varint
+from kafscale.wire.records import Record, build_batch
 from tests.devtools.external.foreign_frames import FAILED, INVALID, TAKEN, Foreign
 
 NOW_MS: Final = time.time_ns() // 1_000_000

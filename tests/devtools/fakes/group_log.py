@@ -11,7 +11,8 @@ from kafscale.cluster.coordinator import InternalBatch
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.log_records import Change, GroupChange, OffsetChange, read_record
 from kafscale.log.wal.journal import Round
-from kafscale.wire.records import Record, build_batch, iterate_records, parse_header
+from kafscale.wire.batch_header import parse_header
+from kafscale.wire.records import Record, build_batch, iterate_records
 
 
 @attrs.frozen(eq=False)

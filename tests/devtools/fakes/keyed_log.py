@@ -10,7 +10,8 @@ from typing import Any
 
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
-from kafscale.wire.records import Record, batches, build_batch, iterate_records, parse_header
+from kafscale.wire.batch_header import batches, parse_header
+from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_log import NOW_MS, MemoryLog
 
 

@@ -33,8 +33,9 @@ from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.paths import NumberedKey, SegmentKey
+from kafscale.wire.batch_header import TRANSACTIONAL, parse_header, set_base_offset
 from kafscale.wire.control_records import EndMarker, encode_marker
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch, parse_header, set_base_offset
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.segment_objects import CREATED_MS, version_2_objects
 
 TOPIC, TOPIC_ID = "t", bytes(range(16))

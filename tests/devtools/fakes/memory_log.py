@@ -46,7 +46,8 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.wire import error_codes
-from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records, parse_header
+from kafscale.wire.batch_header import batches, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_settings
 
 NOW_MS = 1_700_000_000_000

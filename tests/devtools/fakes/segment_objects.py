@@ -18,8 +18,8 @@ from kafscale.errors import KafkaError
 from kafscale.formats.segment import EpochStart, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey, version_1_topic_id
-from kafscale.wire.batch_header import HEADER_BYTES, MIN_TIMESTAMP_UNKNOWN, seal_batch
-from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, parse_header, set_base_offset
+from kafscale.wire.batch_header import HEADER_BYTES, MIN_TIMESTAMP_UNKNOWN, parse_header, seal_batch, set_base_offset
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 
 CREATED_MS = 1_700_000_000_000
 

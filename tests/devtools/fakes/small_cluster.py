@@ -14,6 +14,7 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import parse_header, set_base_offset
 from kafscale.wire.messages.cluster import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.configs import (
     DescribeConfigsRequest,
@@ -83,7 +84,7 @@ from kafscale.wire.messages.topics import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafscale.wire.records import iterate_records, parse_header, set_base_offset, validate
+from kafscale.wire.records import iterate_records, validate
 from tests.devtools.fakes.scripted_broker import ScriptedBroker
 
 NODE_ID = 1

@@ -15,6 +15,7 @@ from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.wire import codec
 from kafscale.wire import error_codes as e
+from kafscale.wire.batch_header import TRANSACTIONAL, batches, parse_header
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.messages.offsets import (
     TxnOffsetCommitRequest,
@@ -43,15 +44,7 @@ from kafscale.wire.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from kafscale.wire.records import (
-    TRANSACTIONAL,
-    ProducerStamp,
-    Record,
-    batches,
-    build_batch,
-    iterate_records,
-    parse_header,
-)
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"

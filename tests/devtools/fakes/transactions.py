@@ -11,16 +11,9 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
 from kafscale.log.read.file_ranges import FileSlice
 from kafscale.store.file.open_files import FileRange, Sendable
+from kafscale.wire.batch_header import TRANSACTIONAL, BatchHeader, batches, parse_header
 from kafscale.wire.control_records import EndMarker, parse_marker
-from kafscale.wire.records import (
-    TRANSACTIONAL,
-    BatchHeader,
-    ProducerStamp,
-    Record,
-    batches,
-    iterate_records,
-    parse_header,
-)
+from kafscale.wire.records import ProducerStamp, Record, iterate_records
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of
 
 NOW_MS = 1 << 45  # so late that producers are not forgotten for their age

@@ -17,7 +17,7 @@ from kafscale.log.bucket.listing import list_segments
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 from kafscale.store.versions import find_versions
-from kafscale.wire.records import batches, parse_header
+from kafscale.wire.batch_header import batches, parse_header
 from tests.devtools.history.history import Read
 from tests.devtools.world.workload import marker_offsets, read_batches
 

@@ -26,7 +26,7 @@ from kafscale.formats.wal_objects import decode_object
 from kafscale.log.log import Log
 from kafscale.log.wal.disk import Disk
 from kafscale.store.paths import parse_segment_key
-from kafscale.wire.records import batches, parse_header
+from kafscale.wire.batch_header import batches, parse_header
 from tests.devtools.history.history import History
 from tests.devtools.history.in_log import DurableBatch, Extent, LogRules
 

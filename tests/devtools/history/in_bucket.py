@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kafscale.formats.transactions import AbortedTransaction
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.control_records import parse_marker
-from kafscale.wire.records import parse_header
 from tests.devtools.history.bucket import BucketSegment
 
 

@@ -30,9 +30,10 @@ from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart
+from kafscale.wire.batch_header import BatchHeader, parse_header
 from kafscale.wire.control_records import EndMarker, parse_marker
 from kafscale.wire.internal_topics.transaction_state import TransactionLogValue
-from kafscale.wire.records import BatchHeader, iterate_records, parse_header
+from kafscale.wire.records import iterate_records
 
 FENCING_MAX_COUNT = 2  # by how much a decision may raise the epoch of its transaction
 

@@ -19,12 +19,9 @@ from random import Random, SystemRandom
 import attrs
 
 from kafscale.config import SaslMechanism
-from kafscale.security.exchanges import DeriveKey, Exchange
-from kafscale.security.oauthbearer import OauthbearerExchange
-from kafscale.security.plain import PlainExchange
-from kafscale.security.scram import ScramExchange
+from kafscale.security.exchanges import DeriveKey, Exchange, PlainExchange, ScramExchange
+from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
 from kafscale.security.session import Answer, Moment, SaslSession
-from kafscale.security.tokens import TokenPolicy, parse_key_set
 from kafscale.security.verifiers import salt_password
 from tests.devtools.processes.fuzz_frames import mutate
 from tests.devtools.processes.sasl import (

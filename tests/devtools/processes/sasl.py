@@ -16,8 +16,7 @@ from joserfc.jwk import ECKey, KeySet, RSAKey
 from scramp import ScramClient
 
 from kafscale.config import SaslMechanism, SecurityProtocol
-from kafscale.security.decoys import Decoys
-from kafscale.security.verifiers import ITERATIONS_LEAST, ScramVerifier, make_verifier
+from kafscale.security.verifiers import ITERATIONS_LEAST, Decoys, ScramVerifier, make_verifier
 from tests.devtools.processes.process import KAFSCALE, BrokerProcess
 from tests.devtools.processes.tls import TlsBroker, tls_broker
 

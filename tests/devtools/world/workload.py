@@ -22,6 +22,7 @@ from kafscale.client.connection import Connection
 from kafscale.client.consumer import EARLIEST, LATEST
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches, parse_header
 from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -48,7 +49,7 @@ from kafscale.wire.messages.records import (
     ListOffsetsTopic,
     PartitionData,
 )
-from kafscale.wire.records import Record, batches, iterate_records, parse_header
+from kafscale.wire.records import Record, iterate_records
 from tests.devtools.history.history import Content, History, Read
 
 MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer

@@ -17,8 +17,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, topic_prefix
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
-from kafscale.wire.records import ProducerStamp, parse_header
+from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.memory_log import TOPIC, TOPIC_ID, MemoryLog, batch_of, memory_log, merge_segments, topic_spec
 
 OTHER_ID = bytes(range(16, 32))

@@ -19,7 +19,7 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.segment_objects import make_batch
 
 TOPIC_ID = bytes(range(16))

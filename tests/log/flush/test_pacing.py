@@ -11,7 +11,7 @@ from kafscale.log.flush.pacing import FlushPacer
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.memory_log import TOPIC, MemoryLog, batch_of, memory_log, topic_spec
 from tests.devtools.fakes.simulated_store import SimulatedStore
 

@@ -8,7 +8,7 @@ from kafscale.config.limits import Limits
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.memory_log import TOPIC, MemoryLog, append_nowait, batch_of, memory_log, topic_spec
 
 KFS = On("put*", "*.kfs")

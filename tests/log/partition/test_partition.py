@@ -13,8 +13,8 @@ from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
 from kafscale.log.wal.journal import FlushOnAppend, LogJournal, Round
-from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
-from kafscale.wire.records import ProducerStamp, iterate_records, parse_header
+from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN, parse_header
+from kafscale.wire.records import ProducerStamp, iterate_records
 from tests.devtools.fakes.memory_log import NOW_MS, append_nowait, batch_of
 
 CHUNK_BYTES = 4096

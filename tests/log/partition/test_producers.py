@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from kafscale.errors import KafkaError
 from kafscale.formats.transactions import ProducedBatch, Producer
 from kafscale.log.partition.producers import GAP_SECONDS, SEQUENCE_COUNT, ProducerStates
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER
-from kafscale.wire.records import ProducerStamp, Record, build_batch, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 
 EVERYTHING_IS_DURABLE = 1 << 62
 

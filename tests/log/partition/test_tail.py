@@ -12,7 +12,7 @@ from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.tail import ALONE, Tail, TailBatch, coalesce
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.memory_log import NOW_MS, batch_of, memory_log
 
 

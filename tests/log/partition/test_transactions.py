@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kafscale.errors import InvalidRecord, KafkaError
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, Producer
 from kafscale.log.partition.transactions import NEVER, Transactions
+from kafscale.wire.batch_header import TRANSACTIONAL, BatchHeader
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED
-from kafscale.wire.records import TRANSACTIONAL, BatchHeader
 
 RECORDS_COUNT = 2  # of each data batch
 

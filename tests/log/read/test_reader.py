@@ -21,8 +21,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.batch_header import HEADER_BYTES, set_base_offset
 from kafscale.wire.error_codes import CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION
-from kafscale.wire.records import HEADER_BYTES, ProducerStamp, set_base_offset
+from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.keyed_log import append_pairs
 from tests.devtools.fakes.memory_log import (
     NOW_MS,

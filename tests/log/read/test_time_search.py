@@ -11,16 +11,8 @@ from kafscale.errors import CorruptBatch
 from kafscale.log.read.time_search import FoundOffset, TimeSearch
 from kafscale.log.read.unpacking import Unpacking
 from kafscale.wire import compression
-from kafscale.wire.records import (
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    Record,
-    batches,
-    build_batch,
-    encode_batch,
-    iterate_records,
-    parse_header,
-)
+from kafscale.wire.batch_header import HEADER_BYTES, LOG_APPEND_TIME, batches, encode_batch, parse_header
+from kafscale.wire.records import Record, build_batch, iterate_records
 
 stamps = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), max_size=4)
 

@@ -15,7 +15,8 @@ from kafscale.log.repair.verify_transactions import TransactionCheck
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import CONTROL, TRANSACTIONAL, Record, build_batch, parse_header
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, parse_header
+from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.memory_log import memory_log
 from tests.devtools.fakes.transactions import abort, commit, send
 

@@ -14,16 +14,8 @@ from kafscale.errors import CorruptBatch
 from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules, OffsetMap
 from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass
 from kafscale.wire import compression
-from kafscale.wire.records import (
-    CONTROL,
-    TRANSACTIONAL,
-    ProducerStamp,
-    Record,
-    batches,
-    build_batch,
-    iterate_records,
-    parse_header,
-)
+from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, batches, parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 
 NOW_MS = 1_700_000_000_000
 RETENTION_MS = 1000

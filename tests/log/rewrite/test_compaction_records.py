@@ -13,18 +13,9 @@ from kafscale.errors import CorruptBatch
 from kafscale.formats.segment_check import validate_compacted
 from kafscale.log.rewrite.compaction_filter import RECORDS_MAX_COUNT, keep_records, locate_records, without_records
 from kafscale.wire import compression
+from kafscale.wire.batch_header import LOG_APPEND_TIME, TRANSACTIONAL, encode_batch, parse_header, set_log_append_time
 from kafscale.wire.primitives import varint
-from kafscale.wire.records import (
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    ProducerStamp,
-    Record,
-    build_batch,
-    encode_batch,
-    iterate_records,
-    parse_header,
-    set_log_append_time,
-)
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 
 NOW_MS = 1_700_000_000_000
 optional_bytes = st.none() | st.binary(max_size=200)

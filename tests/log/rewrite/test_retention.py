@@ -18,8 +18,9 @@ from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_ID
-from kafscale.wire.records import ProducerStamp, parse_header
+from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.memory_log import MemoryLog, append_nowait, batch_of, memory_log, merge_segments, topic_spec
 

@@ -11,7 +11,8 @@ from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.log.rewrite.retention import retained_from
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
+from kafscale.wire.batch_header import TRANSACTIONAL
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_log import MemoryLog, append_nowait, memory_log, topic_spec
 from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, read_committed, send
 

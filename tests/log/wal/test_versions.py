@@ -13,7 +13,7 @@ from kafscale.formats.wal_objects import decode_object
 from kafscale.log.wal.disk import Disk
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.memory_log import append_nowait, memory_log
 from tests.devtools.fakes.transactions import (
     NOW_MS,

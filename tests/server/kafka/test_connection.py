@@ -34,6 +34,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import batches
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.frames import RequestHeader, request_frame
 from kafscale.wire.messages.cluster import (
@@ -65,7 +66,7 @@ from kafscale.wire.messages.topics import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from kafscale.wire.records import ProducerStamp, Record, batches, build_batch, iterate_records
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.processes.hostile import request_bytes
 

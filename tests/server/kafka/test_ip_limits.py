@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.api.handling import rates
+from kafscale.api.handling import quotas as rates
 from kafscale.api.handling.calls import Peer
 from kafscale.cluster.registries.client_quotas import (
     CONNECTION_CREATION_RATE,

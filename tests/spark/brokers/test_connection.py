@@ -19,7 +19,7 @@ from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWrit
 from kafscale.spark.transactions.lead import Lead
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
-from kafscale.wire.batch_records import Record
+from kafscale.wire.records import Record
 from tests.devtools.external.clients import DEADLINE_SECONDS
 from tests.devtools.external.logins import MECHANISMS, OAUTH, PLAIN, java_properties
 from tests.devtools.processes.sasl import sasl_broker, sign

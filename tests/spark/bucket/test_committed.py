@@ -26,7 +26,8 @@ from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan
 from kafscale.spark.bucket.totals import told_by_footers
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
+from kafscale.wire.batch_header import TRANSACTIONAL
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log, merge, topic_spec, write_files
 from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, fetch_all, send
 from tests.devtools.world.seeds import seeds

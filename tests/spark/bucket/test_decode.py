@@ -18,10 +18,18 @@ from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.decode import COLUMN_TYPES, LANES_MIN_COUNT, Wanted
 from kafscale.spark.bucket.times import Period
 from kafscale.wire import compression
-from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, set_crc, set_log_append_time
+from kafscale.wire.batch_header import (
+    CONTROL,
+    TRANSACTIONAL,
+    batches,
+    parse_header,
+    set_base_offset,
+    set_crc,
+    set_log_append_time,
+)
 from kafscale.wire.primitives import varint
 from kafscale.wire.record_check import RecordCheck
-from kafscale.wire.records import Record, batches, build_batch, iterate_records, parse_header, set_base_offset, validate
+from kafscale.wire.records import Record, build_batch, iterate_records, validate
 
 EVERYTHING = Wanted(topic="t", partition=3, start_offset=0, end_offset=1 << 62)
 

@@ -11,7 +11,7 @@ from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
 from kafscale.spark.bucket.position import Position
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.records import parse_header
+from kafscale.wire.batch_header import parse_header
 from tests.devtools.external.clients import wait_until
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
 from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints

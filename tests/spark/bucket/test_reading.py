@@ -18,8 +18,8 @@ from kafscale.spark.bucket.reading import DataLoss, SplitReader
 from kafscale.spark.bucket.splits import Extent, holes, plan, together
 from kafscale.store.paths import SegmentKey
 from kafscale.wire import compression
-from kafscale.wire.batch_header import set_crc
-from kafscale.wire.records import build_batch, iterate_records, parse_header
+from kafscale.wire.batch_header import parse_header, set_crc
+from kafscale.wire.records import build_batch, iterate_records
 from tests.devtools.fakes.segment_objects import (
     SegmentObjects,
     make_batches,

@@ -18,9 +18,9 @@ from kafscale.spark.bucket.splits import Extent, Split, plan
 from kafscale.spark.bucket.times import FIRST_MS, LAST_MS, Period
 from kafscale.spark.bucket.totals import Totals, told_by_footers, totals_of
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.batch_header import set_crc
+from kafscale.wire.batch_header import set_base_offset, set_crc
 from kafscale.wire.control_records import EndMarker, encode_marker
-from kafscale.wire.records import Record, build_batch, set_base_offset
+from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 from tests.devtools.world.seeds import seeds
 

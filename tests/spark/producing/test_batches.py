@@ -13,7 +13,8 @@ from kafscale.spark.producing.batches import Identity, encode, next_sequence, pi
 from kafscale.spark.producing.records import RECORD_OVERHEAD_BYTES
 from kafscale.spark.producing.rows import HEADERS, Rows, by_topic, cut
 from kafscale.wire import compression
-from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, parse_header, validate
+from kafscale.wire.batch_header import parse_header
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, validate
 
 TEXT_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", TEXT_HEADERS)])

@@ -19,6 +19,8 @@ from kafscale.spark.producing.enrolment import Enrolment, Written
 from kafscale.spark.producing.producer import IN_FLIGHT_MAX, KEYLESS_BYTES, ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import parse_header
+from kafscale.wire.client_rules import partition_of
 from kafscale.wire.messages.records import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -30,8 +32,7 @@ from kafscale.wire.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from kafscale.wire.murmur2 import partition_of
-from kafscale.wire.records import iterate_records, parse_header, validate
+from kafscale.wire.records import iterate_records, validate
 
 KNOWN_BATCHES = 5  # of a producer and a partition, by a broker
 TOPIC = "t"

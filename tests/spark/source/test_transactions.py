@@ -19,7 +19,8 @@ from kafscale.spark.source.progress import Progress
 from kafscale.spark.sql.tails import _has_transactions, tail_offsets
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp
+from kafscale.wire.batch_header import TRANSACTIONAL
+from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec, write_files
 from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, send
 

@@ -11,7 +11,7 @@ from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.decisions import FIRST_LOOK_OFFSETS, TOPIC, Decision, Journal
 from kafscale.spark.transactions.lead import Lead
 from kafscale.wire import compression
-from kafscale.wire.batch_records import Record
+from kafscale.wire.records import Record
 from tests.devtools.processes.process import BrokerProcess, broker_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # slow beside others, as it needs a broker; no Spark

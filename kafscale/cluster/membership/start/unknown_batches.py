@@ -23,7 +23,7 @@ from kafscale.log.wal.extent import ExtentStore
 from kafscale.log.wal.kept_aside import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME
 from kafscale.log.wal.local_wal import Wal
-from kafscale.wire.records import BatchHeader
+from kafscale.wire.batch_header import BatchHeader
 
 Knows = Callable[[bytes, int], bool]  # whether the metadata knows a partition, by the id of its topic and its index
 

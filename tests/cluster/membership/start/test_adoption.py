@@ -20,6 +20,7 @@ from kafscale.store.paths import SegmentKey, version_1_topic_id
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.wire.batch_header import batches
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import (
     FetchPartition,
@@ -36,7 +37,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from kafscale.wire.records import Record, batches, build_batch, iterate_records
+from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_broker, memory_settings
 from tests.devtools.fakes.segment_objects import (
     CREATED_MS,

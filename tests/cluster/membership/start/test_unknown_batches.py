@@ -13,7 +13,8 @@ from kafscale.log.wal.kept_aside import KEPT_PREFIX
 from kafscale.log.wal.local_wal import Wal
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
-from kafscale.wire.records import Record, build_batch, set_base_offset
+from kafscale.wire.batch_header import set_base_offset
+from kafscale.wire.records import Record, build_batch
 
 ORDERS, PAYMENTS = bytes(range(16)), bytes(range(1, 17))
 SEGMENT_BYTES = 4096

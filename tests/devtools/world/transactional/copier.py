@@ -18,6 +18,7 @@ from kafscale.client.connection import Connection
 from kafscale.client.consumer import IsolationLevel
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -25,7 +26,7 @@ from kafscale.wire.messages.offsets import (
     OffsetFetchResponse,
 )
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafscale.wire.records import Record, iterate_records, parse_header
+from kafscale.wire.records import Record, iterate_records
 from tests.devtools.fakes.transactions import counted_batches
 from tests.devtools.history.seen import Attempt, CommittedRead, Identity
 from tests.devtools.world.transactional.calls import Answer, Calls

@@ -15,6 +15,7 @@ import trio
 from kafscale.client.connection import Connection
 from kafscale.client.consumer import EARLIEST
 from kafscale.wire import error_codes
+from kafscale.wire.batch_header import parse_header
 from kafscale.wire.control_records import EndMarker, parse_marker
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.transactions import (
@@ -23,7 +24,6 @@ from kafscale.wire.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kafscale.wire.records import parse_header
 from tests.devtools.world.workload import FETCH_MAX_BYTES, Connect, Topic, batches_of, offset_at, reconnecting, was_done
 
 _REFUSED = frozenset({error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTION_COORDINATOR_FENCED})

@@ -17,8 +17,9 @@ import trio
 
 from kafscale.client.connection import Connection, Reply
 from kafscale.errors import BrokerUnavailable
+from kafscale.wire.batch_header import TRANSACTIONAL
 from kafscale.wire.messages.records import ProduceResponse
-from kafscale.wire.records import TRANSACTIONAL, ProducerStamp, Record, build_batch
+from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.history.seen import Attempt, Identity, Sent, TransactionsSeen
 from tests.devtools.world.producers import Maker
 from tests.devtools.world.transactional.calls import Answer, Calls, Place, Protocol, by_place

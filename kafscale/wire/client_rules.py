@@ -1,4 +1,4 @@
-"""MurmurHash2, by which Kafka's clients choose the partition of a key."""
+"""Rules of Kafka's clients: the partition of a key (MurmurHash2), and the lag of a reader."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def murmur2(data: bytes) -> int:
         h = (h ^ int.from_bytes(data[whole:], "little")) * MULTIPLIER & _MASK
     h = (h ^ h >> 13) * MULTIPLIER & _MASK
     return h ^ h >> 15
+
+
+def lag(position: int, *, log_start_offset: int, end_offset: int) -> int:
+    """Return how many offsets of a log a reader has not read, which goes on at `position`.
+
+    What is below the log's start was deleted, and does not count. There are as many records, or fewer where compaction
+    or transactions have left holes.
+    """
+    return max(0, end_offset - max(position, log_start_offset))

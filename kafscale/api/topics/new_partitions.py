@@ -1,21 +1,53 @@
-"""Manual replica assignments, as CreateTopics, CreatePartitions and AlterPartitionReassignments carry them.
+"""Topics by name and manual replica assignments: for CreateTopics, CreatePartitions, AlterPartitionReassignments.
 
-Of the replicas of a partition the first is the broker that is to lead it.
+The first replica of a partition is the broker that leads it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import trio
 
-from kafscale.api.handling.new_topics import catch_up_if_any
+from kafscale.api.handling.partitions import catch_up_if_any
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.mover import Mover
-from kafscale.cluster.registries.topics import Topic
+from kafscale.cluster.registries.topics import MorePartitions, NewTopic, Outcome, Topic
+from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT
+from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+from kafscale.wire.messages.topics import CreatableTopic, CreatePartitionsTopic
+
+Asked = TypeVar("Asked", CreatableTopic, CreatePartitionsTopic)
+Wanted = TypeVar("Wanted", NewTopic, MorePartitions)
+
+
+async def outcomes_by_name(
+    topics: Sequence[Asked],
+    make: Callable[[Asked], Wanted],
+    carry_out: Callable[[Sequence[Wanted]], Awaitable[Sequence[Outcome]]],
+) -> dict[str, Outcome]:
+    """Carry out what is made of each topic, all at once; the outcomes are in the order in which the names came first.
+
+    `make` raises KafkaError for a topic that is refused by itself. One that is named twice is refused.
+    """
+    counts = Counter(topic.name for topic in topics)
+    refused: dict[str, Outcome] = {}
+    wanted: list[Wanted] = []
+    async for topic in in_turns(topics):
+        try:
+            if counts[topic.name] > 1:
+                raise KafkaError(INVALID_REQUEST, "Duplicate topic name.")
+            wanted.append(make(topic))
+        except KafkaError as exc:
+            refused[topic.name] = exc.kept()
+    results = await carry_out(wanted)
+    outcomes = refused | {each.name: outcome for each, outcome in zip(wanted, results, strict=True)}
+    return {name: outcomes[name] for name in counts}
+
 
 logger = logging.getLogger(__name__)
 
