@@ -14,7 +14,6 @@ import attrs
 import trio
 
 from bench.secured.sasl_ssl import CIPHER, SaslSsl
-from kafscale.client.authenticating import authenticate
 from kafscale.client.connection import Connection
 from kafscale.config import Address
 from kafscale.login.security import ClientSecurity
@@ -84,7 +83,7 @@ def _secured(connection: socket.socket, address: Address, security: SaslSsl) -> 
 async def _log_in(secured: ssl.SSLSocket, address: Address, client: ClientSecurity) -> None:
     assert client.sasl is not None
     connection = await Connection.over(BlockingStream(secured), address, "bench")
-    await authenticate(connection, client.sasl)
+    await connection.authenticate(client.sasl)
 
 
 @attrs.define(eq=False)

@@ -17,9 +17,10 @@ nursery to keep.
 from __future__ import annotations
 
 from kafscale.client.client import Client, connect
-from kafscale.client.connection import Call, Connection, Reply, open_connection
+from kafscale.client.connection import Connection, Reply, open_connection
 from kafscale.client.consumer import Consumed, Consumer, IsolationLevel
 from kafscale.client.producer import Producer
+from kafscale.login.client_protocol import Call
 from kafscale.login.security import ClientSecurity, client_security
 
 __all__ = [

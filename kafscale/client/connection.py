@@ -1,9 +1,9 @@
 """One connection to one broker: versions negotiated once, requests pipelined, replies matched in order.
 
-`send` returns when the request is written, with a `Reply` to wait for; many may be under way. Whoever waits reads from
-the socket for everyone, in turn: replies come in request order, so the task that has waited longest has the next one.
-A request that is cancelled while it is written leaves half a frame, so it breaks the connection; a cancelled wait
-does not.
+`send` returns when the request is written, with a `Reply` to wait for; many may be under way. A task that waits reads
+from the socket for all of them: replies come in request order, so the task that has waited longest has the next one. A
+request that is cancelled while it is written leaves half a frame, so it breaks the connection; a cancelled wait does
+not.
 """
 
 from __future__ import annotations
@@ -11,53 +11,37 @@ from __future__ import annotations
 import math
 import socket
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Generic, Self, TypeVar
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self, TypeVar
 
 import attrs
 import trio
 
-from kafscale import __version__
 from kafscale.buffers import Buffer, size_of
-from kafscale.client.authenticating import authenticate
 from kafscale.config import Address
-from kafscale.errors import BrokerUnavailable, FrameTooLarge, KafkaError, ProtocolError
+from kafscale.errors import BrokerUnavailable, FrameTooLarge, ProtocolError
+from kafscale.login.client_protocol import Call, ClientProtocol, PendingReply
+from kafscale.login.sasl import ClientSasl
 from kafscale.login.security import PLAINTEXT, ClientSecurity
-from kafscale.login.steps import SESSION_FRACTION
+from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
 from kafscale.network_errors import root_cause, why_unreachable
-from kafscale.wire import codec, error_codes
-from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
-from kafscale.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire import codec
+from kafscale.wire.messages.security import SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
-MAX_RESPONSE_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but a single batch may be larger
 RECEIVE_BYTES = 256 << 10
 JOIN_BELOW_BYTES = 256 << 10  # the parts of a larger request are written one by one instead of being copied together
-TLS_ALERT = b"\x15\x03"  # what a server of TLS answers to other bytes
+TLS_ALERT = b"\x15\x03"  # a server of TLS answers so to other bytes
 DEFAULT_TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms, 30 s
 
 R = TypeVar("R")
 
 
-@attrs.frozen
-class Call(Generic[R]):
-    """An API at one version, and the class of its reply."""
-
-    api_key: int
-    version: int
-    response_class: type[R]
-    flexible: bool
-
-
 @attrs.define(eq=False, repr=False)
-class Reply(Generic[R]):
-    """A reply that is under way. Its body is a view of the received frame, and so are records in the response."""
+class Reply(PendingReply[R]):
+    """A reply under way on a connection."""
 
-    connection: Connection
-    call: Call[R]
-    correlation_id: int
-    body: memoryview | None = None
+    connection: Connection = attrs.field(kw_only=True)
 
     async def wait_body(self) -> memoryview:
         """Wait for the undecoded body. Raises BrokerUnavailable, ProtocolError."""
@@ -67,7 +51,8 @@ class Reply(Generic[R]):
 
     async def wait(self) -> R:
         """Wait for the decoded response. Raises BrokerUnavailable, ProtocolError."""
-        return codec.decode(self.call.response_class, self.call.version, await self.wait_body())
+        await self.connection.receive_until(self)
+        return self.decode()
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -78,14 +63,14 @@ class Connection:
     address: Address
     client_id: str
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    _versions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
-    _frames: FrameReader = attrs.field(factory=lambda: FrameReader(MAX_RESPONSE_BYTES), init=False)
-    _awaited: deque[Reply[Any]] = attrs.field(factory=deque, init=False)
+    _protocol: ClientProtocol = attrs.field(init=False)
     _sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _receiving: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
-    _next_correlation_id: int = attrs.field(default=0, init=False)
     _broken: str = attrs.field(default="", init=False)
     _session_until: float = attrs.field(default=math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._protocol = ClientProtocol(peer=str(self.address), client_id=self.client_id)
 
     @classmethod
     async def over(
@@ -97,7 +82,11 @@ class Connection:
     ) -> Self:
         """Negotiate versions over a stream that is connected already. Raises BrokerUnavailable, KafkaError."""
         connection = cls(stream=stream, address=address, client_id=client_id, timeout_seconds=timeout_seconds)
-        await connection._negotiate()
+        steps = connection._protocol.negotiate()
+        with suppress(StopIteration):
+            call, body = next(steps)
+            while True:
+                call, body = steps.send(await (await connection.send_encoded(call, body)).wait_body())
         return connection
 
     @property
@@ -107,29 +96,29 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether another one had better be used, as this one is broken or its session ends soon."""
+        """Tell whether to use another connection, as this one is broken or its session ends soon."""
         return self.is_broken or trio.current_time() >= self._session_until
 
-    def session_lasts(self, seconds: float | None) -> None:
-        """The broker ends the session after this long."""
-        if seconds is not None:
-            self._session_until = trio.current_time() + SESSION_FRACTION * seconds
+    async def authenticate(self, sasl: ClientSasl) -> float | None:
+        """Log in, and return how many seconds the session lasts; None for no end.
+
+        Raises BrokerUnavailable, KafkaError, ConfigError.
+        """
+        steps = LoginSteps(sasl, self.address)
+        request = await trio.to_thread.run_sync(steps.next, None)
+        while request is not None:
+            if isinstance(request, SaslHandshakeRequest):
+                reply: Reply[Any] = await self.send(request, SaslHandshakeResponse, version=HANDSHAKE_VERSION)
+            else:
+                reply = await self.send(request, SaslAuthenticateResponse)
+            request = await trio.to_thread.run_sync(steps.next, await reply.wait())
+        if steps.session_seconds is not None:
+            self._session_until = trio.current_time() + SESSION_FRACTION * steps.session_seconds
+        return steps.session_seconds
 
     def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> Call[R]:
-        """The call at a given version, or at the newest that both sides have and that names topics.
-
-        Raises:
-            KafkaError: UNSUPPORTED_VERSION, there is none.
-        """
-        key: int = request_class.API_KEY  # type: ignore[attr-defined]
-        if version is None:
-            least, most = self._versions.get(key, (0, -1))
-            version = min(most, _newest_version(request_class))
-            if version < max(least, request_class.MIN_VERSION):  # type: ignore[attr-defined]
-                api = request_class.__name__.removesuffix("Request")
-                message = f"the broker at {self.address} has no version of {api} that this client speaks"
-                raise KafkaError(error_codes.UNSUPPORTED_VERSION, message)
-        return Call(key, version, response_class, codec.is_flexible(request_class, version))
+        """Return the call at a given version, or at the newest of both sides. Raises KafkaError (no common version)."""
+        return self._protocol.call(request_class, response_class, version=version)
 
     async def request(self, message: object, response_class: type[R]) -> R:
         """Send one request and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
@@ -156,17 +145,13 @@ class Connection:
             parts: list[Buffer] = []
             replies = []
             for body in bodies:
-                reply = Reply(self, call, self._next_correlation_id)
-                self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
-                header = RequestHeader(call.api_key, call.version, reply.correlation_id, self.client_id)
-                parts += request_frame(header, body, flexible_header=call.flexible)
+                reply = Reply(call, connection=self)
+                parts += self._protocol.send(reply, body, has_reply=has_reply)
                 replies.append(reply)
-            if has_reply:
-                self._awaited += replies
             await self._write(parts)
         return replies
 
-    async def receive_until(self, reply: Reply[Any]) -> None:
+    async def receive_until(self, reply: PendingReply[Any]) -> None:
         """Read until a reply is here, without a checkpoint if it is. Raises BrokerUnavailable, ProtocolError."""
         if reply.body is not None:
             return  # one read often brings many replies: 25 µs less for each of the others
@@ -180,7 +165,7 @@ class Connection:
             raise BrokerUnavailable(f"no answer from {self.address} within {self.timeout_seconds:g} s") from exc
 
     async def aclose(self) -> None:
-        """Close it; what still waits for a reply gets BrokerUnavailable."""
+        """Close it; tasks that still wait for a reply get BrokerUnavailable."""
         self._broken = self._broken or "is closed"
         await trio.aclose_forcefully(self.stream)
 
@@ -205,22 +190,11 @@ class Connection:
             raise self._break("closed the connection") from exc
         if not data:
             raise self._break("closed the connection")
-        self._frames.receive_data(data)
-        for frame in self._frames.next_frames():
-            self._accept(frame)
-
-    def _accept(self, frame: memoryview) -> None:
-        if not self._awaited:
-            self._break("sent an answer to nothing")
-            raise ProtocolError(f"the broker at {self.address} sent an answer to nothing")
-        reply = self._awaited.popleft()
-        # KIP-511: the reply to ApiVersions never has a flexible header, so that anybody can read it.
-        flexible_header = reply.call.flexible and reply.call.api_key != ApiVersionsRequest.API_KEY
-        correlation_id, body_offset = parse_response_header(frame, flexible_header=flexible_header)
-        if correlation_id != reply.correlation_id:
-            self._break("answered out of order")
-            raise ProtocolError(f"the broker at {self.address} answered {correlation_id} for {reply.correlation_id}")
-        reply.body = frame[body_offset:]
+        try:
+            self._protocol.receive_data(data)
+        except ProtocolError:
+            self._break("broke the protocol")
+            raise
 
     def _check_usable(self) -> None:
         if self._broken:
@@ -229,31 +203,6 @@ class Connection:
     def _break(self, reason: str) -> BrokerUnavailable:
         self._broken = self._broken or reason
         return BrokerUnavailable(f"the broker at {self.address} {self._broken}")
-
-    async def _negotiate(self) -> None:
-        """Ask for the versions as the newest client would; an older broker answers in version 0 and is asked again."""
-        newest = ApiVersionsRequest.MAX_VERSION
-        response = await self._ask_versions(newest)
-        if response.error_code == error_codes.UNSUPPORTED_VERSION:
-            theirs = [each.max_version for each in response.api_keys if each.api_key == ApiVersionsRequest.API_KEY]
-            response = await self._ask_versions(min(newest, *theirs) if theirs else 0)
-        if response.error_code != error_codes.NONE:
-            message = f"ApiVersions of {self.address}: {error_codes.name(response.error_code)}"
-            raise KafkaError(response.error_code, message)
-        self._versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
-
-    async def _ask_versions(self, version: int) -> ApiVersionsResponse:
-        message = ApiVersionsRequest(client_software_name="kafscale", client_software_version=__version__)
-        call = self.call(ApiVersionsRequest, ApiVersionsResponse, version=version)
-        body = await (await self.send_encoded(call, codec.encode(message, version))).wait_body()
-        refused = int.from_bytes(body[:2], "big") == error_codes.UNSUPPORTED_VERSION
-        return codec.decode(ApiVersionsResponse, 0 if refused else version, body)
-
-
-def _newest_version(request_class: type) -> int:
-    """The newest version in which a request says what its attributes say without ids of topics."""
-    newest: int = request_class.MAX_VERSION  # type: ignore[attr-defined]
-    return getattr(request_class, "NEWEST_WITH_NAMES", newest)
 
 
 @asynccontextmanager
@@ -294,7 +243,7 @@ async def connect_to(
             stream, address, client_id, timeout_seconds, is_secured=security.context is not None
         )
         if security.sasl is not None:
-            connection.session_lasts(await authenticate(connection, security.sasl))
+            await connection.authenticate(security.sasl)
         return connection
     except BaseException:
         await trio.aclose_forcefully(stream)
@@ -304,11 +253,11 @@ async def connect_to(
 async def _negotiated(
     stream: trio.abc.Stream, address: Address, client_id: str, timeout_seconds: float, *, is_secured: bool
 ) -> Connection:
-    """Negotiate versions, which is where a listener that wants TLS hangs up. Raises BrokerUnavailable, KafkaError."""
+    """Negotiate versions; a listener that wants TLS hangs up here. Raises BrokerUnavailable, KafkaError."""
     try:
         return await Connection.over(stream, address, client_id, timeout_seconds)
     except FrameTooLarge as exc:
-        raise BrokerUnavailable(f"{address} is no Kafka listener: {_spoken_there(exc.prefix)}") from exc
+        raise BrokerUnavailable(f"{address} is not a Kafka listener: {_spoken_there(exc.prefix)}") from exc
     except BrokerUnavailable as exc:
         if is_secured:
             raise
@@ -318,7 +267,7 @@ async def _negotiated(
 
 
 def _spoken_there(prefix: bytes) -> str:
-    """Say what it is by the first bytes of its answer, and what to do."""
+    """Say which protocol the first bytes of an answer belong to, and what to do."""
     if prefix.startswith(TLS_ALERT):
         return "it speaks TLS; set security.protocol=SSL or SASL_SSL"
     if prefix.startswith(b"HTTP"):
@@ -329,7 +278,7 @@ def _spoken_there(prefix: bytes) -> str:
 async def _secure(
     stream: trio.abc.Stream, address: Address, context: ssl.SSLContext, timeout_seconds: float
 ) -> trio.abc.Stream:
-    """Do the handshake of TLS, in which the broker shows that it is who it should be. Raises BrokerUnavailable."""
+    """Do the TLS handshake, which checks the broker's certificate. Raises BrokerUnavailable."""
     secured = trio.SSLStream(stream, context, server_hostname=address.host)
     try:
         with trio.fail_after(timeout_seconds):

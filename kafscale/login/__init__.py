@@ -1,14 +1,14 @@
-"""What a client does before its first request: its settings by Kafka's names, TLS and SASL.
+"""A client's side of Kafka's protocol without I/O: its settings by Kafka's names, TLS, SASL, requests and replies.
 
-    properties.py   files of settings, which are Java's properties
-    security.py     which of TLS and SASL a client has, by its settings
-    tls.py          the context of TLS
-    sasl.py         who logs in
-    tokens.py       where the tokens of OAUTHBEARER come from
-    steps.py        what is sent and received for that, whoever sends it
-    librdkafka.py   the same settings by the names of librdkafka, where those are others
-    failures.py     error codes to KafkaError with the code's name
+    properties        files of settings, in the format of Java's properties
+    security          which of TLS and SASL the settings ask for
+    tls               the TLS context
+    sasl              the user that logs in
+    tokens            tokens of OAUTHBEARER, from a file or an issuer
+    steps             the requests of a login
+    librdkafka        the same settings by librdkafka's names
+    client_protocol   requests to bytes, and bytes to replies
+    failures          error codes to KafkaError with the code's name
 
-`kafscale.client`, on trio, and `kafscale.spark`, which blocks, have it in common: nothing here sends or waits, but
-for a token, which blocks.
+Shared by `kafscale.client`, on trio, and `kafscale.spark`, which blocks. Only fetching a token waits, and blocks.
 """

@@ -7,7 +7,6 @@ import attrs
 import pytest
 import trio
 
-from kafscale.client.authenticating import authenticate
 from kafscale.client.client import Client
 from kafscale.client.connection import connect_to
 from kafscale.config import Address, SaslMechanism, SecurityProtocol
@@ -75,11 +74,10 @@ def test_settings_of_librdkafka():
 async def test_passwords(mechanism, tmp_path):
     async with sasl_broker(tmp_path, connections_max_reauth_ms=60_000) as running:
         sasl = ClientSasl(mechanism=SaslMechanism(mechanism), username=ALICE, password=PASSWORD)
-        assert await authenticate(await running.connect(SASL), sasl) == 60
+        assert await (await running.connect(SASL)).authenticate(sasl) == 60
+        wrong = ClientSasl(mechanism=sasl.mechanism, username=ALICE, password="wrong")
         with pytest.raises(KafkaError) as caught:
-            await authenticate(
-                await running.connect(SASL), ClientSasl(mechanism=sasl.mechanism, username=ALICE, password="wrong")
-            )
+            await (await running.connect(SASL)).authenticate(wrong)
         assert caught.value.code == SASL_AUTHENTICATION_FAILED
         assert "wrong" not in str(caught.value)
 
@@ -93,10 +91,10 @@ async def test_tokens(tmp_path):
         keys.current = parse_key_set(json.dumps(key_set(signing_key())).encode())
         sasl = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, tokens=TokenFile(tmp_path / "token"))
         (tmp_path / "token").write_text(sign(lifetime_seconds=100) + "\n")
-        assert 90 < await authenticate(await running.connect(SASL), sasl) <= 100
+        assert 90 < await (await running.connect(SASL)).authenticate(sasl) <= 100
         (tmp_path / "token").write_text(sign(lifetime_seconds=-100))
         with pytest.raises(KafkaError, match="invalid_token"):
-            await authenticate(await running.connect(SASL), sasl)
+            await (await running.connect(SASL)).authenticate(sasl)
 
 
 async def test_tokens_of_an_issuer(tmp_path):
@@ -110,19 +108,19 @@ async def test_tokens_of_an_issuer(tmp_path):
             sasl = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, tokens=tokens)
             endpoint.token = lambda: sign(lifetime_seconds=100)
             for _ in range(2):
-                assert 90 < await authenticate(await running.connect(SASL), sasl) <= 100
+                assert 90 < await (await running.connect(SASL)).authenticate(sasl) <= 100
             assert len(endpoint.asked) == 1
             endpoint.answers = [(401, {"error": "invalid_client"})]
             another = ClientSasl(mechanism=SaslMechanism.OAUTHBEARER, tokens=attrs.evolve(tokens, client_id="other"))
             with pytest.raises(KafkaError, match=r"no token for 'other' from .*: it answers 401 invalid_client"):
-                await authenticate(await running.connect(SASL), another)
+                await (await running.connect(SASL)).authenticate(another)
 
 
 async def test_a_mechanism_that_the_broker_does_not_have(tmp_path):
     async with sasl_broker(tmp_path, sasl_mechanisms=(SaslMechanism.PLAIN,)) as running:
         sasl = ClientSasl(mechanism=SaslMechanism.SCRAM_SHA_256, username=ALICE, password=PASSWORD)
         with pytest.raises(KafkaError, match="the broker has PLAIN") as caught:
-            await authenticate(await running.connect(SASL), sasl)
+            await (await running.connect(SASL)).authenticate(sasl)
         assert caught.value.code == UNSUPPORTED_SASL_MECHANISM
 
 
@@ -169,7 +167,7 @@ async def test_before_a_session_ends_another_connection_is_used(tmp_path, autoju
 
         async def connect_to(address, client_id, **_):
             connection = await running.connect()
-            connection.session_lasts(60)
+            connection._session_until = trio.current_time() + 51
             opened.append(connection)
             return connection
 

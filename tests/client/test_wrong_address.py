@@ -46,7 +46,7 @@ async def test_an_http_server() -> None:
         await stream.receive_some()
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    assert "is no Kafka listener: an HTTP server answered; is it the port of --admin-listen" in await said(http)
+    assert "is not a Kafka listener: an HTTP server answered; is it the port of --admin-listen" in await said(http)
 
 
 async def test_an_admin_server_which_closes_the_connection() -> None:
@@ -71,7 +71,7 @@ async def test_plaintext_to_a_listener_with_tls(tmp_path: Path) -> None:
         await stream.receive_some()
         await stream.send_all(b"\x15\x03\x03\x00\x02\x02\x50")
 
-    assert "is no Kafka listener: it speaks TLS; set security.protocol=SSL or SASL_SSL" in await said(alerting)
+    assert "is not a Kafka listener: it speaks TLS; set security.protocol=SSL or SASL_SSL" in await said(alerting)
 
 
 async def test_tls_to_a_listener_without_it(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import pytest
 import trio
 
 from kafscale.cli.main import run
-from kafscale.client.authenticating import authenticate
 from kafscale.client.client import connect
 from kafscale.client.connection import Connection
 from kafscale.client.consumer import LATEST, list_offsets
@@ -319,7 +318,7 @@ async def test_who_is_known_does_not_become_somebody_else_by_another_login(broke
     stream = await trio.open_tcp_stream(address.host, address.port)
     connection = await Connection.over(stream, address)
     sasl = ClientSasl(mechanism=SCRAM, username=ALICE, password=PASSWORD)
-    await authenticate(connection, sasl)
+    await connection.authenticate(sasl)
     request = SaslAuthenticateRequest(auth_bytes=plain_message(user="admin", password="guess"))
     refused = await connection.request(request, SaslAuthenticateResponse)
     assert refused.error_code == ILLEGAL_SASL_STATE
@@ -405,7 +404,7 @@ async def test_a_connection_over_tls_that_was_recorded_writes_nothing_again(brok
         connection = await Connection.over(
             trio.SSLStream(recorded, context, server_hostname="localhost"), address, "recorded"
         )
-        await authenticate(connection, ClientSasl(mechanism=PLAIN, username=ALICE, password=PASSWORD))
+        await connection.authenticate(ClientSasl(mechanism=PLAIN, username=ALICE, password=PASSWORD))
         data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])]
         call = connection.call(ProduceRequest, ProduceResponse, version=9)
         body = codec.encode(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), 9)

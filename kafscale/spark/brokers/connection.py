@@ -19,13 +19,13 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from kafscale.config import Address
-from kafscale.errors import BrokerUnavailable, ConfigError
+from kafscale.errors import BrokerUnavailable, ConfigError, ProtocolError
+from kafscale.login.client_protocol import Call, ClientProtocol, PendingReply
 from kafscale.login.sasl import ClientSasl
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
 from kafscale.network_errors import why_unreachable
 from kafscale.wire import codec
-from kafscale.wire.frames import RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.cluster import FindCoordinatorRequest
 from kafscale.wire.messages.records import FetchRequest, ListOffsetsRequest, ProduceRequest
 from kafscale.wire.messages.security import (
@@ -59,29 +59,23 @@ VERSIONS: Final[dict[type, int]] = {
     SaslAuthenticateRequest: 1,  # the first one that says how long the session lasts
 }
 CLIENT_ID: Final = "kafscale-spark"
-RESPONSE_MAX_BYTES: Final = 256 << 20
+RECEIVE_BYTES: Final = 1 << 20
 
 R = TypeVar("R")
 
 
-@attrs.frozen(kw_only=True)
-class _Sent:
-    """A request that waits for its answer."""
-
-    correlation_id: int
-    version: int
-    is_flexible: bool
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BrokerConnection:
-    """Asks one thing at a time, or several with `send`. Made by `open`; after an exception it is of no more use."""
+    """Asks one thing at a time, or several with `send`. Made by `open`; of no further use after an exception."""
 
     address: Address
     _socket: socket.socket
-    _correlation_id: int = attrs.field(default=0, init=False)
-    _sent: deque[_Sent] = attrs.field(factory=deque, init=False)
+    _protocol: ClientProtocol = attrs.field(init=False)
+    _replies: deque[PendingReply[Any]] = attrs.field(factory=deque, init=False)
     _session_until: float = attrs.field(default=math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._protocol = ClientProtocol(peer=str(self.address), client_id=CLIENT_ID)
 
     @classmethod
     def open(
@@ -106,40 +100,44 @@ class BrokerConnection:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether another one had better be used, as its session ends soon."""
+        """Tell whether to use another connection, as the session of this one ends soon."""
         return time.monotonic() >= self._session_until
 
     def ask(self, request: object, response_class: type[R], *, version: int | None = None) -> R:
         """Send a request and wait for the answer. Raises BrokerUnavailable, ProtocolError."""
-        self.send(request, version=version)
+        self.send(request, response_class, version=version)
         return self.answer(response_class)
 
-    def send(self, request: object, *, version: int | None = None) -> None:
+    def send(self, request: object, response_class: type, *, version: int | None = None) -> None:
         """Send a request, whose answer comes after those of requests before. Raises BrokerUnavailable."""
         request_class = type(request)
-        version = VERSIONS[request_class] if version is None else version
-        flexible = codec.is_flexible(request_class, version)
-        self._correlation_id += 1
-        api_key: int = request_class.API_KEY  # type: ignore[attr-defined]
-        header = RequestHeader(api_key, version, self._correlation_id, CLIENT_ID)
-        frame = b"".join(request_frame(header, codec.encode(request, version), flexible_header=flexible))
+        call: Call[Any] = Call.of(
+            request_class, response_class, VERSIONS[request_class] if version is None else version
+        )
+        reply = PendingReply(call)
+        frame = b"".join(self._protocol.send(reply, codec.encode(request, call.version)))
         try:
             self._socket.sendall(frame)
         except OSError as exc:
             raise BrokerUnavailable(f"the broker at {self.address} took no request: {exc}") from exc
-        self._sent.append(_Sent(correlation_id=self._correlation_id, version=version, is_flexible=flexible))
+        self._replies.append(reply)
 
     def answer(self, response_class: type[R]) -> R:
         """Wait for the answer to the first request that has none yet. Raises BrokerUnavailable, ProtocolError."""
-        sent = self._sent.popleft()
-        try:
-            frame = self._receive(self._length())
-        except OSError as exc:
-            raise BrokerUnavailable(f"the broker at {self.address} gave no answer: {exc}") from exc
-        correlation_id, position = parse_response_header(frame, flexible_header=sent.is_flexible)
-        if correlation_id != sent.correlation_id:
-            raise BrokerUnavailable(f"the broker at {self.address} answered another request")
-        return codec.decode(response_class, sent.version, frame[position:])
+        reply: PendingReply[R] = self._replies.popleft()
+        assert reply.call.response_class is response_class
+        while reply.body is None:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except OSError as exc:
+                raise BrokerUnavailable(f"the broker at {self.address} gave no answer: {exc}") from exc
+            if not data:
+                raise BrokerUnavailable(f"the broker at {self.address} closed the connection")
+            try:
+                self._protocol.receive_data(data)
+            except ProtocolError as exc:
+                raise BrokerUnavailable(str(exc)) from exc
+        return reply.decode()
 
     def close(self) -> None:
         with suppress(OSError):
@@ -154,21 +152,6 @@ class BrokerConnection:
             request = steps.next(answer)
         if steps.session_seconds is not None:
             self._session_until = time.monotonic() + SESSION_FRACTION * steps.session_seconds
-
-    def _length(self) -> int:
-        length = int.from_bytes(self._receive(4), "big", signed=True)
-        if not 4 <= length <= RESPONSE_MAX_BYTES:
-            raise BrokerUnavailable(f"the broker at {self.address} announced an answer of {length} bytes")
-        return length
-
-    def _receive(self, count: int) -> memoryview:
-        received = bytearray()
-        while len(received) < count:
-            data = self._socket.recv(min(count - len(received), 1 << 20))
-            if not data:
-                raise BrokerUnavailable(f"the broker at {self.address} closed the connection")
-            received += data
-        return memoryview(received)
 
 
 def _secured(connected: socket.socket, address: Address, context: ssl.SSLContext) -> socket.socket:

@@ -239,7 +239,7 @@ class ColumnProducer:
         line = self._line(address)
         while len(line.flights) >= IN_FLIGHT_MAX:
             self._land(line)
-        line.connection.send(self._request(batches))
+        line.connection.send(self._request(batches), ProduceResponse)
         line.flights.append(batches)
 
     def _line(self, address: Address) -> _Line:

@@ -142,7 +142,7 @@ class Connection:
     is_over: bool = False
     is_open: bool = True
 
-    def send(self, request):
+    def send(self, request, response_class):
         assert self.is_open
         self.requests.append(request)
         self.brokers.greatest_in_flight = max(self.brokers.greatest_in_flight, len(self.requests))
