@@ -11,16 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
-from kafscale.api.handling.access import Access
 from kafscale.cluster.membership.peers.peer_connections import InterBrokerLogin
-from kafscale.cluster.registries.acls import AclRegistry
 from kafscale.cluster.registries.scram_users import key_file_of
-from kafscale.config import AuthorizerKind, Settings
+from kafscale.config import Settings
 from kafscale.metrics import Metrics
-from kafscale.security.authorizer import AclAuthorizer
 from kafscale.server.http.access import AdminAccess, AdminToken
 from kafscale.server.kafka.binding import ListenerTls, open_listener_tls
 from kafscale.server.secret_files import warn_of_readable
+from kafscale.server.token_keys import PublishedKeys
 from kafscale.server.watched_files import FileWatch, Watched
 
 
@@ -62,17 +60,9 @@ def open_security(settings: Settings) -> BrokerSecurity:
     )
 
 
-def open_access(settings: Settings, acls: AclRegistry) -> Access:
-    """Make what says what clients may do, by the lists or everything."""
-    if settings.authorizer is AuthorizerKind.NONE:
-        return Access()
-    authorizer = AclAuthorizer(
-        super_users=frozenset(settings.super_users),
-        allows_without_acls=settings.allow_everyone_if_no_acl_found,
-        acls=acls.index,
-    )
-    acls.follow(authorizer.changed)
-    return Access(authorizer=authorizer)
+def open_token_keys(settings: Settings) -> PublishedKeys:
+    """Make what fetches the keys by which tokens are checked; `run` it."""
+    return PublishedKeys.of(settings.sasl)
 
 
 async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:

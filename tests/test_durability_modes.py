@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable, Fenced, KafkaError, KafScaleError, StartupError, StoreUnavailable

@@ -27,7 +27,7 @@ from trio.testing import MockClock
 from bench.cluster.jobs import CONTROLLER, Job
 from bench.figures import percentile
 from bench.options import RunOptions
-from kafscale.cluster.membership.leading.epoch_starts import Beginnings
+from kafscale.cluster.membership.leading.epoch_starts import EpochStarts
 from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.membership.peers.heartbeats import heartbeat
 from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
@@ -155,7 +155,7 @@ class _Member:
     metadata: SharedMetadataStore
     state: ClusterState
     writer: PlacementWriter
-    beginnings: Beginnings
+    epoch_starts: EpochStarts
 
 
 @attrs.define(eq=False)
@@ -167,7 +167,7 @@ class _Calls(BrokerCalls):
     async def ask(self, broker_id: int, message: object, response_class: type, **_: object) -> Any:
         assert isinstance(message, OwnHeartbeatRequest)
         await trio.sleep(ASK_SECONDS)
-        await self.members[broker_id].beginnings.take(message)
+        await self.members[broker_id].epoch_starts.take(message)
         await trio.sleep(ASK_SECONDS)
 
 
@@ -193,7 +193,7 @@ async def _join(
     state = ClusterState(metadata)
     await state.load()
     writer = PlacementWriter(state)
-    beginnings = Beginnings(
+    epoch_starts = EpochStarts(
         broker_id=broker_id,
         incarnation=FIRST_INCARNATION + broker_id,
         metadata=metadata,
@@ -201,7 +201,7 @@ async def _join(
         writer=writer,
         calls=_Calls(state, None, members=others or {}),
     )
-    return _Member(metadata, state, writer, beginnings)
+    return _Member(metadata, state, writer, epoch_starts)
 
 
 # ---- CPU and bytes ---------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ async def _take_from_all(controller: _Member, size: Size) -> None:
                 for topic_id, index, each in controller.state.led_by(broker_id)
                 if not each.is_decided
             ]
-            nursery.start_soon(controller.beginnings.take, request)
+            nursery.start_soon(controller.epoch_starts.take, request)
 
 
 async def _commits(controller: _Member, member: _Member, size: Size) -> Mapping[str, float]:
@@ -384,7 +384,7 @@ async def _take_over(broker_id: int, member: _Member, began: float, served: list
 
 @attrs.define(eq=False)
 class _Found:
-    """What `Beginnings` asks of a partition."""
+    """What `EpochStarts` asks of a partition."""
 
     topic_id: bytes
     index: int
@@ -406,6 +406,6 @@ class _Found:
 
 async def _begin(member: _Member, found: _Found, began: float, served: list[float]) -> None:
     await trio.sleep(LATENCY_SECONDS)  # for what lists its objects
-    while not await member.beginnings.commit(cast(Partition, found)):
+    while not await member.epoch_starts.commit(cast(Partition, found)):
         await trio.lowlevel.checkpoint()
     served.append(trio.current_time() - began)

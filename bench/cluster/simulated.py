@@ -21,7 +21,7 @@ from bench.figures import percentile
 from bench.frames import batch_of
 from bench.options import RunOptions
 from bench.points import TOPIC, Point
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability

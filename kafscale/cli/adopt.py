@@ -20,7 +20,7 @@ from kafscale.config import Settings, load
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
-    from kafscale.cluster.membership.start.adoption import Adoption, FoundTopic
+    from kafscale.cluster.membership.start.adoption import Adoption, UnknownTopic
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.registries.topics import TopicRegistry
 
@@ -103,7 +103,7 @@ class _Plan:
     configs: Mapping[str, str]
     dry_run: bool
 
-    def choose(self, found: Sequence[FoundTopic], store: str) -> Sequence[FoundTopic]:
+    def choose(self, found: Sequence[UnknownTopic], store: str) -> Sequence[UnknownTopic]:
         """Return those topics that are wanted. Raises NotFound, StartupError."""
         from kafscale.store.paths import topic_id_text
 

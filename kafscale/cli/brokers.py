@@ -196,8 +196,8 @@ def unshare_command(config_file: str | None, **flags: Any) -> None:
 
 async def _unshare(settings: Settings) -> None:
     from kafscale.cluster.membership.start.same_store import check_same_store
-    from kafscale.cluster.membership.start.takeover import Start
-    from kafscale.cluster.membership.start.unsharing import Ending
+    from kafscale.cluster.membership.start.takeover import StartSteps
+    from kafscale.cluster.membership.start.unsharing import Unsharing
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.store.opening.opening import store_of_command
@@ -209,8 +209,8 @@ async def _unshare(settings: Settings) -> None:
             SqliteMetadataStore.open(settings.data_dir / "metadata.db") as local,
         ):
             await check_same_store(local, settings)
-            directory_id = await Start(settings=settings, store=store, local=local).directory_id()
-            ending = Ending(store=store, namespace=settings.namespace, local=local)
+            directory_id = await StartSteps(settings=settings, store=store, local=local).directory_id()
+            ending = Unsharing(store=store, namespace=settings.namespace, local=local)
             await ending.run(settings.broker_id, directory_id)
 
 

@@ -87,8 +87,6 @@ async def led_metadata(
                 raise
         else:
             yield local
-            assert lead.checkpointer is not None
-            assert lead.claimed is not None
             await lead.checkpointer.write()
             await give_back(store, settings.namespace, lead.claimed)
             return

@@ -1,5 +1,6 @@
 """Topics, groups, transactions, metadata, and which broker leads what. Touches no sockets.
 
+    assembly        builds the parts that one broker runs
     membership      which brokers there are, who leads what; how a broker starts, joins, and is replaced
     transactions    the transaction coordinator
     groups          the group coordinator

@@ -145,7 +145,7 @@ class Log:
     traffic: TrafficMetrics
     spiller: Spiller | None
     partitions: dict[PartitionId, Partition]
-    is_alone: bool = True  # no other broker leads anything of the same namespace
+    leads_all: bool = True  # this broker leads every partition of the namespace
     manifest_checkpointer: ManifestCheckpointer = attrs.field(init=False)
     restored: RestoreStatistics = attrs.field(factory=RestoreStatistics, init=False)
     kept: KeptAside = attrs.field(factory=KeptAside, init=False)  # batches that this start could not put back
@@ -160,7 +160,7 @@ class Log:
             store=self.views.background, namespace=self.namespace, kind="manifests", epoch=self.broker_epoch
         )
         self.manifest_checkpointer = ManifestCheckpointer(
-            writer=writer, partitions=self.partitions.values, is_kept=self.is_alone
+            writer=writer, partitions=self.partitions.values, is_kept=self.leads_all
         )
 
     def register(self, metrics: Metrics) -> None:
@@ -345,7 +345,7 @@ class Log:
             on_listed,
             prefixes=[partition.objects_prefix for partition in self.partitions.values()],
         )
-        if self.is_alone:
+        if self.leads_all:
             _report_unknown(listed, self.partitions)
         wanted = {
             partition_id: listed.get(partition_id, ())

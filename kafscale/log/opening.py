@@ -74,14 +74,14 @@ def open_log(
     check_lead: Callable[[], Awaitable[None]] | None = None,
     check_lead_lately: Callable[[], Awaitable[None]] | None = None,
     is_withheld: Callable[[int], bool] = is_none,
-    is_alone: bool = True,
+    leads_all: bool = True,
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
     `check_lead` raises Fenced if another broker has taken over. Where a flush acknowledges it is asked before each
     commit of one. With a local journal `check_lead_lately` is asked before each flush: it looks only if no look was
-    made for some seconds. `is_withheld` says whether a producer id is about to be given out, and `is_alone` that no
-    other broker leads anything of the same namespace.
+    made for some seconds. `is_withheld` says whether a producer id is about to be given out, and `leads_all` that
+    no other broker leads anything of the same namespace.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     partitions: dict[PartitionId, Partition] = {}
@@ -126,7 +126,7 @@ def open_log(
         producer_budget=ProducerBudget.of(settings.limits, is_withheld),
         traffic=TrafficMetrics.register(metrics),
         partitions=partitions,
-        is_alone=is_alone,
+        leads_all=leads_all,
     )
     log.register(metrics)
     return log

@@ -24,8 +24,9 @@ from typing import TypeVar
 import attrs
 import trio
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
 from kafscale.broker_security import open_security
+from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
 from kafscale.client.consumer import AbortedBatches, AbortedFrom

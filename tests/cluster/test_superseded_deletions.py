@@ -14,7 +14,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.cluster.registries.topics import NewTopic, TopicListener
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS
 from kafscale.config import Settings

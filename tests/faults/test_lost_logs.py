@@ -20,7 +20,8 @@ import attrs
 import pytest
 import trio
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics
 from kafscale.cluster.membership.start.unknown_batches import UnknownBatches

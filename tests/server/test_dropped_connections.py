@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from kafscale.api.handling.calls import Peer
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability
 from kafscale.log.partition.producers import ProducerStates

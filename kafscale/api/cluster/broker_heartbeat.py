@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 
 async def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
-    if services.heard_of is None:
-        return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
     return await services.heard_of(request)
 
 

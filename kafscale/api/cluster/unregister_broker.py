@@ -11,25 +11,15 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
-from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST
 from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 async def handle(services: Services, call: Call, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
     try:
-        await _unregister(services, request.broker_id)
+        await services.membership.unregister(request.broker_id)
     except KafkaError as exc:
         return UnregisterBrokerResponse(error_code=exc.code, error_message=exc.message)
     return UnregisterBrokerResponse()
-
-
-async def _unregister(services: Services, broker_id: int) -> None:
-    if services.membership is not None:
-        await services.membership.unregister(broker_id)
-    elif broker_id == services.node.node_id:
-        raise KafkaError(INVALID_REQUEST, f"Broker {broker_id} is the only one, and serves.")
-    else:
-        raise KafkaError(BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not registered.")
 
 
 API = Api(64, "UnregisterBroker", 0, 0, UnregisterBrokerRequest, UnregisterBrokerResponse, handle)

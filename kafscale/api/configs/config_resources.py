@@ -183,8 +183,8 @@ def check_broker_id(services: Services, name: str, *, expected: str = "") -> int
     """
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
         raise KafkaError(INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    own_id, membership = services.node.node_id, services.membership
-    if int(name) != own_id and (membership is None or int(name) not in membership.records):
+    own_id = services.node.node_id
+    if int(name) != own_id and int(name) not in services.membership.records:
         expected = expected or str(own_id)
         raise KafkaError(INVALID_REQUEST, f"Unexpected broker id, expected {expected}, but received {name}")
     return int(name)
@@ -199,10 +199,11 @@ async def _change_broker(
         await configs.alter(ALL_BROKERS, overrides, validate_only=validate_only)
         return
     broker_id = check_broker_id(services, name)
-    if membership is None:
+    record = membership.records.get(broker_id)
+    if record is None:  # the draining flag is in its registration, which a lone broker does not have
         await configs.alter(broker_id, overrides, validate_only=validate_only)
         return
-    was_draining = membership.records[broker_id].is_draining
+    was_draining = record.is_draining
     draining = {DRAINING.name: "true"} if was_draining else {}
     wanted = overrides(draining).get(DRAINING.name, str(DRAINING.default))
     is_draining = bool(DRAINING.parse(wanted))

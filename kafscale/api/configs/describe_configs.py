@@ -94,7 +94,7 @@ def _broker_entries(services: Services, peer: Peer, name: str) -> Sequence[Confi
     if broker_id == services.node.node_id:
         dynamic = services.broker_configs.dynamic
         entries += broker_entries(services.settings, _advertised(services, peer), dynamic)
-    if services.membership is not None and (record := services.membership.records.get(broker_id)) is not None:
+    if (record := services.membership.records.get(broker_id)) is not None:
         entries += member_entries(record)
     return sorted(entries, key=lambda each: each.definition.name)
 

@@ -17,6 +17,8 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import Call
+from kafscale.cluster.registries.acls import AclRegistry
+from kafscale.config import AuthorizerKind, Settings
 from kafscale.errors import KafkaError
 from kafscale.security.acls import CLUSTER_NAME, ERRORS, AclOperation, ResourceType, Right, right_of
 from kafscale.security.authorizer import AclAuthorizer, Viewer
@@ -114,6 +116,19 @@ class Access:
 
     authorizer: AclAuthorizer | None = None
     audit: AuditLog = attrs.field(factory=AuditLog)
+
+    @classmethod
+    def of(cls, settings: Settings, acls: AclRegistry) -> Access:
+        """Make what follows these ACLs; without an authorizer in the settings, everything is allowed."""
+        if settings.authorizer is AuthorizerKind.NONE:
+            return cls()
+        authorizer = AclAuthorizer(
+            super_users=frozenset(settings.super_users),
+            allows_without_acls=settings.allow_everyone_if_no_acl_found,
+            acls=acls.index,
+        )
+        acls.follow(authorizer.changed)
+        return cls(authorizer=authorizer)
 
     def allows(self, call: Call, right: Right, name: str = CLUSTER_NAME, *, tells: bool = True) -> bool:
         """Tell whether the client has a right to a resource. A refusal is logged, unless it only leaves something out

@@ -196,16 +196,16 @@ class _Watch:
     _followed: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     def __enter__(self) -> _Watch:
-        following = self.services.following
+        tails = self.services.following.tails
         for fetched in self.context.partitions:
             partition = _find(self.services, fetched)
             if partition is not None:
                 partition.waiters.add(self.waiter)
                 self._partitions.append(partition)
-            elif following is not None and (topic := _topic_of(self.services, fetched)) is not None:
+            elif (topic := _topic_of(self.services, fetched)) is not None:
                 partition_id = topic.topic_id, fetched.wanted.partition
                 self._elsewhere.append(fetched)
-                self._followed.enter_context(following.tails.watching(partition_id, self.waiter))
+                self._followed.enter_context(tails.watching(partition_id, self.waiter))
         self.services.waiting_fetches.add(self.waiter)
         return self
 
@@ -279,7 +279,7 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
 
 def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[int]:
     """Return the other brokers in the consumer's rack, if it has one and this broker is not in it."""
-    if not request.rack_id or services.following is None or request.rack_id == services.node.rack:
+    if not request.rack_id or request.rack_id == services.node.rack:
         return ()
     brokers = reachable_brokers(services, call.peer)
     return [each.node.node_id for each in brokers if each.node.rack == request.rack_id]
@@ -287,7 +287,6 @@ def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[i
 
 def _is_to_go(services: Services, call: Call, partition: Partition, offset: int, committed: bool) -> bool:
     """Tell whether a consumer is to read from a broker of its rack."""
-    assert services.following is not None
     can_read = services.following.has_tail(partition.partition_id)
     can_read = can_read or _behind_bytes(partition, offset, committed) >= NEARBY_LEAST_BYTES
     return can_read and services.referrals.may_send(call.peer, partition.partition_id)

@@ -24,7 +24,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.new_partitions import check_brokers, know_brokers
-from kafscale.cluster.membership.mover import Mover
+from kafscale.cluster.membership.placement.mover import Mover
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import distinct_partitions, in_turns
 from kafscale.errors import KafkaError
@@ -57,8 +57,8 @@ class _Moved:
     assigned: Container[int]
 
     @classmethod
-    def of(cls, mover: Mover | None, topic: Topic | None) -> _Moved:
-        return cls((), ()) if mover is None or topic is None else cls(mover.targets(topic), mover.assigned(topic))
+    def of(cls, mover: Mover, topic: Topic | None) -> _Moved:
+        return cls((), ()) if topic is None else cls(mover.targets(topic), mover.assigned(topic))
 
 
 async def handle(
@@ -123,27 +123,19 @@ async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartit
     index, mover = wanted.partition_index, services.mover
     leader = services.assignment.leader(topic, index)
     if wanted.replicas is not None:
-        _check(services, topic, index, wanted.replicas, None if leader is None else leader.node_id)
-        if mover is not None:
-            await mover.move(topic, index, wanted.replicas)
-    elif mover is not None and index in moved.on_their_way and leader is not None:
+        _check(services, topic, wanted.replicas)
+        await mover.move(topic, index, wanted.replicas)
+    elif index in moved.on_their_way and leader is not None:
         await mover.stay(topic, index)
-    elif mover is not None and index in moved.assigned and index not in moved.on_their_way:
+    elif index in moved.assigned and index not in moved.on_their_way:
         await mover.release(topic, index)
     else:
         raise KafkaError(NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
 
 
-def _check(services: Services, topic: Topic, index: int, replicas: Sequence[int], leader_id: int | None) -> None:
+def _check(services: Services, topic: Topic, replicas: Sequence[int]) -> None:
     """Raises KafkaError unless a partition can have these replicas."""
     check_brokers(replicas, [node.node_id for node in services.assignment.brokers()])
-    others = [broker_id for broker_id in replicas if broker_id != leader_id]
-    if others and services.mover is None:
-        raise KafkaError(
-            INVALID_REPLICA_ASSIGNMENT,
-            f"{topic.name}-{index} can't be moved to broker {others[0]}: a partition's replica is the broker that "
-            "leads it, and its records are in the object store.",
-        )
     if len(replicas) > topic.replication_factor and len(set(replicas)) < len(replicas):
         raise KafkaError(
             INVALID_REPLICA_ASSIGNMENT,

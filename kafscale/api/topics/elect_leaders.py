@@ -23,7 +23,7 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.mover import Mover
+from kafscale.cluster.membership.placement.mover import Mover
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
@@ -137,8 +137,6 @@ async def _elect(
     """Have partitions led by others than now, and wait until they are; what became of each of these."""
     elected: dict[At, KafkaError | None] = {}
     mover = services.mover
-    if mover is None:
-        return elected
     if election_type == UNCLEAN:
         wanted = await _give_up(services, asked, elected)
     else:
@@ -215,7 +213,6 @@ async def _give_up(
 
 
 async def _refusal(services: Services, broker_id: int) -> KafkaError | None:
-    assert services.membership is not None, "partitions wait for brokers where there are several"
     try:
         await services.membership.give_up(broker_id)
     except KafkaError as exc:

@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.mover import Mover
-from kafscale.cluster.membership.placement.balance import Balance, BalancePlan, Led
+from kafscale.cluster.membership.placement.balance import BalancePlan, Led
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.wire.messages.replicas import (
@@ -34,23 +33,16 @@ UNKNOWN_LOAD = -1
 
 
 async def handle(services: Services, call: Call, request: BalanceRequest) -> BalanceResponse:
-    mover = services.mover
-    if mover is None:
-        return BalanceResponse()
     if request.wants_balance:
         await services.catch_up()  # another broker may have been told a moment ago what may move
     turns = Turns()
     topics = []
     for topic, indexes in await _asked(services, request):
         await turns.step()
-        ongoing = _ongoing(services, mover, topic, indexes)
+        ongoing = _ongoing(services, topic, indexes)
         if ongoing:
             topics.append(OngoingTopicReassignment(name=topic.name, partitions=ongoing))
-    balance = services.balance if request.wants_balance else None
-    is_controller = services.assignment.controller_id == services.node.node_id
-    if balance is None or not is_controller:
-        return BalanceResponse(topics=topics)
-    return BalanceResponse(topics=topics, balance=_balance(services, balance, request))
+    return BalanceResponse(topics=topics, balance=_balance(services, request) if request.wants_balance else None)
 
 
 async def _asked(services: Services, request: BalanceRequest) -> Iterable[tuple[Topic, Collection[int] | None]]:
@@ -61,11 +53,9 @@ async def _asked(services: Services, request: BalanceRequest) -> Iterable[tuple[
     return [(topic, indexes) for name, indexes in asked.items() if (topic := services.topics.get(name)) is not None]
 
 
-def _ongoing(
-    services: Services, mover: Mover, topic: Topic, indexes: Collection[int] | None
-) -> list[OngoingPartitionReassignment]:
+def _ongoing(services: Services, topic: Topic, indexes: Collection[int] | None) -> list[OngoingPartitionReassignment]:
     ongoing = []
-    for index, target in sorted(mover.targets(topic).items()):
+    for index, target in sorted(services.mover.targets(topic).items()):
         if indexes is None or index in indexes:
             leader = services.assignment.leader(topic, index)
             present = [] if leader is None else [leader.node_id]
@@ -80,10 +70,13 @@ def _ongoing(
     return ongoing
 
 
-def _balance(services: Services, balance: Balance, request: BalanceRequest) -> ToldBalance:
+def _balance(services: Services, request: BalanceRequest) -> ToldBalance | None:
+    """Return what balance would move; None unless this broker is the controller of several."""
     names = {topic.topic_id: topic.name for topic in services.topics.all()}
     released = {topic.topic_id for name in request.released if (topic := services.topics.get(name)) is not None}
-    plan = balance.plan(None if request.releases_all else released)
+    plan = services.plan_balance(None if request.releases_all else released)
+    if plan is None:
+        return None
     return ToldBalance(
         is_waiting=plan.is_waiting,
         brokers=[_balanced(plan, broker_id) for broker_id in sorted(plan.now)],

@@ -14,7 +14,7 @@ import trio
 
 from kafscale.api.handling.partitions import catch_up_if_any
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.mover import Mover
+from kafscale.cluster.membership.placement.mover import Mover
 from kafscale.cluster.registries.topics import MorePartitions, NewTopic, Outcome, Topic
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
@@ -60,8 +60,6 @@ async def know_brokers(services: Services, assignments: Iterable[Sequence[int]])
 
 async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:
     """Have new partitions of a topic led by the brokers that were asked for. Where that can't be, it is logged."""
-    if services.mover is None:
-        return
     async with trio.open_nursery() as nursery:  # those of one topic share a commit
         for index, replicas in assigned.items():
             nursery.start_soon(_lead_as_assigned, services.mover, topic, index, replicas)

@@ -1,25 +1,29 @@
-"""Who leads which partition, which brokers there are, who is the controller, and who coordinates a group.
+"""Answers the APIs: which brokers there are, who is the controller, who leads a partition or coordinates a group.
 
-Every API asks here, and none assumes that it is this broker. As long as there is one broker, it is the answer to each
-question, and the leader epoch of every partition is the epoch that the broker claimed when it started.
-
-What is answered is what clients are told. Which partitions this broker really serves is in its log: a partition that is
+These are the answers that clients get. Which partitions this broker really serves is in its log: a partition that is
 handed over leaves the log before another leader is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import attrs
 
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.node import Node
+from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState, Placement
+from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
+
+CACHED_TOPICS_MAX_COUNT = 100_000  # topics whose leaders are kept until brokers or placements change
 
 
 @attrs.frozen(cache_hash=True)  # every topic of a Metadata reply looks its layout up by it
 class Leader:
-    """Which broker leads a partition, and its leader epoch; and the partition's replicas, if they are assigned."""
+    """The broker that leads a partition, its leader epoch, and the partition's replicas if they are assigned."""
 
     node_id: int
     epoch: int
@@ -28,48 +32,98 @@ class Leader:
 
 @attrs.define(eq=False, repr=False)
 class Assignment:
-    """The assignment of a cluster of one broker: `node`, which leads everything."""
+    """Brokers and leaders as this broker, `node`, knows them. `find_topic` finds a topic by name.
+
+    To clients, a partition whose leader is not live has no leader.
+    """
 
     node: Node
-    _leader: Leader = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._leader = Leader(self.node.node_id, self.node.broker_epoch)
-
-    @property
-    def is_alone(self) -> bool:
-        """Tell whether this broker leads everything, and always will."""
-        return True
+    state: ClusterState
+    find_topic: Callable[[str], Topic | None]
+    _nodes: Mapping[int, Node] = attrs.field(factory=dict, init=False)
+    _seen_revision: int = attrs.field(default=-1, init=False)
+    _leaders: dict[bytes, tuple[Leader | None, ...]] = attrs.field(factory=dict, init=False)
 
     @property
     def controller_id(self) -> int:
-        """The id of the broker that decides about the others."""
-        return self.node.node_id
+        """The id of the controller; NOBODY, as in Kafka, while there is none that is live."""
+        controller = self.state.controller
+        return NOBODY if controller is None or controller.broker_id not in self._live() else controller.broker_id
 
     def brokers(self) -> Sequence[Node]:
-        """The brokers that clients may connect to."""
-        return (self.node,)
+        """Return the brokers that clients may connect to."""
+        return tuple(self._live().values())
 
     def fenced(self) -> Sequence[Node]:
-        """Return the brokers that are known and serve nobody just now."""
-        return ()
+        """Return the registered brokers that do not serve now."""
+        brokers = sorted(self.state.brokers.items())
+        return [self._node(each, record) for each, record in brokers if record.state is not BrokerState.LIVE]
 
     def coordinator(self, group_id: str) -> Node | None:
-        """The broker that coordinates a group; None if there is none just now."""
-        return self.node
+        """Return the broker that coordinates a group, or None if there is none now.
+
+        Before the topic exists there are no groups. A broker that no other is registered beside answers for them.
+        """
+        topic = self.find_topic(CONSUMER_OFFSETS_NAME)
+        if topic is None:
+            return self._live().get(self.node.node_id) if len(self.state.brokers) == 1 else None
+        leader = self.leader(topic, coordinator_partition(group_id, topic.partition_count))
+        return None if leader is None else self._live().get(leader.node_id)
 
     def leader(self, topic: Topic, index: int) -> Leader | None:
-        """Return who leads a partition that the topic has; None if nobody does just now."""
-        return self._leader
+        """Return the leader of a partition that the topic has, or None if there is none now."""
+        return self.leaders(topic)[index]
 
     def leaders(self, topic: Topic) -> tuple[Leader | None, ...]:
-        """Return the leader of each partition in order, or a single one that leads them all."""
-        return (self._leader,)
+        """Return the leader of each partition in order."""
+        live = self._live()
+        known = self._leaders.get(topic.topic_id)
+        if known is None or len(known) != topic.partition_count:
+            placements = self.state.placements.get(topic.topic_id, ())
+            found = [_leader(each) if each.leader in live else None for each in placements]
+            missing_count = topic.partition_count - len(found)
+            known = (*found[: topic.partition_count], *(None,) * missing_count)
+            if len(self._leaders) >= CACHED_TOPICS_MAX_COUNT:
+                self._leaders.clear()
+            self._leaders[topic.topic_id] = known
+        return known
 
     def waiting(self, topic: Topic) -> Mapping[int, int]:
-        """Return which broker, that does not serve, the partitions wait for that nobody leads just now."""
-        return {}
+        """Return the partitions without a leader, each with the broker that it waits for."""
+        if None not in self.leaders(topic):
+            return {}
+        live, placements = self._live(), self.state.placements.get(topic.topic_id, ())
+        return {index: each.leader for index, each in enumerate(placements) if each.leader not in live}
 
     def led_here(self, topic: Topic) -> Mapping[int, int]:
-        """The partitions that this broker is to lead, and the leader epoch of each."""
-        return dict.fromkeys(range(topic.partition_count), self._leader.epoch)
+        """Return the partitions that this broker is to lead, each with its leader epoch."""
+        placements = self.state.placements.get(topic.topic_id, ())
+        return {index: each.epoch for index, each in enumerate(placements) if each.leader == self.node.node_id}
+
+    def _live(self) -> Mapping[int, Node]:
+        """The nodes of live brokers by id; made anew, as the leaders are, when brokers or placements have changed."""
+        if self._seen_revision != self.state.revision:
+            self._seen_revision = self.state.revision
+            self._leaders.clear()
+            self._nodes = {each: self._node(each, record) for each, record in self.state.live().items()}
+        return self._nodes
+
+    def _node(self, broker_id: int, record: BrokerRecord) -> Node:
+        return Node(
+            node_id=broker_id,
+            cluster_id=self.node.cluster_id,
+            broker_epoch=record.incarnation,
+            advertised=record.endpoints,
+            rack=record.rack,
+        )
+
+
+def _leader(placement: Placement) -> Leader:
+    """Return a partition's leader, with its replicas only if the leader is one of them."""
+    replicas = placement.replicas if placement.leader in placement.replicas else ()
+    return _shared_leader(placement.leader, placement.epoch, replicas)
+
+
+@lru_cache(maxsize=1024)
+def _shared_leader(node_id: int, epoch: int, replicas: tuple[int, ...]) -> Leader:
+    return Leader(node_id, epoch, replicas)

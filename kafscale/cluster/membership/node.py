@@ -11,6 +11,7 @@ import attrs
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
 from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.config import Settings
 from kafscale.errors import PreconditionFailed, StartupError
 
 CLUSTER_ID_KEY = "cluster/id"
@@ -53,6 +54,18 @@ class Node:
         """Return what a client of this broker is told to connect to: always an address of the listener that it used."""
         advertised = self.advertised.get(peer.listener_name)
         return advertised or Endpoint(peer.reached_host, peer.reached_port)
+
+
+def advertised_endpoints(settings: Settings, ports: Mapping[str, int]) -> Mapping[str, Endpoint | None]:
+    """Return what clients of each listener are told: what was set, else its own address, unless that is a wildcard.
+
+    `ports` are the bound ports by listener.
+    """
+    found: dict[str, Endpoint | None] = {
+        each.name: None if each.is_wildcard else Endpoint(each.host, ports.get(each.name, each.port))
+        for each in settings.listeners
+    }
+    return found | {each.name: Endpoint(each.host, each.port) for each in settings.advertised_listeners}
 
 
 def epoch_key(node_id: int) -> str:

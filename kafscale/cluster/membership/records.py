@@ -165,7 +165,7 @@ class Placement:
 
 @keeping_others
 @attrs.frozen(kw_only=True)
-class _Row:
+class _PlacementRow:
     """Placements, column by column; `targets`, `replicas` and `recovers` have those that there are, by place.
 
     So has each column that a later version adds, one of the `others`.
@@ -198,7 +198,7 @@ def parse_record_key(key: str) -> int | None:
 
 def encode_row(placements: Sequence[Placement]) -> bytes:
     return encode(
-        _Row(
+        _PlacementRow(
             leaders=[each.leader for each in placements],
             epochs=[each.epoch for each in placements],
             decided_epochs=[each.decided_epoch for each in placements],
@@ -213,7 +213,7 @@ def encode_row(placements: Sequence[Placement]) -> bytes:
 
 def decode_row(value: bytes) -> list[Placement]:
     """Return what `encode_row` was given. Raises DamagedObject."""
-    row = decode(_Row, value)
+    row = decode(_PlacementRow, value)
     if not len(row.leaders) == len(row.epochs) == len(row.decided_epochs) == len(row.decided_offsets):
         raise DamagedObject(f"the metadata store holds a row of placements whose columns differ: {value[:200]!r}")
     others = _by_place(row.others, len(row.leaders)) if row.others else {}

@@ -1,11 +1,17 @@
-"""Brokers and placements in memory, which follow the metadata; nothing else alters them."""
+"""Brokers and placements in memory.
+
+`ClusterState` follows the metadata, and nothing else alters it. `LoneState` is that of a broker that has the bucket to
+itself: the metadata holds no brokers or placements then, because this broker leads every partition of every topic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from typing import Protocol
 
 import attrs
+import trio
 
 from kafscale.cluster.membership.records import (
     BROKERS,
@@ -23,6 +29,7 @@ from kafscale.cluster.membership.records import (
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Follower
+from kafscale.cluster.registries.topic_index import Topic
 from kafscale.concurrency.signals import Signal
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key, row_key
@@ -45,18 +52,25 @@ class ClusterState:
     brokers: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     controller: ControllerRecord | None = attrs.field(default=None, init=False)
     next_number: int = attrs.field(default=0, init=False)
-    placements: dict[bytes, list[Placement]] = attrs.field(factory=dict, init=False)
+    placements: Mapping[bytes, Sequence[Placement]] = attrs.field(init=False)
+    _rows: dict[bytes, list[Placement]] = attrs.field(factory=dict, init=False)
     recovering: set[PartitionId] = attrs.field(factory=set, init=False)
     moving: set[PartitionId] = attrs.field(factory=set, init=False)
     revision: int = attrs.field(default=0, init=False)
     listeners: list[Listener] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.placements = self._rows
         self.follower = Follower(self.store, (BROKERS, CLUSTER, ASSIGNMENTS), self._apply, self._keys)
 
     @property
     def unreadable(self) -> Collection[str]:
         return self.follower.unreadable
+
+    @property
+    def registered(self) -> Mapping[int, BrokerRecord]:
+        """Return the brokers by id that the metadata has records of."""
+        return self.brokers
 
     async def load(self) -> None:
         """Read everything from the metadata store. Raises DamagedObject if a later version has written some of it."""
@@ -174,7 +188,7 @@ class ClusterState:
             tell(topics.keys())
 
     def _put_row(self, topic_id: bytes, first: int, row: Sequence[Placement]) -> None:
-        placements = self.placements.setdefault(topic_id, [])
+        placements = self._rows.setdefault(topic_id, [])
         placements[first : first + ROW_COUNT] = row
         for index, placement in enumerate(row, start=first):
             for partitions, has in ((self.recovering, placement.recover), (self.moving, placement.target is not None)):
@@ -184,12 +198,12 @@ class ClusterState:
                     partitions.discard((topic_id, index))
 
     def _remove_row(self, topic_id: bytes, first: int) -> None:
-        placements = self.placements.get(topic_id, [])
+        placements = self._rows.get(topic_id, [])
         for partitions in (self.recovering, self.moving):
             partitions.difference_update((topic_id, index) for index in range(first, len(placements)))
         del placements[first:]  # rows go with their topic, all of them
         if not placements:
-            self.placements.pop(topic_id, None)
+            self._rows.pop(topic_id, None)
 
     def _keys(self) -> Iterator[str]:
         yield from map(record_key, self.brokers)
@@ -205,3 +219,76 @@ def leaderless_count(state: ClusterState) -> int:
     """Count the partitions whose leader does not serve."""
     live = state.live()
     return sum(each.leader not in live for row in state.placements.values() for each in row)
+
+
+class TopicsById(Protocol):
+    """The topics of the cluster."""
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """Return the topic with an id, if there is one."""
+
+    def all(self) -> Sequence[Topic]:
+        """Return all topics."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class _SamePlacement(Mapping[bytes, Sequence[Placement]]):
+    """One placement for every partition of every topic."""
+
+    topics: TopicsById
+    placement: Placement
+
+    def __getitem__(self, topic_id: bytes) -> Sequence[Placement]:
+        topic = self.topics.by_id(topic_id)
+        if topic is None:
+            raise KeyError(topic_id)
+        return [self.placement] * topic.partition_count
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (topic.topic_id for topic in self.topics.all())
+
+    def __len__(self) -> int:
+        return len(self.topics.all())
+
+
+@attrs.define(eq=False, repr=False)
+class LoneState(ClusterState):
+    """The state of a broker that has the bucket to itself: one broker, which is the controller.
+
+    It leads every partition with the epoch of its claim, once `lead_all` knows the topics.
+    """
+
+    broker_id: int
+    record: BrokerRecord
+
+    def __attrs_post_init__(self) -> None:
+        epoch = self.record.incarnation
+        self.brokers[self.broker_id] = self.record
+        self.controller = ControllerRecord(broker_id=self.broker_id, incarnation=epoch, term=epoch)
+        self.next_number = epoch + 1
+        self.placements = self._rows
+
+    def lead_all(self, topics: TopicsById) -> None:
+        """Lead every partition of these topics."""
+        epoch = self.record.incarnation
+        self.placements = _SamePlacement(topics, Placement(self.broker_id, epoch, epoch, 0))
+
+    @property
+    def registered(self) -> Mapping[int, BrokerRecord]:
+        return {}
+
+    @property
+    def unreadable(self) -> Collection[str]:
+        return ()
+
+    async def load(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
+        """Plan, which refuses a change of the only broker; there is nothing to write."""
+        transaction = plan()
+        assert transaction is None, "the brokers and placements of a lone broker do not change"
+        await trio.lowlevel.checkpoint()

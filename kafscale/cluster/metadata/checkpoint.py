@@ -78,7 +78,7 @@ async def _read_newest(store: ObjectStore, keys: Sequence[NumberedKey]) -> Versi
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class _Entries:
+class _CheckpointEntries:
     """Takes what is read of a snapshot into a checkpoint, in a thread; counts the entries."""
 
     body: CheckpointBody = attrs.field(factory=CheckpointBody)
@@ -91,7 +91,7 @@ class _Entries:
 
 
 @attrs.frozen
-class _Written:
+class _WrittenCheckpoint:
     """One of our own, and the full ones that it needs."""
 
     position: WalPosition
@@ -115,7 +115,7 @@ class Checkpointer:
     on_kept: Callable[[WalPosition], None] = lambda position: None
     _changed: ChangedKeys = attrs.field(init=False)
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _written: deque[_Written] = attrs.field(factory=deque, init=False)  # the last two of our own
+    _written: deque[_WrittenCheckpoint] = attrs.field(factory=deque, init=False)  # the last two of our own
     _bases: list[NumberedKey] = attrs.field(factory=list, init=False)  # full ones that changes can be applied on
     _base_count: int = attrs.field(default=0, init=False)  # of the entries of a full one
     _base_bytes: int = attrs.field(default=0, init=False)
@@ -188,21 +188,21 @@ class Checkpointer:
         return self._changes_bytes > self._base_bytes or len(self._changed) > max(self._base_count, CHANGES_LEAST_COUNT)
 
     async def _write_full(self, position: WalPosition) -> None:
-        entries = _Entries()
+        entries = _CheckpointEntries()
         async with self.local.snapshot() as snapshot:
             await snapshot.read(None, entries.take)
         key, size_bytes = await self._put(position, entries.body, None)
         self._bases.append(key)
         self._base_count, self._base_bytes = entries.count, size_bytes
-        self._written.append(_Written(position, key, ()))
+        self._written.append(_WrittenCheckpoint(position, key, ()))
 
     async def _write_changes(self, position: WalPosition) -> None:
         async with self.local.snapshot() as snapshot:
-            entries = _Entries()  # of all keys that have changed until the snapshot, and perhaps more
+            entries = _CheckpointEntries()  # of all keys that have changed until the snapshot, and perhaps more
             await snapshot.read(self._changed.keys(), entries.take)
         key, size_bytes = await self._put(position, entries.body, self._bases[0].number)
         self._changes_bytes += size_bytes
-        self._written.append(_Written(position, key, tuple(self._bases)))
+        self._written.append(_WrittenCheckpoint(position, key, tuple(self._bases)))
 
     async def _put(self, position: WalPosition, body: CheckpointBody, base: int | None) -> tuple[NumberedKey, int]:
         """Returns its key and its size."""

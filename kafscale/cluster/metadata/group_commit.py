@@ -48,7 +48,7 @@ Then = Callable[[bool], None]  # told whether the changes are durable
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Submission:
+class _SubmittedChanges:
     """Changes that may share a transaction with others."""
 
     changes: Changes
@@ -61,7 +61,7 @@ class _Ticket:
     """A transaction on its way: of one that waits for its outcome, or of submissions."""
 
     transaction: Transaction
-    submissions: Sequence[_Submission] = ()
+    submissions: Sequence[_SubmittedChanges] = ()
     outcome: OneShot[Outcome] = attrs.field(factory=OneShot, init=False)
 
     @property
@@ -115,7 +115,7 @@ class GroupCommit:
 
     local: LocalMetadataStore
     refused_count: Counter = attrs.field(factory=Counter, init=False)  # transactions, for want of room on the disk
-    _waiting: deque[_Ticket | _Submission] = attrs.field(factory=deque, init=False)
+    _waiting: deque[_Ticket | _SubmittedChanges] = attrs.field(factory=deque, init=False)
     _came: Signal = attrs.field(factory=Signal, init=False)
     _taken: Sequence[_Ticket] = attrs.field(default=(), init=False)  # the batch that is being written
     _failure: str | None = attrs.field(default=None, init=False)
@@ -181,7 +181,7 @@ class GroupCommit:
         if self._failure is not None:
             then(False)
         else:
-            self._queue(_Submission(changes, then, essential))
+            self._queue(_SubmittedChanges(changes, then, essential))
 
     async def wait_settled(self) -> None:
         """Wait until everything that has come so far is durable or lost; return at once if nothing is on its way."""
@@ -190,7 +190,7 @@ class GroupCommit:
             self.submit({}, lambda durable: settled.set())
             await settled.wait()
 
-    def _queue(self, comer: _Ticket | _Submission) -> None:
+    def _queue(self, comer: _Ticket | _SubmittedChanges) -> None:
         self._waiting.append(comer)
         self._came.set()
 
@@ -235,7 +235,7 @@ class GroupCommit:
         change_count = 0
         while self._waiting and change_count < BATCH_TARGET_COUNT:
             first = self._waiting[0]
-            if isinstance(first, _Submission):
+            if isinstance(first, _SubmittedChanges):
                 ticket = self._merged()
             elif touched.decides(first.transaction):
                 break  # what it expects is looked at after everything that touches it has taken effect
@@ -252,8 +252,8 @@ class GroupCommit:
     def _merged(self) -> _Ticket:
         """One transaction of the submissions that are in front."""
         merged: dict[str, bytes | None] = {}
-        taken: list[_Submission] = []
-        while self._waiting and isinstance(submission := self._waiting[0], _Submission):
+        taken: list[_SubmittedChanges] = []
+        while self._waiting and isinstance(submission := self._waiting[0], _SubmittedChanges):
             if merged and len(merged) + len(submission.changes) > BATCH_TARGET_COUNT:
                 break
             merged.update(submission.changes)
@@ -274,11 +274,11 @@ class GroupCommit:
         keeps_submissions = any(ticket.submissions for ticket in self._taken)
         waiting, self._waiting = self._waiting, deque()
         for comer in waiting:
-            if comer.essential or (keeps_submissions and isinstance(comer, _Submission)):
+            if comer.essential or (keeps_submissions and isinstance(comer, _SubmittedChanges)):
                 self._waiting.append(comer)
                 continue
             self.refused_count.value += 1
-            if isinstance(comer, _Submission):
+            if isinstance(comer, _SubmittedChanges):
                 comer.then(False)
             else:
                 comer.settle(full)

@@ -205,16 +205,16 @@ async def _replay_object(
 
 
 async def take_over(
-    store: ObjectStore, namespace: str, epoch: int, *, kept_until: WalPosition, is_alone: bool = True
+    store: ObjectStore, namespace: str, epoch: int, *, kept_until: WalPosition, ignores_later: bool = False
 ) -> EarlierLog:
     """End the log of every epoch before `epoch`, which the caller has claimed, and return what it holds.
 
-    `kept_until`: what is missing up to there was deleted, as its metadata is kept elsewhere. Where the claim is that of
-    several brokers, those that have begun already write streams behind it (`is_alone`). Raises DamagedObject, Fenced if
-    a later epoch has begun, StoreError.
+    `kept_until`: what is missing up to there was deleted, as its metadata is kept elsewhere. `ignores_later`: later
+    epochs are streams of brokers that share the bucket already. Otherwise this raises Fenced where one has begun.
+    Raises DamagedObject, StoreError.
     """
     listed = await list_log(store, namespace)
-    if not is_alone:
+    if ignores_later:
         listed = {each: found for each, found in listed.items() if each < epoch}
     if any(later > epoch for later in listed):
         raise Fenced(f"a broker of epoch {max(listed)} has taken over while this one, of epoch {epoch}, was starting")

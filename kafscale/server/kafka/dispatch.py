@@ -274,8 +274,7 @@ class Dispatcher:
         row = self._rows[request.api.key]
         if request.pending is not None:
             return await self._answer_produce(row, request.call, request.pending)
-        if self.services.wait_awake is not None:
-            await _see_whether_superseded(self.services.wait_awake)
+        await _see_whether_superseded(self.services.wait_awake)
         # Logins are answered late where they fail, and are bytes or a name however long they are.
         if len(request.body) <= LONG_REQUEST_BYTES or request.api.key in LOGINS:
             return await self._answer(row, request, None)

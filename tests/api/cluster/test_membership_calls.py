@@ -13,6 +13,7 @@ from kafscale.cluster.registries.topics import NewTopic
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from kafscale.wire.messages.configs import AlterableConfig as ReplacedConfig
 from kafscale.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -24,8 +25,7 @@ from kafscale.wire.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
-from kafscale.wire.messages.configs import IncrementalAlterableConfig as ReplacedConfig
-from kafscale.wire.messages.configs import IncrementalAlterConfigsResource as ReplacedResource
+from kafscale.wire.messages.configs import AlterConfigsResource as ReplacedResource
 from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -76,7 +76,6 @@ async def described(client: Connection, name: str) -> dict[str, tuple[str | None
 
 def is_draining(cluster: LoopbackCluster, broker_id: int) -> bool:
     membership = cluster.broker(1).services.membership
-    assert membership is not None
     return membership.records[broker_id].is_draining
 
 

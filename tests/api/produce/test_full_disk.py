@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kafscale.api.transactions.init_producer_id import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, find_checkpoints
 from kafscale.config import Durability

@@ -17,7 +17,7 @@ from kafscale.wire.messages.replicas import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
+from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
 from tests.devtools.fakes.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
@@ -83,13 +83,6 @@ async def test_others_are_refused_each_by_itself(
     asked = [(name, index, replicas), ("a", 1, [7])]
     answers = await alter(services, asked, allow_replication_factor_change=allowed)
     assert answers == {(name, index): error, ("a", 1): (0, None)}
-
-
-async def test_a_partition_can_not_be_moved_to_a_broker_that_does_not_lead_it(services: Any) -> None:
-    services.assignment = TwoBrokers(NODE, others={("a", 1): None})
-    answers = await alter(services, [("a", 0, [OTHER_ID]), ("a", 1, [7]), ("a", 2, [7])])
-    assert {at: code for at, (code, _) in answers.items()} == {("a", 0): INVALID, ("a", 1): INVALID, ("a", 2): 0}
-    assert "a-0 can't be moved to broker 9" in str(answers["a", 0][1])
 
 
 async def test_what_is_said_first_of_a_partition_holds(services: Any) -> None:

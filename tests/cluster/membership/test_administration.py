@@ -6,7 +6,7 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.placement.administration import Membership
+from kafscale.cluster.membership.placement.administration import BrokerAdministration
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, record_key
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
@@ -31,7 +31,7 @@ async def test_a_broker_that_has_come_back_is_not_given_up(autojump_clock: MockC
         await put(elsewhere.state, attrs.evolve(AWAY, incarnation=incarnation, state=BrokerState.LIVE))
         assert here.state.brokers[2] == AWAY
         with pytest.raises(KafkaError) as refused:
-            await Membership(here.state).give_up(2)
+            await BrokerAdministration(here.state).give_up(2)
         assert refused.value.code == error_codes.INVALID_REQUEST
         assert here.state.brokers[2].state is BrokerState.LIVE
 
@@ -44,7 +44,7 @@ async def test_a_broker_is_forgotten_that_has_stopped_a_moment_ago(autojump_cloc
         assert isinstance(store, SharedMetadataStore)
         await put(elsewhere.state, attrs.evolve(AWAY, state=BrokerState.STOPPED))
         assert here.state.brokers[2].state is BrokerState.LIVE
-        await Membership(here.state, store.refresh).unregister(2)
+        await BrokerAdministration(here.state, store.refresh).unregister(2)
         assert 2 not in here.state.brokers
 
 
@@ -52,9 +52,9 @@ async def test_a_broker_that_is_away_is_given_up_once(autojump_clock: MockClock)
     async with writers_of(1, 1) as (here,):
         await put(here.state, AWAY)
         for _ in range(2):
-            await Membership(here.state).give_up(2)
+            await BrokerAdministration(here.state).give_up(2)
         assert here.state.brokers[2].state is BrokerState.FENCED
         assert here.state.brokers[2].is_given_up
         with pytest.raises(KafkaError) as refused:
-            await Membership(here.state).give_up(3)
+            await BrokerAdministration(here.state).give_up(3)
         assert refused.value.code == error_codes.BROKER_ID_NOT_REGISTERED

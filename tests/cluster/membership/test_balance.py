@@ -17,8 +17,8 @@ from kafscale.cluster.membership.peers.heartbeats import Heartbeats
 from kafscale.cluster.membership.peers.liveness import Liveness
 from kafscale.cluster.membership.peers.loads import FRESH_SECONDS, UNKNOWN, Loads
 from kafscale.cluster.membership.placement import choice as placing
-from kafscale.cluster.membership.placement.balance import Balance
-from kafscale.cluster.membership.placement.fail_over import _Plan
+from kafscale.cluster.membership.placement.balance import BalancePlanner
+from kafscale.cluster.membership.placement.fail_over import _FailOverPlan
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.config import BalanceBy
@@ -128,7 +128,7 @@ async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(
 async def test_what_all_have_to_do_is_forgotten_when_the_controller_tells_it_no_more(
     autojump_clock: MockClock,
 ) -> None:
-    balance = Balance(
+    balance = BalancePlanner(
         broker_id=1,
         incarnation=1,
         state=ClusterState(MemoryMetadataStore()),
@@ -205,10 +205,10 @@ def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
             topic_id = bytes([len(busiest)]) * 16  # of one partition each
             state.placements[topic_id] = [Placement(leader, 1, 1, 0)]
             busiest[topic_id] = {0: load}
-    plan = _Plan(state, {3: "it is killed"}, (), (1, 2, 3), Loads(busiest, {}))
+    plan = _FailOverPlan(state, {3: "it is killed"}, (), (1, 2, 3), Loads(busiest, {}))
     assert plan.make() is not None
     assert plan.moved == {(3, 2): 3, (3, 1): 1}  # to broker 2 with 1 MiB/s those of 5, 4 and 3, to the other one 3
-    plan = _Plan(state, {3: "it is killed"}, (), (1, 2, 3), UNKNOWN)
+    plan = _FailOverPlan(state, {3: "it is killed"}, (), (1, 2, 3), UNKNOWN)
     assert plan.make() is not None
     assert plan.moved == {(3, 1): 3, (3, 2): 1}
 
@@ -221,7 +221,7 @@ async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
             incarnation=7, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False
         )
     }
-    balance = Balance(
+    balance = BalancePlanner(
         broker_id=1,
         incarnation=1,
         state=state,
@@ -241,7 +241,7 @@ async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
 def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads(by: BalanceBy) -> None:
     """As one that is stopped, and is not the controller, which alone is told."""
     load = BrokerLoad(busiest={(b"t" * 16, 3): 7}, others_count=2, others_bytes_per_second=5, is_settled=False)
-    balance = Balance(
+    balance = BalancePlanner(
         broker_id=1,
         incarnation=1,
         state=ClusterState(MemoryMetadataStore()),

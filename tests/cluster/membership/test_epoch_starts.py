@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.leading.epoch_starts import TOLD_SECONDS, Beginnings, decide_begin
+from kafscale.cluster.membership.leading.epoch_starts import TOLD_SECONDS, EpochStarts, decide_begin
 from kafscale.cluster.membership.peers.heartbeats import heartbeat
 from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
 from kafscale.cluster.membership.placement.writer import PlacementWriter, WantedChange
@@ -59,7 +59,7 @@ def incarnation_of(broker_id: int) -> int:
 class Calls(BrokerCalls):
     """Tells the brokers of this process; one that is not there can't be reached, or never answers."""
 
-    members: Mapping[int, Beginnings] = attrs.field(factory=dict)
+    members: Mapping[int, EpochStarts] = attrs.field(factory=dict)
     is_slow: bool = False
 
     async def ask(
@@ -77,7 +77,7 @@ class Calls(BrokerCalls):
 
 
 @asynccontextmanager
-async def members_of(count: int, bucket: FaultyStore | None = None) -> AsyncIterator[dict[int, Beginnings]]:
+async def members_of(count: int, bucket: FaultyStore | None = None) -> AsyncIterator[dict[int, EpochStarts]]:
     """Brokers 1, 2, …, each of which leads the partition with its number, as what led it is dead; the last two more."""
     store = SimulatedStore(MemoryStore() if bucket is None else bucket)
     versions = VersionWriter(store=store, namespace="default", kind="checkpoint", epoch=1)
@@ -99,14 +99,14 @@ async def members_of(count: int, bucket: FaultyStore | None = None) -> AsyncIter
     puts |= rows_of(TOPIC_ID, row, range(len(row)))
     entry = HeadEntry(bytes(NONCE_BYTES), encode_transaction(Transaction(puts=puts)))
     await store.put_if_absent(head_key("default"), encode_head(Head(1, 0, (entry,))))
-    members: dict[int, Beginnings] = {}
+    members: dict[int, EpochStarts] = {}
     async with trio.open_nursery() as nursery:
         for broker_id in range(1, count + 1):
             metadata = await SharedMetadataStore.join(MemoryMetadataStore(), store, "default")
             await nursery.start(metadata.run)
             state = ClusterState(metadata)
             await state.load()
-            members[broker_id] = Beginnings(
+            members[broker_id] = EpochStarts(
                 broker_id=broker_id,
                 incarnation=incarnation_of(broker_id),
                 metadata=metadata,
@@ -133,7 +133,7 @@ def found(index: int, next_offset: int = 105, epoch: int = EPOCH, tail: Sequence
     return cast(Partition, partition)
 
 
-def placement(member: Beginnings, index: int) -> Placement:
+def placement(member: EpochStarts, index: int) -> Placement:
     known = member.state.placement(TOPIC_ID, index)
     assert known is not None
     return known
@@ -155,7 +155,7 @@ async def test_those_of_many_brokers_take_a_few_commits(autojump_clock: MockCloc
         before = bucket.count("put*")
         committed: dict[int, bool] = {}
 
-        async def commit(broker_id: int, member: Beginnings) -> None:
+        async def commit(broker_id: int, member: EpochStarts) -> None:
             committed[broker_id] = await member.commit(found(broker_id))
 
         async with trio.open_nursery() as nursery:

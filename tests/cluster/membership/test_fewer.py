@@ -12,7 +12,6 @@ async def test_the_last_of_several_goes_on_alone_and_is_joined_again(autojump_cl
     one, two = machines(2)
     async with one.run() as a:
         membership = a.broker.services.membership
-        assert membership is not None
         async with two.run() as b:
             await create(a.broker, 4)
             await until(lambda: len(led_by(b.broker)) == 2)

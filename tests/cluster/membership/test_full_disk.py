@@ -200,7 +200,6 @@ async def test_what_a_broker_with_a_full_disk_led_is_led_by_others_that_an_opera
         assert uploads.met_count
         store.heal()
         membership = a.broker.services.membership
-        assert membership is not None
         await membership.set_draining(2, True)
         await until(lambda: led_by(a.broker) == [0, 1])
         found = await values(a, index)

@@ -12,7 +12,12 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.membership.leading.leading import RELEASED_LEAST_COUNT, RETRY_SECONDS
-from kafscale.cluster.membership.peers.leader_notices import TOLD_MAX_BYTES, TOLD_MAX_COUNT, Telling, Told
+from kafscale.cluster.membership.peers.leader_notices import (
+    TOLD_MAX_BYTES,
+    TOLD_MAX_COUNT,
+    LeaderNotices,
+    ReleasedContents,
+)
 from kafscale.cluster.membership.records import record_key
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
@@ -79,7 +84,7 @@ async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_l
 ) -> None:
     async with two(durability) as (seen, a, b, index):
         gate = seen.hold(On("list"))
-        monkeypatch.setattr(Told, "take", lambda _self, _partition_id, _leader_epoch: None)
+        monkeypatch.setattr(ReleasedContents, "take", lambda _self, _partition_id, _leader_epoch: None)
         await move(a, [index], 2)
         await gate.wait_arrived()
         placement = placements(b)[index]
@@ -288,7 +293,7 @@ async def test_what_is_to_be_told_while_a_broker_is_asked_is_told_together(
     autojump_clock: MockClock, *, fails: bool
 ) -> None:
     revision, calls = 1, FakeCalls(fails=fails)
-    telling = Telling(broker_id=1, incarnation=1, calls=calls, revision=lambda: revision)  # type: ignore[arg-type]
+    telling = LeaderNotices(broker_id=1, incarnation=1, calls=calls, revision=lambda: revision)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(telling.run)
         telling.tell(2)
@@ -314,7 +319,7 @@ def released(number: int, leader_epoch: int = 1) -> ReleasedPartition:
 
 
 def test_what_is_told_counts_once_and_for_the_epoch_that_it_is_about() -> None:
-    told = Told()
+    told = ReleasedContents()
     told.note([released(0), released(1), released(1, 2), released(2)])
     assert told.take((bytes(16), 0), 1) == b"1"
     assert told.take((bytes(16), 0), 1) is None
@@ -325,7 +330,7 @@ def test_what_is_told_counts_once_and_for_the_epoch_that_it_is_about() -> None:
 
 def test_what_is_told_takes_no_more_memory_than_so_much() -> None:
     """Whoever may send a heartbeat could send a thousand that are as large as a request may be."""
-    told = Told()
+    told = ReleasedContents()
     large = [attrs.evolve(released(number), contents=bytes(TOLD_MAX_BYTES // 4)) for number in range(3)]
     told.note([*large, *large, released(3), *large, released(4)])
     assert told.take((bytes(16), 3), 1) == b"1"
@@ -338,11 +343,11 @@ def test_what_is_told_takes_no_more_memory_than_so_much() -> None:
 
 
 async def test_no_more_is_kept_of_what_nobody_takes_than_so_much(autojump_clock: MockClock) -> None:
-    told, calls = Told(), FakeCalls()
+    told, calls = ReleasedContents(), FakeCalls()
     told.note(map(released, range(TOLD_MAX_COUNT + 1)))
     assert told.take((bytes(16), 0), 1) is None
     assert told.take((bytes(16), 1), 1) == b"1"
-    telling = Telling(broker_id=1, incarnation=1, calls=calls, revision=lambda: 1)  # type: ignore[arg-type]
+    telling = LeaderNotices(broker_id=1, incarnation=1, calls=calls, revision=lambda: 1)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(telling.run)
         for number in range(TOLD_MAX_COUNT + 1):

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.placement.administration import Membership
+from kafscale.cluster.membership.placement.administration import BrokerAdministration
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.cluster.transactions.hanging_search import ROUND_SECONDS
@@ -48,7 +48,7 @@ async def test_what_was_enrolled_on_a_lost_disk_only_is_aborted(autojump_clock: 
         assert partition is not None
         await trio.sleep(5 * ROUND_SECONDS)
         assert partition.transactions.open  # its coordinator may come back, and know
-        await Membership(running.state(left[0])).give_up(lost)
+        await BrokerAdministration(running.state(left[0])).give_up(lost)
         await until(lambda: sum(len(led_by_all(brokers[each], TRANSACTION_STATE_NAME)) for each in left) == 4)
         await trio.sleep(3 * ROUND_SECONDS)
         assert not partition.transactions.open

@@ -9,8 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.peers.heartbeats import PAUSE_LEAST_SECONDS, TOLD_SECONDS, Connect, Heartbeats, Line
+from kafscale.cluster.membership.peers.heartbeats import PAUSE_LEAST_SECONDS, TOLD_SECONDS, Heartbeats
 from kafscale.cluster.membership.peers.liveness import Liveness
+from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, ControllerRecord
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
@@ -74,7 +75,7 @@ def heartbeats_by(connect: Connect) -> Heartbeats:
 async def test_who_answers_what_was_asked_long_ago_may_not_be_heard_of_any_more(
     autojump_clock: MockClock, seconds: float, is_answering: bool
 ) -> None:
-    async def connect(_broker_id: int, _record: BrokerRecord) -> Line:
+    async def connect(_broker_id: int, _record: BrokerRecord) -> PeerConnection:
         await trio.lowlevel.checkpoint()
         return Late(seconds)
 
@@ -99,7 +100,7 @@ async def test_a_connection_that_is_of_no_use_is_not_made_again_at_once(
     count = 0
     async with trio.open_nursery() as nursery:
 
-        async def connect(_broker_id: int, _record: BrokerRecord) -> Line:
+        async def connect(_broker_id: int, _record: BrokerRecord) -> PeerConnection:
             nonlocal count
             count += 1
             if count > 10 * SECONDS / INTERVAL_SECONDS:
@@ -138,7 +139,7 @@ async def test_whatever_is_committed_is_told_at_once(autojump_clock: MockClock) 
             told.append((trio.current_time(), message.current_metadata_offset))
             return await super().request(message, response_class)
 
-    async def connect(_broker_id: int, _record: BrokerRecord) -> Line:
+    async def connect(_broker_id: int, _record: BrokerRecord) -> PeerConnection:
         await trio.lowlevel.checkpoint()
         return Noting(0.0)
 
@@ -156,5 +157,5 @@ async def test_whatever_is_committed_is_told_at_once(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
-async def no_line(_broker_id: int, _record: BrokerRecord) -> Line:
+async def no_line(_broker_id: int, _record: BrokerRecord) -> PeerConnection:
     raise BrokerUnavailable("nobody is there")

@@ -11,9 +11,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.peers.lease import GIVEN_UP_WAIT_SECONDS, LEASE_SECONDS, RETRY_SECONDS, Lease
+from kafscale.cluster.membership.peers.lease import (
+    GIVEN_UP_WAIT_SECONDS,
+    LEASE_SECONDS,
+    RETRY_SECONDS,
+    AcknowledgementLease,
+)
 from kafscale.cluster.membership.peers.liveness import Liveness
-from kafscale.cluster.membership.placement.administration import Membership
+from kafscale.cluster.membership.placement.administration import BrokerAdministration
 from kafscale.cluster.membership.records import BrokerState, record_key
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
@@ -161,7 +166,7 @@ async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(
         running.network.cut(3, 1)
         await running.start(1, WAL)
         await until(lambda: running.state(1).brokers[3].state is BrokerState.AWAY)
-        await Membership(running.state(1)).give_up(3)
+        await BrokerAdministration(running.state(1)).give_up(3)
         await until(lambda: led_by(running.brokers[1].broker) == [0])
         late = Producing(running, 0, b"late")
         await trio.sleep(30.0)
@@ -251,7 +256,7 @@ async def test_who_was_given_up_while_it_was_suspended_acknowledges_nothing_when
         await trio.sleep(10.0)
         process.suspend()
         await until(lambda: running.state(1).brokers[3].state is BrokerState.AWAY)
-        await Membership(running.state(1)).give_up(3)
+        await BrokerAdministration(running.state(1)).give_up(3)
         await until(lambda: running.all_led(3, [1, 2]))
         is_acknowledged = False
 
@@ -299,7 +304,7 @@ async def test_a_machine_that_was_suspended_has_lost_its_lease(
     liveness.follow({2: 20})
     liveness.answered(2, 20, liveness.clock())
     looked_at = liveness.clock()
-    lease = Lease(liveness, lambda: looked_at, trio.lowlevel.checkpoint, lambda: -math.inf)
+    lease = AcknowledgementLease(liveness, lambda: looked_at, trio.lowlevel.checkpoint, lambda: -math.inf)
     assert lease.is_good()
     suspend_machine(monkeypatch, 600.0)
     assert not lease.is_good()

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.peers.loads import UNKNOWN, Loads
 from kafscale.cluster.membership.placement.choice import Move
-from kafscale.cluster.membership.placement.leaving import Leaving
+from kafscale.cluster.membership.placement.leaving import Departure
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.config import Durability
@@ -97,7 +97,6 @@ async def test_a_drained_broker_is_given_nothing_by_one_that_leaves(autojump_clo
     async with one.run() as a, three.run() as c:
         async with two.run() as b:
             membership = a.broker.services.membership
-            assert membership is not None
             await until(lambda: 3 in membership.records)
             await membership.set_draining(3, True)
             await create(a.broker, 4)
@@ -171,7 +170,7 @@ async def test_no_heir_gets_all_that_is_busy(loads: Loads, is_shared: bool) -> N
         await trio.lowlevel.checkpoint()
         named.update({each.topic_id: each.target for each in moves})
 
-    leaving = Leaving(
+    leaving = Departure(
         broker_id=2,
         incarnation=1,
         state=state,

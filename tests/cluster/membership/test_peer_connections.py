@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kafscale.cluster.membership.node import Endpoint
-from kafscale.cluster.membership.peers.heartbeats import Connect, was_refused
-from kafscale.cluster.membership.peers.peer_connections import InterBrokerLogin, lines_between
+from kafscale.cluster.membership.peers.heartbeats import was_refused
+from kafscale.cluster.membership.peers.peer_connections import Connect, InterBrokerLogin, peer_connector
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.config import Address, Listener, SslSettings
 from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
@@ -31,7 +31,7 @@ def properties(directory: Path, *lines: str) -> Path:
 
 def lines(listeners: tuple[Listener, ...], **changes: object) -> Connect | None:
     settings = memory_settings(listeners=listeners, **WITH_CERTIFICATE, **changes)
-    return lines_between(settings, InterBrokerLogin.open(settings))
+    return peer_connector(settings, InterBrokerLogin.open(settings))
 
 
 def test_without_settings_of_a_client_a_listener_without_tls_and_sasl_is_taken(

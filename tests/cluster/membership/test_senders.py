@@ -15,7 +15,7 @@ from kafscale.cluster.membership.peers.senders import SECRET_BYTES, hash_of
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.cluster.membership.start import joining
 from kafscale.cluster.membership.start import registration as registering
-from kafscale.cluster.membership.start.lead import Several
+from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.wire import error_codes
@@ -50,9 +50,9 @@ def forged(broker_id: int, record: BrokerRecord, /, **changes: Any) -> OwnHeartb
     return OwnHeartbeatRequest(**wanted | changes)
 
 
-def several_of(running: RunningBroker) -> Several:
+def several_of(running: RunningBroker) -> SharingMember:
     """Return the parts of a broker that know the others."""
-    several: Several = running.broker.services.heard_of.__self__  # type: ignore[union-attr]
+    several: SharingMember = running.broker.services.heard_of.__self__  # type: ignore[union-attr]
     return several
 
 

@@ -11,7 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.verify import _learn_topics
 from kafscale.cluster.membership.start.claim import claim_key, decode_claim

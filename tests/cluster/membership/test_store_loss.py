@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.config import Durability, Settings
 from kafscale.errors import BrokerUnavailable, DeclaredDead, SlowDown, StoreUnavailable

@@ -12,7 +12,6 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.broker import Broker
-from kafscale.cluster.membership.cluster_assignment import ClusterAssignment
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import BrokerState, Placement, record_key
 from kafscale.cluster.membership.start.own_objects import OwnObjects
@@ -82,7 +81,6 @@ async def run_beside(nursery: trio.Nursery, machine: Machine, settings: Settings
 
 def placements(running: MemoryBroker) -> list[Placement]:
     assignment = running.broker.services.assignment
-    assert isinstance(assignment, ClusterAssignment)
     (row,) = [
         row
         for topic_id, row in assignment.state.placements.items()
@@ -362,7 +360,6 @@ async def test_an_idle_broker_writes_nothing(autojump_clock: MockClock) -> None:
 
 def state_of(running: MemoryBroker) -> ClusterState:
     assignment = running.broker.services.assignment
-    assert isinstance(assignment, ClusterAssignment)
     return assignment.state
 
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.peers.suspension_check import LOOK_MAX_SECONDS, PAUSE_SECONDS, Wakefulness
+from kafscale.cluster.membership.peers.suspension_check import LOOK_MAX_SECONDS, PAUSE_SECONDS, SuspensionCheck
 from kafscale.errors import Fenced, StoreUnavailable
 from tests.devtools.world.determinism import run_seeded
 from tests.devtools.world.simulated_process import PROCESS, Process, suspend_machine
@@ -30,7 +30,7 @@ class Bucket:
 
 async def test_who_runs_all_the_time_never_looks(autojump_clock: MockClock) -> None:
     bucket = Bucket()
-    wakefulness = Wakefulness(bucket.look)
+    wakefulness = SuspensionCheck(bucket.look)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wakefulness.run)
         for _ in range(100):
@@ -46,7 +46,7 @@ def test_who_was_suspended_answers_when_it_has_looked_once(failure: Exception | 
 
     async def serve() -> None:
         PROCESS.set(process)
-        wakefulness = Wakefulness(bucket.look)
+        wakefulness = SuspensionCheck(bucket.look)
 
         async def answer() -> None:
             await trio.sleep(2.0)
@@ -74,7 +74,7 @@ def test_who_was_suspended_answers_when_it_has_looked_once(failure: Exception | 
 
 
 async def test_who_was_declared_dead_meanwhile_does_not_answer(autojump_clock: MockClock) -> None:
-    wakefulness = Wakefulness(Bucket(failure=Fenced("declared dead")).look)
+    wakefulness = SuspensionCheck(Bucket(failure=Fenced("declared dead")).look)
     await trio.sleep(2 * PAUSE_SECONDS)
     with pytest.raises(Fenced):
         await wakefulness.wait()
@@ -83,7 +83,7 @@ async def test_who_was_declared_dead_meanwhile_does_not_answer(autojump_clock: M
 async def test_nobody_answers_who_waited_for_the_look_of_another_that_was_declared_dead(
     autojump_clock: MockClock,
 ) -> None:
-    wakefulness, refused_count = Wakefulness(Bucket(failure=Fenced("declared dead")).look), 0
+    wakefulness, refused_count = SuspensionCheck(Bucket(failure=Fenced("declared dead")).look), 0
     await trio.sleep(2 * PAUSE_SECONDS)
 
     async def answer() -> None:
@@ -100,7 +100,7 @@ async def test_nobody_answers_who_waited_for_the_look_of_another_that_was_declar
 
 async def test_a_look_whose_client_went_away_is_taken_up_by_another(autojump_clock: MockClock) -> None:
     bucket = Bucket(seconds=0.5)
-    wakefulness = Wakefulness(bucket.look)
+    wakefulness = SuspensionCheck(bucket.look)
     await trio.sleep(2 * PAUSE_SECONDS)
     answered_at = list[float]()
 
@@ -122,7 +122,7 @@ async def test_a_machine_that_was_suspended_looks_as_well(
 ) -> None:
     """The clock that trio goes by has stood still, too."""
     bucket = Bucket()
-    wakefulness = Wakefulness(bucket.look)
+    wakefulness = SuspensionCheck(bucket.look)
     await wakefulness.wait()
     suspend_machine(monkeypatch, 600.0)
     await wakefulness.wait()
@@ -131,7 +131,7 @@ async def test_a_machine_that_was_suspended_looks_as_well(
 
 
 async def test_nobody_waits_for_a_bucket_that_is_away(autojump_clock: MockClock) -> None:
-    wakefulness = Wakefulness(Bucket(seconds=100.0).look)
+    wakefulness = SuspensionCheck(Bucket(seconds=100.0).look)
     await trio.sleep(2 * PAUSE_SECONDS)
     began = trio.current_time()
     await wakefulness.wait()

@@ -13,15 +13,16 @@ The other brokers do not exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import attrs
 import trio
 
 from kafscale.broker import Broker
-from kafscale.broker_components import topic_spec
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.membership.node import Endpoint, Node
+from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.errors import KafkaError
@@ -40,6 +41,8 @@ OTHERS_EPOCH = 40  # the leader epoch of what the others lead
 class TwoBrokers(Assignment):
     """`others` has the partitions that are not led as one broker alone would lead them; None for led by nobody."""
 
+    state: ClusterState = attrs.field(default=cast("ClusterState", None))  # nothing here asks it
+    find_topic: Callable[[str], Topic | None] = attrs.field(default=lambda _name: None)
     others: dict[tuple[str, int], Leader | None] = attrs.field(factory=dict)
     other_coordinates: bool = False
     groups: dict[str, Node | None] = attrs.field(factory=dict)  # of those that are coordinated otherwise; None: nobody
@@ -63,6 +66,12 @@ class TwoBrokers(Assignment):
 
     def brokers(self) -> Sequence[Node]:
         return (self.node, self.other) if self.other_is_up else (self.node,)
+
+    def fenced(self) -> Sequence[Node]:
+        return ()
+
+    def waiting(self, topic: Topic) -> Mapping[int, int]:
+        return {}
 
     def coordinator(self, group_id: str) -> Node | None:
         return self.groups.get(group_id, self.other if self.other_coordinates else self.node)
@@ -194,7 +203,7 @@ async def take_over(broker: Broker, topic: str, index: int, *, epoch: int) -> Pa
     assert isinstance(assignment, TwoBrokers)
     found = services.topics.get(topic)
     assert found is not None
-    spec = attrs.evolve(topic_spec(services, found), leader_epochs={index: epoch})
+    spec = attrs.evolve(services.topic_spec(found), leader_epochs={index: epoch})
     partition = await acquire_partition(services.log, spec, index)
     assignment.others[topic, index] = Leader(services.node.node_id, epoch)
     return partition

@@ -19,9 +19,10 @@ from weakref import WeakKeyDictionary
 import attrs
 import trio
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
 from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.config import Address, Settings
 from kafscale.errors import BrokerUnavailable, Fenced
@@ -101,7 +102,7 @@ class BrokerNetwork:
     def connect_from(self, ours: int) -> Connect:
         """Return what a broker connects to others with."""
 
-        async def connect(theirs: int, _record: BrokerRecord) -> Line:
+        async def connect(theirs: int, _record: BrokerRecord) -> PeerConnection:
             while True:
                 if {(ours, theirs), (theirs, ours)} & self.cuts:
                     await trio.sleep_forever()

@@ -14,6 +14,9 @@ from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.quotas import Quotas
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.node import Node
+from kafscale.cluster.membership.placement.mover import NoMover
+from kafscale.cluster.membership.records import BrokerRecord, BrokerState
+from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.registries.client_quotas import ClientQuotas
 from kafscale.config import Settings
 from kafscale.metrics import Metrics
@@ -30,16 +33,32 @@ def some_services(**components: object) -> Any:
     A `node` comes with the assignment of a cluster of that one broker.
     """
     if isinstance(node := components.get("node"), Node):
-        components.setdefault("assignment", Assignment(node))
+        components.setdefault("assignment", lone_assignment(node, components.get("topics")))
     components.setdefault("access", Access())
     components.setdefault("quotas", some_quotas())
     components.setdefault("catch_up", trio.lowlevel.checkpoint)
-    components.setdefault("mover", None)
-    components.setdefault("membership", None)
-    components.setdefault("following", None)
+    components.setdefault("mover", NoMover())
+    components.setdefault("membership", SimpleNamespace(records={}))
     components.setdefault("has_led_lately", lambda: True)
     components.setdefault("pattern_thread", trio.CapacityLimiter(1))
     return SimpleNamespace(**components)
+
+
+def lone_assignment(node: Node, topics: Any = None) -> Assignment:
+    """The assignment of a lone broker, which leads all of these topics."""
+    record = BrokerRecord(
+        incarnation=node.broker_epoch,
+        state=BrokerState.LIVE,
+        endpoints=node.advertised,
+        directory_id="",
+        acknowledges_locally=False,
+        rack=node.rack,
+    )
+    state = LoneState(MemoryMetadataStore(), node.node_id, record)
+    if topics is None:
+        return Assignment(node, state, lambda name: None)
+    state.lead_all(topics)
+    return Assignment(node, state, topics.get)
 
 
 def some_quotas(client_quotas: ClientQuotas | None = None) -> Quotas:

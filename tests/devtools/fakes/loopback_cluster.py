@@ -17,12 +17,13 @@ import attrs
 import pytest
 import trio
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.cli import progress
 from kafscale.client.connection import Connection, connect_to
 from kafscale.cluster.membership.peers import heartbeats, lease
 from kafscale.cluster.membership.placement import controller, leaving
-from kafscale.cluster.membership.start import joining
+from kafscale.cluster.membership.start import sharing_member
 from kafscale.config import Address, Durability, Listener
 from kafscale.log import load
 from kafscale.server.kafka.binding import bind
@@ -41,7 +42,7 @@ _WAITS = (
     (load, "SAMPLE_SECONDS"),
     (load, "MATURE_SECONDS"),
     (lease, "GIVEN_UP_WAIT_SECONDS"),
-    (joining, "LOOK_SECONDS"),
+    (sharing_member, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),
     (progress, "LOOK_SECONDS"),
 )

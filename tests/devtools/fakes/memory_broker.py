@@ -16,7 +16,8 @@ import attrs
 import trio
 
 from kafscale.api.handling.calls import Peer
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, SecurityProtocol, Settings, StoreUrl
 from kafscale.errors import BrokerUnavailable

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Settings

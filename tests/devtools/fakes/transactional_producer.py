@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import trio
 
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.start.lead import Several
+from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.log.partition.partition import Partition
 
 
@@ -30,9 +30,9 @@ def held_too_much(services: Services) -> Iterator[str]:
     held_bytes = _held_bytes(partitions)
     if log.pool.used_bytes != held_bytes:
         yield f"{log.pool.used_bytes} bytes of the pool are used, and tails have {held_bytes}"
-    several = getattr(services.heard_of, "__self__", None)
-    if isinstance(several, Several) and several.writer._waiting:
-        yield f"{len(several.writer._waiting)} changes of placements wait"
+    member = getattr(services.heard_of, "__self__", None)
+    if isinstance(member, SharingMember) and member.writer._waiting:
+        yield f"{len(member.writer._waiting)} changes of placements wait"
 
 
 def _held_bytes(partitions: list[Partition]) -> int:

@@ -37,7 +37,8 @@ import attrs
 import trio
 
 from kafscale import broker
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.main import run
 from kafscale.cluster.metadata.base import Entry, LocalMetadataStore, Outcome, Snapshot, Transaction

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import attrs
 import pytest
 
-from kafscale.cluster.membership.start.joining import LOOK_SECONDS
+from kafscale.cluster.membership.start.sharing_member import LOOK_SECONDS
 from kafscale.config import Address
 from tests.devtools.processes import process
 from tests.devtools.processes.process import BrokerProcess, _first_line

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
 from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.errors import BrokerUnavailable
 from tests.devtools.fakes.cut_stream import CutStream, Late
@@ -43,7 +43,7 @@ class Links:
     def connect_from(self, ours: int) -> Connect:
         """Return what broker `ours` connects to others with."""
 
-        async def connect(theirs: int, _record: BrokerRecord) -> Line:
+        async def connect(theirs: int, _record: BrokerRecord) -> PeerConnection:
             while True:
                 if {(ours, theirs), (theirs, ours)} & self.cuts:
                     await trio.sleep_forever()

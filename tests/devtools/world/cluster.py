@@ -362,13 +362,12 @@ class ClusterSimulation:
 
     def _imbalance(self) -> str | None:
         everybody = [machine.newest.broker.services for machine in self.machines]
-        controller = next((each for each in everybody if each.assignment.controller_id == each.node.node_id), None)
-        if controller is None or controller.balance is None:
+        plan = next((plan for each in everybody if (plan := each.plan_balance(())) is not None), None)
+        if plan is None:
             return "nobody is the controller"
-        if controller.balance.loads() is None:
+        if plan.is_waiting:
             return "the controller does not know all loads"
-        moves = controller.balance.moves(max_count=1)
-        return f"{moves[0]} is left to be made" if moves else None
+        return f"{plan.moves[0]} is left to be made" if plan.moves else None
 
     async def _look_at_bucket(self) -> None:
         """Compare the bucket alone with what consumers were served."""

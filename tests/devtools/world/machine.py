@@ -22,7 +22,7 @@ from random import Random
 import attrs
 import trio
 
-from kafscale.cluster.membership.peers.heartbeats import Connect
+from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
 from kafscale.store.memory import MemoryStore

@@ -14,10 +14,11 @@ from typing import TypeVar
 import attrs
 import trio
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
-from kafscale.cluster.membership.peers.heartbeats import Connect
+from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.config import Address, Settings
 from kafscale.errors import (
     BrokerUnavailable,

@@ -8,7 +8,7 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.peers.heartbeats import Line
+from kafscale.cluster.membership.peers.peer_connections import PeerConnection
 from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.store.memory import MemoryStore
 from tests.devtools.fakes.memory_broker import memory_settings
@@ -16,7 +16,7 @@ from tests.devtools.world.event_log import EventLog
 from tests.devtools.world.machine import Machine
 
 
-async def _connect_to_nobody(broker_id: int, record: BrokerRecord) -> Line:
+async def _connect_to_nobody(broker_id: int, record: BrokerRecord) -> PeerConnection:
     await trio.sleep_forever()
     raise AssertionError
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Beginnings:
+class EpochStarts:
     """Commits where epochs begin of what an incarnation of broker `broker_id` leads, and of what others tell it."""
 
     broker_id: int

@@ -18,12 +18,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 import attrs
 import trio
 
-from kafscale.cluster.membership.leading.epoch_starts import Beginnings, decide_begin
-from kafscale.cluster.membership.peers.leader_notices import Told
+from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
+from kafscale.cluster.membership.peers.leader_notices import ReleasedContents
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
@@ -62,26 +63,51 @@ class Superseded(Exception):
     """Another broker is to lead by now, or it is known by now that it begins elsewhere."""
 
 
+class PartitionLeader(Protocol):
+    """Opens the partitions that this broker leads; `run` it."""
+
+    def open_topic(self, topic: Topic) -> None:
+        """Open what this broker leads of a topic that is new, or has changed."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Acquire and release partitions until cancelled; reports started."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class AllPartitions:
+    """The `PartitionLeader` of a lone broker, which leads every partition from its creation on."""
+
+    log: Log
+    spec: Callable[[Topic], TopicSpec]
+
+    def open_topic(self, topic: Topic) -> None:
+        self.log.open_topic(self.spec(topic))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Leading:
     """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
 
     `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
-    metadata soon, and gives it what there is of partitions that were released; `told` has what others give so. `look`
-    raises StoreError while the bucket is away.
-    `beginnings` commits where epochs begin. `recovering` replays streams, where this broker has one.
+    metadata soon, and sends it the contents of partitions that were released; `released_contents` holds those that
+    other brokers have sent. `look` raises StoreError while the bucket is away. `epoch_starts` commits where epochs
+    begin. `recovering` replays streams, where this broker has one.
     """
 
     broker_id: int
     incarnation: int
     state: ClusterState
     writer: PlacementWriter
-    beginnings: Beginnings
+    epoch_starts: EpochStarts
     log: Log
     find_topic: Callable[[bytes], Topic | None]
     spec: Callable[[Topic], TopicSpec]
     tell: Callable[[int, Sequence[ReleasedPartition]], None]
-    told: Told = attrs.field(factory=Told)
+    released_contents: ReleasedContents = attrs.field(factory=ReleasedContents)
     recovering: Recovering | None = None
     look: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
@@ -113,6 +139,10 @@ class Leading:
                         await trio.lowlevel.checkpoint()
             finally:
                 self.state.listeners.remove(self.note)
+
+    def open_topic(self, topic: Topic) -> None:
+        self.log.open_topic(attrs.evolve(self.spec(topic), leader_epochs={}))
+        self.note([topic.topic_id])
 
     def note(self, topic_ids: Collection[bytes]) -> None:
         """Look at the placements of these topics again; of all where a broker has come or gone."""
@@ -259,7 +289,7 @@ class Leading:
     def _known(self, topic: Topic, index: int, placement: Placement) -> KnownPartition | None:
         """Return what there is of a partition, if whoever has released it has told, and nobody has led it since."""
         partition_id = topic.topic_id, index
-        contents = self.told.take(partition_id, placement.epoch)
+        contents = self.released_contents.take(partition_id, placement.epoch)
         if contents is None or not placement.is_settled or partition_id in self._handed_over:
             return None
         return known_from(contents, partition_id, placement.decided_offset)
@@ -283,7 +313,7 @@ class Leading:
         this broker's since: nobody takes it without a fence.
         """
         if not found.is_decided:
-            return await self.beginnings.commit(partition)
+            return await self.epoch_starts.commit(partition)
         placement = self.state.placement(*partition.partition_id)
         is_given_away = partition.partition_id in self._handed_over  # perhaps
         if (
@@ -321,7 +351,7 @@ class Leading:
 
     async def _forget_streams(self, partition: Partition) -> None:
         try:
-            await self.beginnings.forget_streams(partition)
+            await self.epoch_starts.forget_streams(partition)
         except (StoreError, KafkaError) as exc:
             logger.warning("%s is recovered, and that can't be noted just now: %s", partition, exc)
 

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import attrs
 import trio
 
 from kafscale.cluster.membership.peers.liveness import Liveness
 from kafscale.cluster.membership.peers.loads import load_message
+from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
 from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.clocks import elapsed
@@ -48,18 +48,6 @@ WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
-
-
-class Line(Protocol):
-    """A connection to another broker."""
-
-    async def request(self, message: object, response_class: type[R]) -> R:
-        """Send one request and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
-
-    async def aclose(self) -> None:
-        """Close it."""
-
 
 def _not_told(_surplus: Mapping[int, float]) -> None:
     pass
@@ -67,9 +55,6 @@ def _not_told(_surplus: Mapping[int, float]) -> None:
 
 def _not_heard(_broker_id: int, _incarnation: int, _silent_ms: int) -> None:
     pass
-
-
-Connect = Callable[[int, BrokerRecord], Awaitable[Line]]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -175,7 +160,7 @@ class Heartbeats:
 
     async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
         """Send heartbeats as long as a connection lasts; False if nobody has answered any on it."""
-        line: Line | None = None
+        line: PeerConnection | None = None
         is_answered = False
         load_told_at, is_settled = -math.inf, False
         try:
@@ -214,7 +199,7 @@ class Heartbeats:
             while self.revision() == told:
                 await self._changed.wait()
 
-    async def _ask(self, broker_id: int, line: Line, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+    async def _ask(self, broker_id: int, line: PeerConnection, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         response = await line.request(request, OwnHeartbeatResponse)
         if response.surpluses and self._decides(broker_id):
             self.take_surplus({each.broker_id: each.weight for each in response.surpluses})

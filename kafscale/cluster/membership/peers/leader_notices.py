@@ -26,7 +26,7 @@ TOLD_MAX_BYTES = 32 << 20  # of what is to be taken: a thousand times what a bro
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Telling:
+class LeaderNotices:
     """Speaks for an incarnation of broker `broker_id`; `run` it. `revision` is that of the metadata, as known here.
 
     Who can't be told finds out by itself soon.
@@ -67,7 +67,7 @@ class Telling:
 
 
 @attrs.define(eq=False, repr=False)
-class Told:
+class ReleasedContents:
     """What others have told of partitions that they have released, until it is taken."""
 
     _released: dict[PartitionId, ReleasedPartition] = attrs.field(factory=dict, init=False)

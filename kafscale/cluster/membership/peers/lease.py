@@ -36,7 +36,7 @@ def wait_seconds(session_timeout_seconds: float) -> float:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Lease:
+class AcknowledgementLease:
     """That of one incarnation. `looked_at` tells when a look began that found it current; `look` looks again.
 
     `disowned_at` tells when another broker said last that this incarnation is over.

@@ -14,7 +14,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.signals import Signal
@@ -36,7 +36,7 @@ class _Kept:
     """
 
     incarnation: int
-    line: Line
+    line: PeerConnection
     silent_since: float = math.inf
 
 

@@ -6,14 +6,12 @@ All brokers have a listener of the same name for that: `--inter-broker-listener`
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 
-from kafscale.cluster.membership.peers.heartbeats import Connect, Line
 from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.config import Address, SecurityProtocol, Settings
 from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
@@ -24,7 +22,21 @@ if TYPE_CHECKING:
 CLIENT_ID = "kafscale-broker"
 LOCATION = ".location"  # what settings that name a file end with
 
-logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class PeerConnection(Protocol):
+    """A connection to another broker."""
+
+    async def request(self, message: object, response_class: type[R]) -> R:
+        """Send one request and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
+Connect = Callable[[int, BrokerRecord], Awaitable[PeerConnection]]
 
 
 @attrs.define(eq=False, repr=False)
@@ -70,7 +82,7 @@ class InterBrokerLogin:
             raise StartupError(f"--inter-broker-config {self.path}: {exc}") from exc
 
 
-def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect | None:
+def peer_connector(settings: Settings, login: InterBrokerLogin | None) -> Connect | None:
     """Return what connects to other brokers; None if no listener is secured as this broker can be.
 
     Raises ConfigError.
@@ -87,7 +99,7 @@ def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect
         )
     timeout_seconds = settings.broker_session_timeout_seconds
 
-    async def connect(broker_id: int, record: BrokerRecord) -> Line:
+    async def connect(broker_id: int, record: BrokerRecord) -> PeerConnection:
         from kafscale.client.connection import connect_to  # a broker that is alone has no use for it
         from kafscale.login.security import PLAINTEXT
 
@@ -100,15 +112,6 @@ def lines_between(settings: Settings, login: InterBrokerLogin | None) -> Connect
         )
 
     return connect
-
-
-def warn_of_no_lines(login: InterBrokerLogin | None) -> None:
-    """Say that nothing connects this broker to others, which one that is alone has no use for."""
-    logger.warning(
-        "no listener is %s: this broker can't reach others, nor tell whether they are dead; see "
-        "--inter-broker-listener and --inter-broker-config",
-        _protocol(login).value,
-    )
 
 
 def _protocol(login: InterBrokerLogin | None) -> SecurityProtocol:

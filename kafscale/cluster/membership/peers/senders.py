@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import attrs
 
-from kafscale.cluster.membership.peers.heartbeats import Connect, Line
+from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
 from kafscale.cluster.membership.records import NOBODY, BrokerRecord
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.clocks import elapsed
@@ -48,15 +48,15 @@ def hash_of(secret: bytes) -> bytes:
 def introduced(connect: Connect, broker_id: int, incarnation: int, secret: bytes) -> Connect:
     """Return a `connect` whose connections name this incarnation as the sender of each `BrokerRequest`."""
 
-    async def connect_as_broker(to: int, record: BrokerRecord) -> Line:
-        return _IntroducedLine(await connect(to, record), broker_id, incarnation, secret)
+    async def connect_as_broker(to: int, record: BrokerRecord) -> PeerConnection:
+        return _IntroducedConnection(await connect(to, record), broker_id, incarnation, secret)
 
     return connect_as_broker
 
 
 @attrs.frozen(eq=False, repr=False)
-class _IntroducedLine:
-    line: Line
+class _IntroducedConnection:
+    line: PeerConnection
     broker_id: int
     incarnation: int
     secret: bytes

@@ -24,7 +24,7 @@ LOOK_MAX_SECONDS = 3.0
 
 
 @attrs.define(eq=False, repr=False)
-class Wakefulness:
+class SuspensionCheck:
     """`look` looks at the bucket whether this broker may go on. Raises Fenced, StoreError, DamagedObject."""
 
     look: Callable[[], Awaitable[None]]

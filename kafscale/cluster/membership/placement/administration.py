@@ -16,7 +16,7 @@ from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST,
 
 
 @attrs.frozen(eq=False, repr=False)
-class Membership:
+class BrokerAdministration:
     """The brokers of a bucket that several share. What is changed here is a commit of the metadata.
 
     `catch_up` returns when what other brokers had committed before is known here: whoever asks may have seen a moment
@@ -28,8 +28,8 @@ class Membership:
 
     @property
     def records(self) -> Mapping[int, BrokerRecord]:
-        """Return the brokers by id, also those that do not serve just now."""
-        return self.state.brokers
+        """Return the registered brokers by id, also those that do not serve now. A lone broker is not registered."""
+        return self.state.registered
 
     async def set_draining(self, broker_id: int, is_draining: bool) -> None:
         """Say whether a broker is to lead nothing; the controller then has partitions move away from it, or to it.

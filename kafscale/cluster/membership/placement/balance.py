@@ -43,7 +43,7 @@ class BalancePlan:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Balance:
+class BalancePlanner:
     """The part of an incarnation of broker `broker_id` in it, which decides where that is the controller.
 
     `meter` measures what it leads itself, `liveness` tells which of the others it hears of.

@@ -87,7 +87,7 @@ def moves_for_balance(
     """
     if not brokers:
         return ()
-    plan = _Plan(placements, sorted(brokers), movable, Weights.of(placements, brokers, loads))
+    plan = _MovePlan(placements, sorted(brokers), movable, Weights.of(placements, brokers, loads))
     return list(islice(chain(plan.returns(), plan.evictions(), plan.evening() if evens else ()), max_count))
 
 
@@ -146,7 +146,7 @@ class Weights:
 
 
 @attrs.frozen
-class _Candidate:
+class _LeaderCandidate:
     """A partition that may move, and how many more of its topic its leader has than the other broker."""
 
     weight: float
@@ -154,7 +154,7 @@ class _Candidate:
     partition_id: PartitionId
 
 
-class _Plan:
+class _MovePlan:
     """Numbers and weights as they will be when all moves so far are done."""
 
     def __init__(
@@ -301,20 +301,22 @@ class _Plan:
         others = [self.weights.other(source)] if self.free.get(source) else []
         return min([*others, *self.busy.get(source, {}).values()])
 
-    def _candidates(self, source: int, target: int) -> list[_Candidate]:
+    def _candidates(self, source: int, target: int) -> list[_LeaderCandidate]:
         """Return what has a weight of its own, and of the others, which all weigh the same, the best."""
         of_topic = self.of_topic
 
         def surplus(topic_id: bytes) -> int:
             return of_topic[topic_id][source] - of_topic[topic_id][target]
 
-        found = [_Candidate(weight, surplus(each[0]), each) for each, weight in self.busy.get(source, {}).items()]
+        found = [_LeaderCandidate(weight, surplus(each[0]), each) for each, weight in self.busy.get(source, {}).items()]
         if free := self.free.get(source):
             topic_id = max(free, key=lambda each: (surplus(each), each))
-            found.append(_Candidate(self.weights.other(source), surplus(topic_id), (topic_id, free[topic_id][-1])))
+            found.append(
+                _LeaderCandidate(self.weights.other(source), surplus(topic_id), (topic_id, free[topic_id][-1]))
+            )
         return found
 
-    def _take(self, source: int, candidate: _Candidate, target: int) -> Move:
+    def _take(self, source: int, candidate: _LeaderCandidate, target: int) -> Move:
         topic_id, _ = candidate.partition_id
         if self.busy.get(source, {}).pop(candidate.partition_id, None) is None:
             self.free[source][topic_id].pop()
@@ -333,7 +335,7 @@ class _Plan:
         return Move(topic_id, index, placement.epoch, target)
 
 
-def _worth(distance: float, candidate: _Candidate) -> tuple[int, int, PartitionId]:
+def _worth(distance: float, candidate: _LeaderCandidate) -> tuple[int, int, PartitionId]:
     """Tell what is better to move: first by how many eighths of the distance between two brokers would be closed."""
     closed = distance - abs(distance - 2 * candidate.weight)
     return int(CLASSES * closed // distance), candidate.surplus, candidate.partition_id

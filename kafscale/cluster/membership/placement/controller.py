@@ -27,7 +27,7 @@ import trio
 
 from kafscale.cluster.membership.peers.liveness import PATIENCE_TIMEOUTS, Liveness
 from kafscale.cluster.membership.peers.store_loss import StoreLoss
-from kafscale.cluster.membership.placement.balance import Balance
+from kafscale.cluster.membership.placement.balance import BalancePlanner
 from kafscale.cluster.membership.placement.fail_over import FailOver
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import (
@@ -76,7 +76,7 @@ class Controller:
     store: ObjectStore
     namespace: str
     liveness: Liveness
-    balance: Balance
+    balance: BalancePlanner
     store_loss: StoreLoss
     fail_over: FailOver = attrs.field(init=False)
     serving: trio.Event = attrs.field(factory=trio.Event, init=False)

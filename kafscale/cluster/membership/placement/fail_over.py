@@ -82,7 +82,7 @@ class FailOver:
         """
         if not lost and not back and not self._may_have_orphans():
             return
-        plan = _Plan(self.state, lost, back, self._ripe(), self.loads())
+        plan = _FailOverPlan(self.state, lost, back, self._ripe(), self.loads())
 
         def make() -> Transaction | None:
             if self.state.controller == by:
@@ -124,7 +124,7 @@ class FailOver:
 
 
 @attrs.define(eq=False, repr=False)
-class _Plan:
+class _FailOverPlan:
     """One commit, which is made anew where others have changed something; `declared`, `returned` and `moved` tell."""
 
     state: ClusterState

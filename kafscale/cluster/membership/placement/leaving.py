@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Leaving:
+class Departure:
     """The last that an incarnation of broker `broker_id` does as one of several. `refresh` looks what others do.
 
     `silent` tells of which brokers nothing was heard lately: those may be dead, and are given nothing. `loads` tells

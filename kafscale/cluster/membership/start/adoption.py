@@ -59,7 +59,7 @@ class FoundPartition:
 
 
 @attrs.frozen(kw_only=True)
-class FoundTopic:
+class UnknownTopic:
     """A topic that the metadata does not know, or of which it does not know these partitions.
 
     `name` is empty where nothing tells it. `damage` says why the topic can't be adopted, if so.
@@ -86,13 +86,13 @@ class FoundTopic:
 class Adoption:
     """What became, or would become, of a topic that was found: `refusal` is None if it is adopted."""
 
-    topic: FoundTopic
+    topic: UnknownTopic
     refusal: str | None
 
 
 async def find_unknown_topics(
     store: ObjectStore, namespace: str, is_known: Callable[[bytes, int], bool], on_progress: Callable[[int], None]
-) -> Sequence[FoundTopic]:
+) -> Sequence[UnknownTopic]:
     """The topics of a namespace with partitions that are not known, in order of name.
 
     `is_known` tells it of the id of a topic and a partition. Writes nothing. Raises StoreError.
@@ -116,7 +116,7 @@ async def find_unknown_topics(
     wanted = [(topic_id, partition) for topic_id, found in segments.items() for partition in found]
     await for_each(wanted, look, tasks_count=min(FOOTER_READS_MAX_COUNT, len(wanted)))
     topics = [
-        FoundTopic(
+        UnknownTopic(
             name=next(iter(found.values()))[0].key.topic,
             topic_id=topic_id,
             versions=sorted({each.key.version for listed_of in found.values() for each in listed_of}),
@@ -154,7 +154,7 @@ def _last_leader_epoch(footer: Footer) -> int:
 
 async def adopt(
     topics: TopicRegistry,
-    found: Sequence[FoundTopic],
+    found: Sequence[UnknownTopic],
     overrides: Mapping[str, str],
     *,
     broker_id: int,
@@ -177,7 +177,7 @@ async def adopt(
 
 async def _register(
     topics: TopicRegistry,
-    found: Sequence[FoundTopic],
+    found: Sequence[UnknownTopic],
     overrides: Mapping[str, str],
     refusals: dict[bytes, str],
     *,
@@ -197,7 +197,7 @@ async def _register(
             refusals[topic.topic_id] = str(outcome)
 
 
-def _refusals(topics: TopicRegistry, found: Sequence[FoundTopic]) -> dict[bytes, str]:
+def _refusals(topics: TopicRegistry, found: Sequence[UnknownTopic]) -> dict[bytes, str]:
     refusals: dict[bytes, str] = {}
     counts = Counter(topic.name for topic in found)
     for topic in found:
@@ -217,7 +217,7 @@ def _refusals(topics: TopicRegistry, found: Sequence[FoundTopic]) -> dict[bytes,
     return refusals
 
 
-def _new_topic(topic: FoundTopic, overrides: Mapping[str, str]) -> NewTopic:
+def _new_topic(topic: UnknownTopic, overrides: Mapping[str, str]) -> NewTopic:
     return NewTopic(
         name=topic.name,
         partition_count=topic.partition_count,
@@ -229,7 +229,7 @@ def _new_topic(topic: FoundTopic, overrides: Mapping[str, str]) -> NewTopic:
     )
 
 
-async def _make_room(store: MetadataStore, found: Sequence[FoundTopic], broker_id: int) -> None:
+async def _make_room(store: MetadataStore, found: Sequence[UnknownTopic], broker_id: int) -> None:
     """Producer ids and leader epochs go on behind those that the footers have, also where the metadata was lost.
 
     A producer that got an id which a footer remembers would be taken for that producer.

@@ -293,6 +293,11 @@ class LeadCheck:
             with suppress(DamagedObject):  # nothing is known of another broker then
                 await self.confirm()
 
+    async def confirm_quietly(self) -> None:
+        """Look, and leave errors to the watch. However many ask, at most one look is under way."""
+        with suppress(StoreError, DamagedObject, Fenced):
+            await self.confirm()
+
     def has_led_within(self, seconds: float) -> bool:
         """Tell whether a look has found lately that it leads."""
         self.asked_at = now = elapsed()
@@ -314,6 +319,11 @@ class LeadCheck:
                 self._next = None
             look.done.set()
 
+    @property
+    @abstractmethod
+    def may_start_anew(self) -> bool:
+        """Tell whether a fenced broker may start anew at once, where the bucket says that it was declared dead."""
+
     @abstractmethod
     async def look_once(self) -> None:
         """Look at the bucket, once. Raises Fenced, StoreError, DamagedObject."""
@@ -326,6 +336,7 @@ class ClaimCheck(LeadCheck):
     store: ObjectStore
     namespace: str
     own: Claim
+    may_start_anew: bool = attrs.field(default=False, init=False)
 
     async def look_once(self) -> None:
         with suppress(NotFound):  # it was deleted by hand, and nobody has claimed since

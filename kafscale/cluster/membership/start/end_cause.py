@@ -22,16 +22,16 @@ RETRY_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-async def cause_of_end(check: LeadCheck, error: Exception, may_wait: Callable[[], bool]) -> Exception:
+async def cause_of_end(check: LeadCheck, error: Exception, is_stopping: Callable[[], bool]) -> Exception:
     """Return the error to end with: DeclaredDead or another Fenced if the bucket says so, otherwise `error`.
 
-    A broker that has met a fence can't tell by itself whether it may start anew, so while it `may_wait` it asks until
-    the bucket answers; any other one asks once. A bug keeps its traceback: where the broker is to start anew it is
+    A broker that has met a fence can't tell by itself whether it may start anew. So it asks until the bucket answers,
+    unless it `is_stopping`; any other one asks once. A bug keeps its traceback: where the broker is to start anew it is
     logged, and otherwise returned.
     """
     errors = list(leaves(ExceptionGroup("", [error])))
     fence = next((each for each in errors if isinstance(each, Fenced)), None)
-    cause = await _look(check, lambda: fence is not None and may_wait()) or fence
+    cause = await _look(check, lambda: fence is not None and check.may_start_anew and not is_stopping()) or fence
     if cause is None:
         return error
     if not all(isinstance(each, KafScaleError) for each in errors):

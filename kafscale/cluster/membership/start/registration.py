@@ -26,7 +26,7 @@ from kafscale.cluster.membership.records import (
     changed_rows,
     record_key,
 )
-from kafscale.cluster.membership.start.takeover import Start
+from kafscale.cluster.membership.start.takeover import StartSteps
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Registration:
     """The registration of one start, with its advertised endpoints. Other brokers know it by its `secret`."""
 
-    start: Start
+    start: StartSteps
     endpoints: Mapping[str, Endpoint | None]
     secret: bytes = attrs.field(factory=lambda: token_bytes(SECRET_BYTES), init=False)
 

@@ -22,8 +22,8 @@ from kafscale.cluster.membership.records import UNDECIDED, Placement, rows_of
 from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
 from kafscale.cluster.membership.start.recovery import find_head
 from kafscale.cluster.membership.start.registration import Registration
-from kafscale.cluster.membership.start.takeover import Start
-from kafscale.cluster.membership.start.unsharing import Ending
+from kafscale.cluster.membership.start.takeover import StartSteps
+from kafscale.cluster.membership.start.unsharing import Unsharing
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 class Sharing:
     """Has the metadata that brokers share, for a start that begins to share it if nobody does yet."""
 
-    start: Start
+    start: StartSteps
     views: StoreViews
     registration: Registration
 
@@ -77,7 +77,7 @@ class Sharing:
                 await trio.sleep(random.uniform(0, LOOK_SECONDS))
 
     async def _make_head_unless_others_do(self) -> None:
-        ending = Ending(store=self._store, namespace=self._settings.namespace, local=self.start.local)
+        ending = Unsharing(store=self._store, namespace=self._settings.namespace, local=self.start.local)
         await ending.finish()
         other = await self._other_directory()
         with trio.move_on_after(HEAD_WAIT_SECONDS):
@@ -142,9 +142,9 @@ class Sharing:
             current = decode_claim(key, (await self._store.get(key)).data)
             if current.is_of_several:
                 claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
-                return claimed, await self._recover(claimed, is_alone=False)
+                return claimed, await self._recover(claimed, ignores_later=True)
         claimed = await self.start.claim()
-        versions = await self._recover(claimed, is_alone=True)
+        versions = await self._recover(claimed, ignores_later=False)
         found = await self._store.get(key)
         if decode_claim(key, found.data).nonce == claimed.claim.nonce:
             last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
@@ -153,10 +153,10 @@ class Sharing:
                 return claimed, versions
         raise Fenced(f"another broker has replaced {key}")
 
-    async def _recover(self, claimed: Claimed, *, is_alone: bool) -> VersionWriter:
+    async def _recover(self, claimed: Claimed, *, ignores_later: bool) -> VersionWriter:
         store, namespace, epoch = self.views.background, self._settings.namespace, claimed.claim.epoch
         versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
-        await self.start.recover(claimed, versions, is_alone=is_alone)
+        await self.start.recover(claimed, versions, ignores_later=ignores_later)
         return versions
 
     async def _first_registration(self, incarnation: int) -> Transaction:

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
-from kafscale.cluster.membership.node import Endpoint
-from kafscale.cluster.membership.peers.heartbeats import Connect
+from kafscale.cluster.membership.node import advertised_endpoints
+from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.cluster.membership.start.claim import SharedBucket
 from kafscale.cluster.membership.start.joining import join
-from kafscale.cluster.membership.start.lead import Lead
+from kafscale.cluster.membership.start.member import ClusterMember
 from kafscale.cluster.membership.start.takeover import take_lead
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.config import Settings
+from kafscale.store.opening.probe import startup_errors
 from kafscale.store.opening.views import StoreViews
+
+__all__ = ["ClusterMember", "start_leading"]
 
 
 async def start_leading(
     settings: Settings,
     views: StoreViews,
     local: LocalMetadataStore,
-    endpoints: Mapping[str, Endpoint | None],
+    ports: Mapping[str, int],
     connect: Connect | None,
-) -> Lead:
-    """Become the one that leads, or one of those that do: also without being told to where several do already.
+) -> ClusterMember:
+    """Claim the bucket, or join its brokers: also without being told to where several share it already.
+
+    `ports` are the bound ports by listener.
 
     Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
     """
-    if not settings.several_brokers:
-        try:
-            return await take_lead(settings, views, local, replaces_others=False)
-        except SharedBucket:
-            pass
-    return await join(settings, views, local, endpoints, connect)
+    endpoints = advertised_endpoints(settings, ports)
+    with startup_errors():
+        if not settings.several_brokers:
+            with suppress(SharedBucket):
+                return await take_lead(settings, views, local, endpoints, replaces_others=False)
+        return await join(settings, views, local, endpoints, connect)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from functools import partial
 
 import attrs
 import trio
 
-from kafscale.cluster.membership.node import epoch_key
+from kafscale.cluster.membership.node import Endpoint, epoch_key
+from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.cluster.membership.start.claim import (
     TAKEOVER_WAIT_SECONDS,
     Claim,
@@ -27,9 +29,10 @@ from kafscale.cluster.membership.start.claim import (
     claim,
     settle,
 )
-from kafscale.cluster.membership.start.lead import Lead
+from kafscale.cluster.membership.start.lone_member import LoneMember
 from kafscale.cluster.membership.start.recovery import apply_log, load_checkpoint
-from kafscale.cluster.membership.start.unsharing import Ending
+from kafscale.cluster.membership.start.unsharing import Unsharing
+from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import decode, encode
@@ -51,6 +54,7 @@ from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import Versions, undisturbed
 
 FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
+NO_ENDPOINTS: Mapping[str, Endpoint | None] = {}
 CHECKPOINTS_PER_FLUSH = 4  # as what is flushed of the log is deleted behind the older of two checkpoints
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 
@@ -58,19 +62,26 @@ logger = logging.getLogger(__name__)
 
 
 async def take_lead(
-    settings: Settings, views: StoreViews, local: LocalMetadataStore, *, replaces_others: bool = True
-) -> Lead:
-    """Claim an epoch and recover what the bucket has. `replaces_others` is as for `claim`.
+    settings: Settings,
+    views: StoreViews,
+    local: LocalMetadataStore,
+    endpoints: Mapping[str, Endpoint | None] = NO_ENDPOINTS,
+    *,
+    replaces_others: bool = True,
+) -> LoneMember:
+    """Claim an epoch and recover what the bucket has, with these advertised endpoints.
+
+    `replaces_others` is as for `claim`.
 
     Raises DamagedObject, Fenced, StartupError, StoreError, StorageFailed, SharedBucket if several brokers share the
     bucket.
     """
     store = views.acknowledge
-    claimed = await _claim(Start(settings=settings, store=store, local=local), replaces_others)
+    claimed = await _claim(StartSteps(settings=settings, store=store, local=local), replaces_others)
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
     looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
-    start = Start(settings=settings, store=looking.acknowledge, local=local)
+    start = StartSteps(settings=settings, store=looking.acknowledge, local=local)
     versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
     earlier = await start.recover(claimed, versions)
     journal: S3Wal | None = None
@@ -98,7 +109,17 @@ async def take_lead(
         decided=lambda: 0 if journal is not None else local.revision,
         publish=checkpointer.publish,
     )
-    return Lead(
+    record = BrokerRecord(
+        incarnation=own.epoch,
+        state=BrokerState.LIVE,
+        endpoints=endpoints,
+        directory_id=own.directory_id,
+        acknowledges_locally=own.acknowledges_locally,
+        rack=settings.rack,
+    )
+    return LoneMember(
+        settings=settings,
+        state=LoneState(metadata, settings.broker_id, record),
         views=views.guarded(guard),
         epoch=own.epoch,
         metadata=metadata,
@@ -110,11 +131,11 @@ async def take_lead(
     )
 
 
-async def _claim(start: Start, replaces_others: bool) -> Claimed:
+async def _claim(start: StartSteps, replaces_others: bool) -> Claimed:
     try:
         return await start.claim(replaces_others=replaces_others)
     except SharedBucket:
-        ending = Ending(store=start.store, namespace=start.settings.namespace, local=start.local)
+        ending = Unsharing(store=start.store, namespace=start.settings.namespace, local=start.local)
         if not await ending.finish():
             raise
     return await start.claim(replaces_others=replaces_others)
@@ -169,7 +190,7 @@ def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
 
 
 @attrs.frozen(kw_only=True)
-class Start:
+class StartSteps:
     """One start, in its steps."""
 
     settings: Settings
@@ -216,20 +237,22 @@ class Start:
         epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
         return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1
 
-    async def recover(self, claimed: Claimed, versions: VersionWriter, *, is_alone: bool = True) -> EarlierLog:
-        """Bring the local metadata to where the bucket's is. `is_alone` as for `take_over`.
+    async def recover(self, claimed: Claimed, versions: VersionWriter, *, ignores_later: bool = False) -> EarlierLog:
+        """Bring the local metadata to where the bucket's is. `ignores_later` is as for `take_over`.
 
         Raises DamagedObject, Fenced, StoreError.
         """
         epoch = claimed.claim.epoch
-        found, earlier = await undisturbed(partial(self._apply_earlier, epoch, is_alone))
+        found, earlier = await undisturbed(partial(self._apply_earlier, epoch, ignores_later))
         versions.inherit(found.keys)
         await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}, essential=True))
         return earlier
 
-    async def _apply_earlier(self, epoch: int, is_alone: bool) -> tuple[Versions[Checkpoint], EarlierLog]:
+    async def _apply_earlier(self, epoch: int, ignores_later: bool) -> tuple[Versions[Checkpoint], EarlierLog]:
         found = await find_checkpoints(self.store, self.settings.namespace)
         position = await load_checkpoint(self.local, found)
-        earlier = await take_over(self.store, self.settings.namespace, epoch, kept_until=position, is_alone=is_alone)
+        earlier = await take_over(
+            self.store, self.settings.namespace, epoch, kept_until=position, ignores_later=ignores_later
+        )
         await apply_log(self.local, earlier, position)
         return found, earlier

@@ -14,7 +14,7 @@ from contextlib import aclosing
 import attrs
 import trio
 
-from kafscale.cluster.membership.start.adoption import FoundPartition, FoundTopic
+from kafscale.cluster.membership.start.adoption import FoundPartition, UnknownTopic
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import TOPIC_NAME, WalEntry
 from kafscale.log.check.wal_check import CheckedEntry, WalFileCheck
@@ -29,7 +29,7 @@ Knows = Callable[[bytes, int], bool]  # whether the metadata knows a partition, 
 
 
 @attrs.frozen
-class _File:
+class _LogFile:
     """A file of the log, or the copy of one that was kept aside, and the batches in it whose partitions are unknown."""
 
     is_copy: bool
@@ -77,7 +77,7 @@ class UnknownBatches:
     _begins: dict[PartitionId, int] = attrs.field(factory=dict, init=False)  # where the bucket ends, if it has any
     _kept: set[bytes] = attrs.field(factory=set, init=False)  # topics that have batches in copies
 
-    async def find(self, in_bucket: Sequence[FoundTopic]) -> Sequence[FoundTopic]:
+    async def find(self, in_bucket: Sequence[UnknownTopic]) -> Sequence[UnknownTopic]:
         """Return the unknown topics of the bucket with what the log has of them, and those of the log alone.
 
         Raises OSError.
@@ -93,7 +93,7 @@ class UnknownBatches:
                     if file.is_copy:
                         self._kept.add(entry.topic_id)
         for topic_id in dict.fromkeys(topic_id for topic_id, _ in ends):
-            known = by_id.get(topic_id) or FoundTopic(
+            known = by_id.get(topic_id) or UnknownTopic(
                 name=self._names.get(topic_id, ""), topic_id=topic_id, versions=(), partitions={}
             )
             of_topic = {index: end for (each, index), end in ends.items() if each == topic_id}
@@ -143,7 +143,7 @@ class UnknownBatches:
                 if rounds:
                     await rounds[-1].wait()
 
-    def _next_batches(self, file: _File, ends: dict[PartitionId, _End]) -> Iterator[tuple[WalEntry, BatchHeader]]:
+    def _next_batches(self, file: _LogFile, ends: dict[PartitionId, _End]) -> Iterator[tuple[WalEntry, BatchHeader]]:
         """Yield those batches of a file that go on where their partition ends so far."""
         for each in file.batches:
             entry, header = each.entry, each.header
@@ -156,7 +156,7 @@ class UnknownBatches:
             if ends[partition_id].take(entry, header):
                 yield entry, header
 
-    async def _files(self) -> AsyncGenerator[_File, None]:
+    async def _files(self) -> AsyncGenerator[_LogFile, None]:
         """Go through the files, oldest first, each copy before the file that it is of; one at a time is in memory."""
         sizes = {
             name: size
@@ -176,10 +176,10 @@ class UnknownBatches:
                 for each in entries
                 if each.entry.partition >= 0 and not self.knows(each.entry.topic_id, each.entry.partition)
             ]
-            yield _File(name.startswith(KEPT_PREFIX), batches)
+            yield _LogFile(name.startswith(KEPT_PREFIX), batches)
 
 
-def _with_log(topic: FoundTopic, ends: Mapping[int, _End]) -> FoundTopic:
+def _with_log(topic: UnknownTopic, ends: Mapping[int, _End]) -> UnknownTopic:
     """Add what the log has of a topic to what the bucket has of it."""
     partitions = dict(topic.partitions)
     damage = topic.damage

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Ending:
+class Unsharing:
     """Ends the sharing of a bucket. `local` is the metadata of any data directory that nobody else uses."""
 
     store: ObjectStore

@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.broker import StorageParts
+from kafscale.broker_storage import StorageParts
 from kafscale.cluster.membership.node import epoch_key
 from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics, give_nothing_back
 from kafscale.cluster.metadata.converter import decode

@@ -25,6 +25,7 @@ class ScriptedCheck(LeadCheck):
     """Finds in turn what a test says, and then goes on with the last of that."""
 
     findings: Iterator[Exception | None]
+    may_start_anew: bool = True
     looks_count: int = 0
 
     async def look_once(self) -> None:
@@ -39,12 +40,12 @@ def check_that_finds(*findings: Exception | None) -> ScriptedCheck:
     return ScriptedCheck(findings=iter(findings))
 
 
+def lone_check_that_finds(*findings: Exception | None) -> ScriptedCheck:
+    return ScriptedCheck(findings=iter(findings), may_start_anew=False)
+
+
 def group(*errors: Exception) -> ExceptionGroup:
     return ExceptionGroup("nursery", [ExceptionGroup("nursery", errors)])
-
-
-def always() -> bool:
-    return True
 
 
 def never() -> bool:
@@ -53,39 +54,47 @@ def never() -> bool:
 
 @pytest.mark.parametrize("error", [group(BROKEN), group(BROKEN, FENCE), group(FENCE), BROKEN, group(BROKEN, BUG)])
 async def test_a_broker_that_was_declared_dead_starts_anew_whatever_it_ended_by(error: Exception) -> None:
-    assert await cause_of_end(check_that_finds(DEAD), error, always) is DEAD
+    assert await cause_of_end(check_that_finds(DEAD), error, never) is DEAD
 
 
 async def test_a_bug_of_a_broker_that_starts_anew_is_logged_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await cause_of_end(check_that_finds(DEAD), group(FENCE, BUG), always)
+    await cause_of_end(check_that_finds(DEAD), group(FENCE, BUG), never)
     assert "ZeroDivisionError: a bug" in caplog.text
 
 
-@pytest.mark.parametrize("may_wait", [always, never])
-async def test_a_replaced_broker_ends_by_that_and_not_by_what_follows_from_it(may_wait: Callable[[], bool]) -> None:
-    assert await cause_of_end(check_that_finds(SUPERSEDED), group(BROKEN, FENCE), may_wait) is SUPERSEDED
-    assert await cause_of_end(check_that_finds(None), group(BROKEN, FENCE), may_wait) is FENCE
+@pytest.mark.parametrize("check", [check_that_finds, lone_check_that_finds])
+async def test_a_replaced_broker_ends_by_that_and_not_by_what_follows_from_it(
+    check: Callable[[Exception | None], ScriptedCheck],
+) -> None:
+    assert await cause_of_end(check(SUPERSEDED), group(BROKEN, FENCE), never) is SUPERSEDED
+    assert await cause_of_end(check(None), group(BROKEN, FENCE), never) is FENCE
+
+
+async def test_a_fenced_lone_broker_asks_once() -> None:
+    check = lone_check_that_finds(StoreUnavailable("no connection"))
+    assert await cause_of_end(check, group(FENCE), never) is FENCE
+    assert check.looks_count == 1
 
 
 @pytest.mark.parametrize("finding", [None, SUPERSEDED])
 async def test_a_bug_of_a_broker_that_ends_keeps_its_traceback(finding: Exception | None) -> None:
     error = group(FENCE, BUG)
-    assert await cause_of_end(check_that_finds(finding), error, always) is error
+    assert await cause_of_end(check_that_finds(finding), error, never) is error
 
 
 async def test_a_broker_whose_disk_has_failed_asks_once_and_ends_by_that() -> None:
     for finding in (None, StoreUnavailable("no connection"), StorageFailed("no disk either")):
         error = group(BROKEN)
         check = check_that_finds(finding)
-        assert await cause_of_end(check, error, always) is error
+        assert await cause_of_end(check, error, never) is error
         assert check.looks_count == 1
 
 
 async def test_a_fenced_broker_asks_until_the_bucket_answers(autojump_clock: MockClock) -> None:
     check = check_that_finds(*[StoreUnavailable("no connection")] * 100, DEAD)
-    assert await cause_of_end(check, group(FENCE), always) is DEAD
+    assert await cause_of_end(check, group(FENCE), never) is DEAD
 
 
 async def test_a_fenced_broker_that_is_told_to_stop_asks_no_longer(autojump_clock: MockClock) -> None:
@@ -98,15 +107,17 @@ async def test_a_fenced_broker_that_is_told_to_stop_asks_no_longer(autojump_cloc
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop)
-        assert await cause_of_end(check, group(FENCE), lambda: not stopping.is_set()) is FENCE
+        assert await cause_of_end(check, group(FENCE), stopping.is_set) is FENCE
     assert trio.current_time() < 10.0
 
 
 async def test_a_bucket_that_does_not_answer_keeps_no_broker_from_ending(autojump_clock: MockClock) -> None:
     class SilentCheck(LeadCheck):
+        may_start_anew = True
+
         async def look_once(self) -> None:
             await trio.sleep_forever()
 
     error = group(BROKEN)
     with trio.fail_after(5.0):
-        assert await cause_of_end(SilentCheck(), error, always) is error
+        assert await cause_of_end(SilentCheck(), error, never) is error

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.broker import Broker, StorageParts
+from kafscale.broker import Broker
+from kafscale.broker_storage import StorageParts
 from kafscale.cluster.membership.start.claim import Claim, claim_key, decode_claim
 from kafscale.config import Durability
 from kafscale.errors import StartupError

@@ -11,7 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.cluster.membership.records import UNSETTLED_MAX_COUNT
 from kafscale.cluster.membership.start.claim import TAKEOVER_WAIT_SECONDS, WATCH_SECONDS, claim_key
-from kafscale.cluster.membership.start.takeover import Lead, take_lead
+from kafscale.cluster.membership.start.lone_member import LoneMember
+from kafscale.cluster.membership.start.takeover import take_lead
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject, Fenced
@@ -27,7 +28,7 @@ from tests.devtools.fakes.memory_broker import memory_settings
 MODES = list(Durability)
 
 
-async def lead_of(store: ObjectStore, durability: Durability, local: MemoryMetadataStore | None = None) -> Lead:
+async def lead_of(store: ObjectStore, durability: Durability, local: MemoryMetadataStore | None = None) -> LoneMember:
     settings = memory_settings(durability=durability)
     return await take_lead(settings, StoreViews.alike(store), local or MemoryMetadataStore())
 
@@ -42,7 +43,7 @@ async def committed(store: ObjectStore, durability: Durability, *keys: str) -> N
         nursery.cancel_scope.cancel()
 
 
-async def keys_of(lead: Lead) -> list[str]:
+async def keys_of(lead: LoneMember) -> list[str]:
     return [entry.key for entry in await lead.metadata.list("topics/")]
 
 
@@ -120,7 +121,7 @@ async def test_background_work_that_holds_all_its_places_does_not_hide_a_newer_b
         await lead_of(store, Durability.WAL)
 
 
-async def watched(lead: Lead, *, task_status: trio.TaskStatus[None]) -> None:
+async def watched(lead: LoneMember, *, task_status: trio.TaskStatus[None]) -> None:
     with pytest.raises(Fenced, match="has taken over"), trio.fail_after(WATCH_SECONDS * 2):
         await lead.run(task_status=task_status)
 

@@ -1,8 +1,9 @@
-"""Moves of partitions that somebody asks for: a target is named, and the leader hands over when it sees that."""
+"""Moves of partitions that an operator asks for: a target is named, and the leader hands over when it sees that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -14,19 +15,62 @@ from kafscale.errors import KafkaError, StoreError
 from kafscale.wire.error_codes import REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION
 
 
+class Mover(Protocol):
+    """Moves partitions to other brokers.
+
+    `move`, `stay` and `release` return when the change is committed; the hand-over follows. They raise KafkaError
+    REQUEST_TIMED_OUT if the leader changes meanwhile or the store is away.
+    """
+
+    async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
+        """Assign a partition to brokers; the first is to lead it whenever it can. Replaces an earlier assignment."""
+
+    async def stay(self, topic: Topic, index: int) -> None:
+        """Cancel the move of a partition, and assign it to its present leader."""
+
+    async def release(self, topic: Topic, index: int) -> None:
+        """Remove the assignment of a partition, so that balance chooses its leader."""
+
+    def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
+        """Return the assigned partitions of a topic, each with its brokers."""
+
+    def targets(self, topic: Topic) -> Mapping[int, int]:
+        """Return the partitions of a topic that are on their way to another broker, each with that broker."""
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Return when `is_so` returns True; it is called again whenever brokers or placements change."""
+
+
+class NoMover:
+    """The mover of a lone broker: every partition is where it can be."""
+
+    async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
+        pass
+
+    async def stay(self, topic: Topic, index: int) -> None:
+        pass
+
+    async def release(self, topic: Topic, index: int) -> None:
+        pass
+
+    def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
+        return {}
+
+    def targets(self, topic: Topic) -> Mapping[int, int]:
+        return {}
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        assert is_so(), "nothing changes who leads the partitions of a lone broker"
+
+
 @attrs.frozen(eq=False, repr=False)
-class ClusterMover:
-    """The `Mover` of several brokers. What was decided is in the placements, so that it holds on every broker."""
+class PlacementMover:
+    """The mover of several brokers. Its decisions are placements, so that they hold on every broker."""
 
     state: ClusterState
     writer: PlacementWriter
 
     async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
-        """Name a target, and note who it is assigned to.
-
-        Raises KafkaError REQUEST_TIMED_OUT if the leader changes meanwhile, or the store is away.
-        """
-
         def assign(current: Placement, _number: int) -> Placement:
             target = None if current.leader == replicas[0] else replicas[0]
             return attrs.evolve(current, target=target, replicas=tuple(replicas))
@@ -34,15 +78,12 @@ class ClusterMover:
         await self._change(topic, index, assign)
 
     async def stay(self, topic: Topic, index: int) -> None:
-        """Have a partition led where it is, and assigned to there. Raises KafkaError as `move`."""
-
         def keep(current: Placement, _number: int) -> Placement:
             return attrs.evolve(current, target=None, replicas=(current.leader,) * topic.replication_factor)
 
         await self._change(topic, index, keep)
 
     async def release(self, topic: Topic, index: int) -> None:
-        """Let balance choose who leads a partition. Raises KafkaError as `move`."""
         await self._change(topic, index, lambda current, _number: attrs.evolve(current, replicas=()))
 
     async def _change(self, topic: Topic, index: int, change: Change) -> None:
@@ -59,15 +100,12 @@ class ClusterMover:
             raise KafkaError(REQUEST_TIMED_OUT, f"{topic.name}-{index} has got another leader meanwhile: try again.")
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Return when a function says so that looks at who leads what; it is called again whenever that changes."""
         await self.state.wait_until(is_so)
 
     def targets(self, topic: Topic) -> Mapping[int, int]:
-        """Return who is to lead the partitions that are on their way."""
         row = self.state.placements.get(topic.topic_id, ())
         return {index: each.target for index, each in enumerate(row) if each.target is not None}
 
     def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
-        """Return whom partitions are assigned to, where somebody has assigned them."""
         row = self.state.placements.get(topic.topic_id, ())
         return {index: each.replicas for index, each in enumerate(row) if each.replicas}

@@ -1,0 +1,184 @@
+"""Builds the registries and coordinators of a broker. Nothing runs or is read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.configs import GroupConfigs
+from kafscale.cluster.groups.consumer.deciding import Rights
+from kafscale.cluster.groups.consumer_settings import consumer_group_settings
+from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog
+from kafscale.cluster.groups.led_partitions import LedPartitions
+from kafscale.cluster.membership.assignment import Assignment
+from kafscale.cluster.membership.start.member import ClusterMember
+from kafscale.cluster.registries.acls import AclRegistry
+from kafscale.cluster.registries.client_quotas import ClientQuotas
+from kafscale.cluster.registries.dynamic_configs import BrokerConfigs
+from kafscale.cluster.registries.producer_ids import ProducerIds
+from kafscale.cluster.registries.scram_users import ScramUsers
+from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
+from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
+from kafscale.cluster.transactions.hanging import Knowledge
+from kafscale.cluster.transactions.hanging_search import CoordinatedBy, HangingSearch
+from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
+from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.config import Settings
+from kafscale.log.log import Log
+from kafscale.metrics import Metrics
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Registries:
+    """The registries that follow the metadata."""
+
+    topics: TopicRegistry
+    producer_ids: ProducerIds
+    client_quotas: ClientQuotas
+    broker_configs: BrokerConfigs
+    group_configs: GroupConfigs
+    scram_users: ScramUsers
+    acls: AclRegistry
+
+    @classmethod
+    def of(cls, settings: Settings, member: ClusterMember) -> Registries:
+        """Make those of a broker, empty."""
+        metadata = member.metadata
+        return cls(
+            topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings), place=member.place),
+            producer_ids=ProducerIds(metadata, member.epoch),
+            client_quotas=ClientQuotas(metadata),
+            broker_configs=BrokerConfigs(metadata, settings),
+            group_configs=GroupConfigs(metadata, consumer_group_settings(settings)),
+            scram_users=ScramUsers.of(settings, metadata),
+            acls=AclRegistry(metadata),
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Coordinators:
+    """The coordinators of groups and transactions, which know of none until `leadership` has read them."""
+
+    internal: InternalLog
+    leadership: Leadership
+    groups: GroupCoordinator
+    transactions: Transactions
+    transactional_offsets: TransactionalOffsets
+
+    def register(self, metrics: Metrics) -> None:
+        """Export the metrics of all."""
+        self.transactions.register(metrics)
+        self.leadership.register(metrics)
+        self.groups.state_bytes.register(metrics)
+
+
+def build_coordinators(
+    settings: Settings,
+    member: ClusterMember,
+    registries: Registries,
+    *,
+    internal: InternalLog,
+    assignment: Assignment,
+    draining: trio.Event,
+    rights: Rights | None,
+) -> Coordinators:
+    """Make the coordinators; `draining` is set when the broker begins to stop."""
+    topics, leadership = registries.topics, Leadership(internal.log)
+    count = partial(partition_count, topics, CONSUMER_OFFSETS_NAME)
+    groups = GroupCoordinator(
+        InternalOffsetsLog(internal, CONSUMER_OFFSETS_NAME),
+        GroupSettings.of(settings),
+        draining=draining,
+        consumer_settings=registries.group_configs.settings,
+        overrides=registries.group_configs.overrides,
+        has_topic=lambda name: topics.get(name) is not None,
+        led=LedPartitions(count),
+        rights=rights,
+    )
+    keeper = GroupKeeper(groups, count)
+    leadership.keepers[CONSUMER_OFFSETS_NAME] = keeper
+    internal.on_end[CONSUMER_OFFSETS_NAME] = keeper.end_transaction
+    transactions = Transactions(
+        internal=internal,
+        settings=TransactionSettings.of(settings),
+        topic=TRANSACTION_STATE_NAME,
+        partition_count=partial(partition_count, topics, TRANSACTION_STATE_NAME),
+        exists=lambda at: at.partition < partition_count(topics, at.topic),
+        allocate_producer_id=registries.producer_ids.allocate,
+        check_lead=member.check.confirm,
+        elsewhere=member.remote_coordinators(
+            partial(_other_leader, topics, assignment), partial(_coordinated_at, topics)
+        ),
+        check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
+    )
+    leadership.keepers[transactions.topic] = transactions
+    return Coordinators(
+        internal=internal,
+        leadership=leadership,
+        groups=groups,
+        transactions=transactions,
+        transactional_offsets=TransactionalOffsets(
+            internal=internal, groups=groups, transactions=transactions, topic=CONSUMER_OFFSETS_NAME
+        ),
+    )
+
+
+async def end_hanging(
+    transactions: Transactions, member: ClusterMember, *, topics: TopicRegistry, assignment: Assignment, log: Log
+) -> None:
+    """Abort open transactions that no coordinator knows of, once all internal partitions are read.
+
+    Where other brokers coordinate some, this asks them, until cancelled.
+    """
+    elsewhere = transactions.elsewhere
+    if elsewhere is None:
+        await transactions.abort_hanging(list(log.partitions.values()))
+        return
+
+    def leaders() -> Sequence[CoordinatedBy | None]:
+        topic = topics.get(TRANSACTION_STATE_NAME)
+        found = () if topic is None else assignment.leaders(topic)
+        return [None if each is None else CoordinatedBy(each.node_id, each.epoch) for each in found]
+
+    async def ask(broker_id: int, producer_ids: Collection[int]) -> Knowledge:
+        if broker_id == assignment.node.node_id:
+            return await transactions.known(producer_ids)
+        return await elsewhere.known(broker_id, producer_ids)
+
+    search = HangingSearch(
+        partitions=log.partitions.values,
+        leaders=leaders,
+        ask=ask,
+        look=member.check.confirm,
+        abort=transactions.abort,
+    )
+    await search.run()
+
+
+def _other_leader(topics: TopicRegistry, assignment: Assignment, at: TopicPartition) -> int | None:
+    """Return the broker that leads a partition, if that is another one."""
+    topic = topics.get(at.topic)
+    if topic is None or at.partition >= topic.partition_count:
+        return None
+    leader = assignment.leader(topic, at.partition)
+    return None if leader is None or leader.node_id == assignment.node.node_id else leader.node_id
+
+
+def _coordinated_at(topics: TopicRegistry, transactional_id: str) -> TopicPartition:
+    count = partition_count(topics, TRANSACTION_STATE_NAME) or 1
+    return TopicPartition(TRANSACTION_STATE_NAME, coordinator_partition(transactional_id, count))
+
+
+def partition_count(topics: TopicRegistry, name: str) -> int:
+    """Return 0 for a topic that does not exist."""
+    topic = topics.get(name)
+    return 0 if topic is None else topic.partition_count

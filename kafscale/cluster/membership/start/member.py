@@ -1,0 +1,229 @@
+"""The result of a successful start: this broker as a member of its cluster.
+
+`LoneMember` has the bucket to itself, `SharingMember` shares it with other brokers. Everything that differs between the
+two is a method or a value here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.assignment import Assignment
+from kafscale.cluster.membership.leading.leading import PartitionLeader
+from kafscale.cluster.membership.node import Endpoint, Node
+from kafscale.cluster.membership.placement.balance import BalancePlan
+from kafscale.cluster.membership.placement.mover import Mover
+from kafscale.cluster.membership.start.claim import LeadCheck, watch_claim
+from kafscale.cluster.membership.start.wal_extents import MetadataExtents
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.group_commit import GroupCommit
+from kafscale.cluster.registries.topic_index import Topic, TopicDraft
+from kafscale.cluster.registries.topics import TopicRegistry
+from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.config import Settings
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.log import Log, TopicSpec
+from kafscale.log.partition.partition import Partition
+from kafscale.log.wal.disk import Disk
+from kafscale.log.wal.journal import Handle
+from kafscale.log.wal.local_wal import Lease, LocalLog
+from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.log.wal.streams import Earlier
+from kafscale.metrics import Metrics
+from kafscale.store.opening.views import StoreViews
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.transactions import EnrolledRequest
+
+Spec = Callable[[Topic], TopicSpec]
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class ClusterMember:
+    """A broker that may lead partitions; `run` it before `metadata` is changed.
+
+    `views` are those of the store, guarded: nothing is deleted that a successor may want. `epoch` is the number of this
+    start, which no other has. `journal` is the log in the bucket, None if this broker writes none. `earlier` is what
+    earlier logs in the bucket hold for this broker. `check` looks in the bucket whether this broker may still act,
+    every `watch_seconds` at least.
+    """
+
+    settings: Settings
+    views: StoreViews
+    epoch: int
+    metadata: GroupCommit
+    journal: S3Wal | None
+    earlier: Earlier
+    check: LeadCheck
+    state: ClusterState
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def leads_all(self) -> bool:
+        """Tell whether this broker leads every partition of the namespace."""
+
+    @property
+    @abstractmethod
+    def deletes_topics(self) -> bool:
+        """Tell whether this broker deletes the objects of deleted topics, which one broker does for all."""
+
+    @property
+    @abstractmethod
+    def watch_seconds(self) -> float:
+        """Seconds between two looks whether this broker may still act."""
+
+    @property
+    @abstractmethod
+    def lease(self) -> Lease:
+        """Return the lease under which a local log may acknowledge."""
+
+    @property
+    @abstractmethod
+    def mover(self) -> Mover:
+        """Return what moves partitions between brokers."""
+
+    @property
+    def endpoints(self) -> Mapping[str, Endpoint | None]:
+        """Return the advertised endpoints of this broker by listener."""
+        return self.state.brokers[self.settings.broker_id].endpoints
+
+    def local_log(self, disk: Disk) -> LocalLog:
+        """Return the parts of a log on the local disk."""
+        return LocalLog(disk=disk, lease=self.lease, extents=MetadataExtents(self.metadata.local))
+
+    # ---- parts that need the log or the topics ---------------------------------------------------------------------
+
+    def assign(self, node: Node, topics: TopicRegistry) -> Assignment:
+        """Make what answers which broker leads what."""
+        return Assignment(node, self.state, topics.get)
+
+    @abstractmethod
+    def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> PartitionLeader:
+        """Make what opens partitions that this broker is to lead, and gives others away."""
+
+    @abstractmethod
+    def remote_coordinators(
+        self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
+    ) -> Elsewhere | None:
+        """Make what asks other brokers about transactions; None if all are coordinated here."""
+
+    # ---- recovery, before anything is served -----------------------------------------------------------------------
+
+    async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
+        """End the streams that hold records of partitions led here, before segments are listed.
+
+        Raises DamagedObject, StoreError.
+        """
+
+    async def replay_earlier(self, handle: Handle) -> None:
+        """Hand the record batches of earlier logs in the bucket to `handle`, where no `Log` replays them.
+
+        Raises DamagedObject, StoreError.
+        """
+        await (self.earlier if self.journal is None else self.journal).replay(handle)
+
+    def begun(self, partition_id: PartitionId) -> Sequence[EpochStart]:
+        """Return where the last decided epoch of a partition began, as `resolve` wants it."""
+        return ()
+
+    def is_lost(self, entry: WalEntry) -> bool:
+        """Tell whether other brokers lead the partition of an entry of this broker's log, and began before it."""
+        return False
+
+    async def is_deleted(self, partition_id: PartitionId) -> bool:
+        """Look whether another broker has deleted the topic of a partition. Raises StoreError, DamagedObject."""
+        return False
+
+    async def decide(self, partitions: Sequence[Partition]) -> None:
+        """Commit where the epochs of recovered partitions begin. Raises Fenced if another broker leads one by now."""
+
+    # ---- while it serves -------------------------------------------------------------------------------------------
+
+    def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
+        """Add the leaders of new partitions to the transaction that creates them. Raises KafkaError."""
+        return transaction
+
+    async def catch_up(self) -> None:
+        """Return when all that other brokers had committed before is known here, or the store can't be asked."""
+
+    def has_led_lately(self) -> bool:
+        """Tell whether a look has found a moment ago that this broker may act; if not, look soon."""
+        return True
+
+    async def wait_awake(self) -> None:
+        """Return at once; after a suspension of this process, when the bucket was asked. Raises Fenced."""
+
+    @abstractmethod
+    async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+        """Answer a heartbeat of another broker."""
+
+    @abstractmethod
+    def check_sender(self, request: EnrolledRequest) -> None:
+        """Raise KafkaError for a request that only brokers may send, if a client sends it."""
+
+    def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
+        """Return the moves that would be made if nothing of these topics, or of any, were assigned to a broker.
+
+        None unless this broker decides that.
+        """
+        return None
+
+    async def serve(self, log: Log) -> None:
+        """Do this broker's part for the cluster while it serves, until cancelled."""
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """Move what this broker leads to other brokers, as long as that takes."""
+
+    @abstractmethod
+    async def write_last_checkpoint(self) -> None:
+        """Write a checkpoint of the metadata if it is this broker's to do and something has changed.
+
+        Raises StoreError, Fenced.
+        """
+
+    @abstractmethod
+    async def tell_stopped(self, *, has_flushed: bool) -> None:
+        """Record in the bucket that this broker has stopped, and whether all it has is in segments.
+
+        Raises StoreError, KafkaError.
+        """
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------
+
+    def register(self, metrics: Metrics) -> None:
+        """Export the metadata, and the log in the bucket if this broker writes one."""
+        self.metadata.register(metrics)
+        if self.journal is not None:
+            self.journal.register(metrics)
+
+    @abstractmethod
+    def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """Return what runs beside the metadata until the broker ends."""
+
+    def may_rest(self) -> bool:
+        """Tell whether the next look at the bucket can be left out."""
+        return False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                if self.journal is not None:
+                    await nursery.start(self.journal.run)
+                await nursery.start(self.metadata.run)
+                for task in self.tasks():
+                    nursery.start_soon(task)
+                nursery.start_soon(watch_claim, self.check, self.watch_seconds, self.may_rest)
+                task_status.started()

@@ -1,0 +1,357 @@
+"""A broker that shares the bucket with others: an incarnation that is registered in the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
+from kafscale.cluster.membership.leading.leading import Leading, PartitionLeader, begun
+from kafscale.cluster.membership.peers.heartbeats import Heartbeats
+from kafscale.cluster.membership.peers.leader_notices import LeaderNotices, ReleasedContents
+from kafscale.cluster.membership.peers.lease import AcknowledgementLease
+from kafscale.cluster.membership.peers.liveness import Liveness
+from kafscale.cluster.membership.peers.loads import load_of
+from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
+from kafscale.cluster.membership.peers.peer_connections import Connect
+from kafscale.cluster.membership.peers.senders import Senders
+from kafscale.cluster.membership.peers.store_loss import StoreLoss
+from kafscale.cluster.membership.peers.suspension_check import SuspensionCheck
+from kafscale.cluster.membership.placement.balance import BalancePlan, BalancePlanner
+from kafscale.cluster.membership.placement.controller import Controller
+from kafscale.cluster.membership.placement.disk_room import DiskRoom
+from kafscale.cluster.membership.placement.leaving import Departure
+from kafscale.cluster.membership.placement.mover import PlacementMover
+from kafscale.cluster.membership.placement.new_topics import place_topics
+from kafscale.cluster.membership.placement.writer import PlacementWriter
+from kafscale.cluster.membership.start.member import ClusterMember, Spec
+from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.shared import SharedMetadataStore
+from kafscale.cluster.registries.topic_index import TopicDraft
+from kafscale.cluster.registries.topics import TopicRegistry
+from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.concurrency.clocks import elapsed
+from kafscale.concurrency.nurseries import ungrouped
+from kafscale.config import Durability
+from kafscale.errors import Fenced
+from kafscale.formats.manifest import PartitionId
+from kafscale.formats.segment import EpochStart
+from kafscale.formats.wal_entries import WalEntry
+from kafscale.log.hand_over import Recovering
+from kafscale.log.load import LoadMeter
+from kafscale.log.log import Log
+from kafscale.log.partition.partition import Partition
+from kafscale.log.wal.streams import Streams
+from kafscale.metrics import Metrics
+from kafscale.wire.error_codes import STALE_BROKER_EPOCH
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
+from kafscale.wire.messages.transactions import EnrolledRequest
+
+LOOK_SECONDS = 0.5  # between two looks at what others have committed
+REST_SECONDS = 5.0  # between two looks while the controller tells what is new, and nobody asks
+ASKED_SECONDS = 10.0
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class SharingMember(ClusterMember):
+    """An incarnation, `epoch`, of one of several brokers. `connect` opens connections to the others, if it can."""
+
+    metadata: SharedMetadataStore
+    connect: Connect | None
+    leads_all: bool = attrs.field(default=False, init=False)
+    liveness: Liveness = attrs.field(init=False)
+    writer: PlacementWriter = attrs.field(init=False)
+    mover: PlacementMover = attrs.field(init=False)
+    calls: BrokerCalls = attrs.field(init=False)
+    balance: BalancePlanner = attrs.field(init=False)
+    store_loss: StoreLoss = attrs.field(init=False)
+    heartbeats: Heartbeats = attrs.field(init=False)
+    lease: AcknowledgementLease = attrs.field(init=False)
+    controller: Controller = attrs.field(init=False)
+    epoch_starts: EpochStarts = attrs.field(init=False)
+    streams: Streams = attrs.field(init=False)
+    senders: Senders = attrs.field(init=False)
+    leader_notices: LeaderNotices = attrs.field(init=False)
+    released_contents: ReleasedContents = attrs.field(factory=ReleasedContents, init=False)
+    suspension_check: SuspensionCheck = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.writer = PlacementWriter(self.state)
+        self.mover = PlacementMover(self.state, self.writer)
+        self._make_peers()
+        self._make_controller()
+        self.streams = Streams(
+            store=self.views.acknowledge,
+            namespace=self.settings.namespace,
+            incarnation=self.epoch,
+            alone_until=self.metadata.applied.epoch,
+        )
+
+    @property
+    def broker_id(self) -> int:
+        return self.settings.broker_id
+
+    @property
+    def watch_seconds(self) -> float:
+        return LOOK_SECONDS
+
+    def _make_peers(self) -> None:
+        """Make what this broker knows of the others, and asks or tells them."""
+        settings, state, check = self.settings, self.state, self.check
+        named = {"broker_id": self.broker_id, "incarnation": self.epoch}
+        self.liveness = Liveness(settings.broker_session_timeout_seconds)
+        self.balance = BalancePlanner(
+            **named, state=state, liveness=self.liveness, meter=LoadMeter(), by=settings.balance_by
+        )
+        self.store_loss = StoreLoss(
+            broker_id=self.broker_id,
+            timeout_seconds=settings.broker_store_timeout_seconds,
+            reach=self.views.reach,
+            disowned_at=lambda: self.heartbeats.disowned_at,
+        )
+        self.heartbeats = Heartbeats(
+            **named,
+            state=state,
+            liveness=self.liveness,
+            connect=self.connect,
+            revision=self._revision,
+            look_soon=self._look_soon,
+            load=self.balance.meter.load,
+            take_surplus=self.balance.take_surplus,
+            take_silence=self.store_loss.heard,
+        )
+        self.calls = BrokerCalls(state, self.connect)
+        self.leader_notices = LeaderNotices(**named, calls=self.calls, revision=self._revision)
+        self.senders = Senders(state=state, revision=self._revision, look_soon=self._look_soon)
+        self.lease = AcknowledgementLease(
+            self.liveness, lambda: check.led_at, check.confirm, lambda: self.heartbeats.disowned_at
+        )
+        self.suspension_check = SuspensionCheck(check.confirm)
+
+    def _make_controller(self) -> None:
+        """Make what decides about all brokers, where this one is the controller, or tells the controller."""
+        self.controller = Controller(
+            broker_id=self.broker_id,
+            incarnation=self.epoch,
+            metadata=self.metadata,
+            state=self.state,
+            writer=self.writer,
+            store=self.views.background,
+            namespace=self.settings.namespace,
+            liveness=self.liveness,
+            balance=self.balance,
+            store_loss=self.store_loss,
+        )
+        self.epoch_starts = EpochStarts(
+            broker_id=self.broker_id,
+            incarnation=self.epoch,
+            metadata=self.metadata,
+            state=self.state,
+            writer=self.writer,
+            calls=self.calls,
+        )
+
+    def _revision(self) -> int:
+        return self.metadata.applied.number
+
+    def _look_soon(self, told_revision: int) -> None:
+        self.metadata.note_newer(told_revision)
+        self.check.sooner.set()
+
+    @property
+    def deletes_topics(self) -> bool:
+        return self.controller.is_mine
+
+    # ---- parts that need the log or the topics ---------------------------------------------------------------------
+
+    def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> PartitionLeader:
+        recovering: Recovering | None = None
+        if self.journal is not None:
+            recovering = Recovering(log=log, journal=self.journal, streams=self.streams)
+        return Leading(
+            broker_id=self.broker_id,
+            incarnation=self.epoch,
+            recovering=recovering,
+            state=self.state,
+            writer=self.writer,
+            epoch_starts=self.epoch_starts,
+            log=log,
+            find_topic=topics.by_id,
+            spec=spec,
+            tell=self.leader_notices.tell,
+            released_contents=self.released_contents,
+            look=partial(self.check.confirm_lately, 2 * self.watch_seconds),
+        )
+
+    def remote_coordinators(
+        self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
+    ) -> Elsewhere | None:
+        return Elsewhere(ask=self.calls.ask, leader=leader, coordinated_at=coordinated_at)
+
+    # ---- recovery, before anything is served -----------------------------------------------------------------------
+
+    async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
+        self.earlier = await self.streams.end({each: self.state.recover(each) for each in partitions})
+        if self.journal is not None:
+            self.journal.earlier = self.earlier
+
+    def begun(self, partition_id: PartitionId) -> Sequence[EpochStart]:
+        placement = self.state.placement(*partition_id)
+        return () if placement is None else begun(placement)
+
+    def is_lost(self, entry: WalEntry) -> bool:
+        """Tell whether others lead the partition and began before the entry, as where this broker was given up."""
+        placement = self.state.placement(entry.topic_id, entry.partition)
+        return (
+            placement is not None
+            and placement.decided_epoch > entry.leader_epoch
+            and placement.decided_offset <= entry.base_offset
+        )
+
+    async def is_deleted(self, partition_id: PartitionId) -> bool:
+        await self.metadata.refresh()
+        return self.state.placement(*partition_id) is None
+
+    async def decide(self, partitions: Sequence[Partition]) -> None:
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for partition in partitions:
+                    nursery.start_soon(self._decide, partition)
+
+    async def _decide(self, partition: Partition) -> None:
+        if await decide_begin(self.writer, partition):
+            return
+        placement = self.state.placement(*partition.partition_id)  # None: deleted meanwhile, and closed soon
+        if placement is not None and placement.epoch != partition.leader_epoch:
+            raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
+
+    # ---- while it serves -------------------------------------------------------------------------------------------
+
+    def place(self, draft: TopicDraft, transaction: Transaction) -> Transaction:
+        surplus = self.balance.weigh() if self.controller.is_mine else self.balance.surplus()
+        return place_topics(self.state, surplus, draft, transaction)
+
+    async def catch_up(self) -> None:
+        await self.check.confirm_quietly()
+
+    def has_led_lately(self) -> bool:
+        has_led = self.check.has_led_within(2 * self.watch_seconds)
+        if not has_led:
+            self.check.sooner.set()
+        return has_led
+
+    async def wait_awake(self) -> None:
+        await self.suspension_check.wait()
+
+    async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
+        """Answer a heartbeat: the sender learns whether it may still act, and what all have to do.
+
+        If it may, this returns when the epoch starts that it reports are committed, or can't be. A sender that is not
+        the broker that it claims to be changes nothing.
+        """
+        code = self.senders.error_code(request)
+        if code == STALE_BROKER_EPOCH:
+            return OwnHeartbeatResponse(is_caught_up=True, is_fenced=True)
+        if code:
+            return OwnHeartbeatResponse(error_code=code)
+        self.senders.look_for_newer(request)
+        self.released_contents.note(request.released)  # before anybody looks what is committed, and acts on it
+        is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
+        response = OwnHeartbeatResponse(
+            is_caught_up=True, is_fenced=not is_current, store_silent_ms=self.store_loss.silent_ms
+        )
+        if is_current and request.load is not None:
+            self.balance.take(request.broker_id, request.broker_epoch, load_of(request.load))
+            if self.controller.is_mine:
+                weighed = self.balance.weigh().items()
+                response.surpluses = [Surplus(broker_id=broker_id, weight=weight) for broker_id, weight in weighed]
+        if is_current and request.begun:
+            await self.epoch_starts.take(request)
+        return response
+
+    def check_sender(self, request: EnrolledRequest) -> None:
+        self.senders.check(request)
+
+    def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
+        controller = self.state.controller
+        is_mine = controller is not None and controller.broker_id == self.broker_id
+        return self.balance.plan(released) if is_mine else None
+
+    async def serve(self, log: Log) -> None:
+        """Measure the load, be the controller if there is none, and watch the disk."""
+        self.balance.meter.partitions = log.partitions.values
+        self.controller.serving.set()
+        room = DiskRoom(
+            broker_id=self.broker_id,
+            incarnation=self.epoch,
+            state=self.state,
+            check_metadata=self.metadata.check_room,
+            log_lacks_room=lambda: log.journal.lacks_room,
+            looked_at=lambda: self.check.led_at,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.balance.meter.run)
+            nursery.start_soon(room.run)
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _leaving(self) -> Departure:
+        return Departure(
+            broker_id=self.broker_id,
+            incarnation=self.epoch,
+            state=self.state,
+            writer=self.writer,
+            refresh=self.metadata.refresh,
+            silent=self.liveness.silent,
+            loads=self.balance.loads_of_own,
+        )
+
+    async def hand_over(self) -> None:
+        await self._leaving.run()
+
+    async def write_last_checkpoint(self) -> None:
+        await self.controller.write_checkpoint()
+
+    async def tell_stopped(self, *, has_flushed: bool) -> None:
+        await self._leaving.tell_stopped(has_flushed=has_flushed)
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------
+
+    def register(self, metrics: Metrics) -> None:
+        super().register(metrics)
+        self.controller.register(metrics)
+        self.balance.meter.register(metrics)
+
+    def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        tasks: list[Callable[[], Awaitable[None]]] = [
+            self.state.run,
+            self.controller.run,
+            self.heartbeats.run,
+            self.calls.run,
+            self.leader_notices.run,
+            self.suspension_check.run,
+        ]
+        if self.settings.durability is not Durability.WAL:  # otherwise it acknowledges without the store
+            tasks.append(self.store_loss.run)
+        return tasks
+
+    def may_rest(self) -> bool:
+        """Tell whether the controller tells this broker that nothing is new, and nobody asks this broker anything.
+
+        Not while it may acknowledge for a while after a look (`kafscale.cluster.membership.peers.lease`).
+        """
+        record, now = self.state.brokers.get(self.broker_id), elapsed()
+        is_leased = record is None or record.acknowledges_locally
+        return (
+            not is_leased
+            and not self.controller.is_mine
+            and self.heartbeats.is_told_of_all()
+            and not self.store_loss.is_suspected()
+            and now - self.check.led_at < REST_SECONDS
+            and now - self.check.asked_at >= ASKED_SECONDS
+        )
