@@ -11,27 +11,34 @@ from bench.places import RESULTS, link, page_directory
 
 _HEAD = """# Benchmarks: what the sources claim, and what is so here
 
-Each row is a behaviour that one of the projects which KafScale learns from claims, with its own figure, and an
-experiment that shows it: the feature on against off, in one run on one machine. `make bench-claims` runs them all and
-writes this page; `python -m bench.claims k1 l2` runs some. `make bench-memory` is the last section. The figures are in
-the JSON files of `bench/results`.
-
-Rows that depend on the machine alternate their variants in rounds, and tell medians. Where the text says that time is
-simulated, the figures are the same everywhere.
+Each row is a claim of a project that KafScale learns from, with its own figure, and an experiment: the feature on
+against off, in one run on one machine, alternating in rounds, with medians. Simulated time is the same everywhere.
+`make bench-claims` writes this page from the JSON files of `bench/results`; `python -m bench.claims k1 l2` runs some,
+`make bench-memory` the last.
 """
+FIGURES = "claims-figures.md"
 
 
 def write_page(directory: Path = RESULTS) -> Path:
-    """Make the page anew from the results in a directory. Returns its path."""
+    """Make the page, and the tables beside the results, from the results in a directory. Returns the page's path."""
+    found = saved(directory)
+    (directory / FIGURES).write_text(render_figures(found))
     path = page_directory(directory) / "README.md"
-    path.write_text(render(saved(directory), directory))
+    path.write_text(render(found, directory))
     return path
 
 
 def render(rows: Sequence[Done], directory: Path = RESULTS) -> str:
-    """The page as Markdown; the plots that it shows are in `directory`."""
+    """Return the page as Markdown; the plots that it shows, and the tables, are in `directory`."""
+    figures = link(page_directory(directory) / "README.md", directory / FIGURES)
     sections = (line for done in rows for line in _row(done, directory))
-    return "\n".join([_HEAD, *_summary(rows), "", *_machines(rows), *sections])
+    tables = f"[All figures]({figures}), variant by variant.\n"
+    return "\n".join([_HEAD, *_summary(rows), "", *_machines(rows), tables, *sections])
+
+
+def render_figures(rows: Sequence[Done]) -> str:
+    """Return the tables of all rows as Markdown: the figures of each variant."""
+    return "\n".join(["# All figures of the claims\n", *(line for done in rows for line in _table(done))])
 
 
 def _summary(rows: Sequence[Done]) -> Iterator[str]:
@@ -62,21 +69,27 @@ def _told(done: Done) -> str:
 
 
 def _row(done: Done, directory: Path) -> Iterator[str]:
-    row, variants = done.claim.row, done.finding.variants
+    row = done.claim.row
     yield f"## {row.upper()}"
     yield ""
     yield done.about
-    yield ""
-    names = figure_names(variants)
-    yield f"| {' | '.join(['variant', *names])} |"
-    yield f"|---|{'---:|' * len(names)}"
-    for variant in variants:
-        yield f"| {' | '.join([variant.name, *cells(variant, names)])} |"
     yield ""
     if done.finding.plot is not None:
         plot = link(page_directory(directory) / "README.md", directory / f"claim-{row}.svg")
         yield f"![{done.finding.plot.title}]({plot})"
         yield ""
+
+
+def _table(done: Done) -> Iterator[str]:
+    variants = done.finding.variants
+    names = figure_names(variants)
+    yield f"## {done.claim.row.upper()}"
+    yield ""
+    yield f"| {' | '.join(['variant', *names])} |"
+    yield f"|---|{'---:|' * len(names)}"
+    for variant in variants:
+        yield f"| {' | '.join([variant.name, *cells(variant, names)])} |"
+    yield ""
     load = done.machine["load_average"]
     assert isinstance(load, list)
     yield f"It took {done.seconds:.0f} s, at a load average of {load[0]:.1f}."

@@ -69,12 +69,10 @@ def rows() -> Sequence[Sequence[str]]:
     return [*(each.cells() for each in found), ["together", f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:.0%}"]]
 
 
-_ABOUT = """{rate} MiB/s in, read once, kept for {days} days, without compression. Prices are Amazon's list prices in
-us-east-1 as we know them, without discounts (aws.amazon.com/s3/pricing, /ebs/pricing, and of data from zone to zone
-/ec2/pricing/on-demand); look them up before you rely on them: {zone} $ a GB from zone to zone, both directions
-together; {disk} $ a GB and month of gp3; {objects} $ of S3 Standard; {put:g} $ a thousand PUTs, {get:g} $ a thousand
-GETs and HEADs. Machines are left out, as both need them. With `--s3-wal-min-interval 250ms` streams are a fifth of the
-PUTs.
+_ABOUT = """{rate} MiB/s in, read once, kept for {days} days, without compression, at Amazon's list prices in
+us-east-1 as we know them (look them up): {zone} $ a GB from zone to zone, both directions together; {disk} $ a GB and
+month of gp3; {objects} $ of S3 Standard; {put:g} $ a thousand PUTs, {get:g} $ a thousand GETs and HEADs. Machines are
+left out. With `--s3-wal-min-interval 250ms` streams are a fifth of the PUTs.
 """
 
 

@@ -107,15 +107,13 @@ class Reach:
         ]  # fmt: skip
 
 
-_ABOUT = """Arithmetic, not measured. A batch of {batch_kib} KiB costs {batch_us:.0f} us of CPU, as with four processes
-above, and there is a broker for each core. A machine's line has {line:g} Gbit/s, and each byte that comes in goes out
-{copies} times: to the stream, to a segment, to one consumer. Streams are written back to back, {puts:.0f} PUT/s a
-broker (`--s3-wal-min-interval` has fewer), and a segment of 64 MiB is two; S3 takes {most_puts:,.0f} PUT/s a prefix,
-and splits prefixes under a load that lasts. When one broker dies it is missed after {detection:g} s. Then all others
-have the controller commit where what they got begins, a thousand partitions together: {commits_ms:.0f} ms for commits,
-as simulated above with {latency_ms:.0f} ms for an operation, {cpu_ms:.0f} ms of CPU, of the controller and then of each
-of the others, and {connect_ms:g} ms of the controller for each that tells it something. So it is the number of brokers
-that the metadata limits, not what they carry.
+_ABOUT = """Arithmetic, not measured. A batch of {batch_kib} KiB costs {batch_us:.0f} us of CPU, as with four
+processes above, with a broker for each core. A machine's line has {line:g} Gbit/s, and each incoming byte goes out
+{copies} times: to the stream, a segment and a consumer. Streams take {puts:.0f} PUT/s a broker
+(`--s3-wal-min-interval` lowers it); S3 takes {most_puts:,.0f} PUT/s a prefix. A dead broker is missed after
+{detection:g} s; then, for a thousand partitions, {commits_ms:.0f} ms for commits at {latency_ms:.0f} ms an operation,
+{cpu_ms:.0f} ms of CPU and {connect_ms:g} ms of the controller for each new leader. So metadata limits the number of
+brokers, not their load.
 """
 
 

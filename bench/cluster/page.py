@@ -16,52 +16,45 @@ MOST_FIGURES = 8  # beside each other
 
 _HEAD = """# Several brokers on one bucket
 
-One run on one machine, whose cores the brokers, the store and the clients share. `make bench-cluster` runs it and
-writes this page from `bench/results/cluster.json`; `python -m bench.cluster --group NAME` measures one group, in place
-of what is there with `--docs --again`. Figures are the medians of the rounds.
+One run on one machine, whose cores brokers, store and clients share; figures are medians of the rounds. `make
+bench-cluster` writes this page from `bench/results/cluster.json`; `python -m bench.cluster --group NAME --docs
+--again` measures one group again.
 """
 
 _ABOUT = {
     SCALING: """## Processes of one machine
 
-`kafscale serve --processes N` in `wal`, with a directory as the bucket. The same clients for all N: 16 partitions, and
-connections that have 64 requests in flight each, to one process each. CPU is that of all processes together, the
-supervisor among them; 1 process is `kafscale serve` without the option. With more processes each of them syncs its own
-log, so that fewer requests share a sync and what a round costs. How much of it that is, shows 1 process with as many
-connections and partitions as each of several has.
+`kafscale serve --processes N` in `wal`, with a directory as the bucket and the same clients for all N: 16 partitions,
+64 requests in flight on each connection, one process for each. CPU is of all processes together. With more processes,
+fewer requests share a sync; 1 process with as many connections and partitions as each of several shows how much that
+costs.
 """,
     MOVING: """## A hundred partitions move at once
 
-Three brokers; broker 1 leads all 100 partitions of a topic, and broker 2 is to lead them, by one reassignment, while
-ten idempotent producers of librdkafka send records of 4 KiB to ten of them each: one alone has five requests under way,
-each for one partition. A gap is the longest time from sending to the acknowledgement of a record of a partition, from
-then until a second after the last has moved. So it has what a producer waits by itself (`retry.backoff.ms`, 100 ms),
-and what a busy machine has anybody wait: see `before`. `wal` has a directory as the bucket, `s3-wal` MinIO, with a
-stream that waits for a PUT. In simulated time nobody waits for a core: what is left is the bucket's 25 ms an operation,
-and who waits for whom; a gap is there how long nobody leads.
+Three brokers; all 100 partitions of a topic move from broker 1 to broker 2 by one reassignment, while ten idempotent
+producers of librdkafka send records of 4 KiB. A gap is the longest time from sending to acknowledgement, so it
+contains `retry.backoff.ms` (100 ms) and waiting for a core; `before` has the latter alone. In simulated time only the
+bucket's 25 ms an operation count, and a gap is the time without a leader.
 """,
     KILLING: """## A broker is killed
 
-Three of ours in `s3-wal` on MinIO, which runs on the same machine, and three nodes of Apache Kafka 4.1.1 (KRaft, three
-replicas, `min.insync.replicas` 2), both as they are by default, under an idempotent producer of librdkafka with 500
-records a second to 12 partitions. One is killed (SIGKILL) and stays away: the one that decides for all, or another. A
-gap is the longest time from sending to acknowledgement. Kafka's brokers are missed when they have sent no heartbeat for
-9 s (`broker.session.timeout.ms`), ours when their address refuses connections. In the end all is read back.
+Three brokers in `s3-wal` on MinIO here, and three nodes of Apache Kafka 4.1.1 (KRaft, three replicas,
+`min.insync.replicas` 2), with defaults, under an idempotent producer with 500 records a second to 12 partitions. The
+deciding broker or another one is killed (SIGKILL). Kafka misses a broker after 9 s (`broker.session.timeout.ms`), ours
+when its address refuses connections. At the end all records are read back.
 """,
     BESIDE: """## Beside three of Apache Kafka
 
-The same clusters under our own generator with batches encoded beforehand, a connection to each broker with 64 in
-flight, `acks=all`; and at a pace that both keep up with. CPU is that of the three brokers, without MinIO's, which
-stands for a service. What brokers send each other is what the kernel has counted as received by connections with a
-broker at both ends (`ss`), both ways together.
+The same clusters under our own generator, a connection to each broker with 64 in flight, `acks=all`; and at a pace
+that both keep up with. CPU is of the three brokers without MinIO. Traffic between brokers is what the kernel counted
+(`ss`).
 """,
     CONTROLLER: """## The controller, with many brokers
 
-Real code and no broker: the metadata that brokers share, the rows of who leads what, fail-over, balance, checkpoints.
-CPU is that of one controller and one other broker, each with its SQLite file, on a bucket in memory. Their metadata has
-brokers and partitions only, in topics of 100. A checkpoint is what a broker that joins reads; a commit is read by every
-other one. In simulated time, all brokers are there, and each operation of the bucket takes 25 ms: one broker is lost,
-what it led is spread over all others, and each of these has the controller commit where what it got begins.
+Real code without brokers: shared metadata, placements, fail-over, balance, checkpoints, with a bucket in memory. CPU
+is of one controller and one other broker. A checkpoint is what a joining broker reads, a commit is read by every
+other one. In simulated time, with 25 ms an operation, one broker is lost and its partitions are spread over all
+others.
 """,
 }
 

@@ -25,23 +25,18 @@ BATCH_SIZES = (KIB, 16 * KIB, LARGE_BATCH_BYTES)
 
 _HEAD = """# KafScale beside Apache Kafka
 
-One run on one machine. In each round the brokers take turns under each load, with an empty topic. `make bench-peers`
-runs them and writes this page from `bench/results/peers.json`. Figures are the medians of the rounds.
+One run on one machine; the brokers take turns in rounds, with an empty topic each, and figures are medians of the
+rounds. `make bench-peers` writes this page from `bench/results/peers.json`.
 
-- **Brokers.** `kafka-durable` has `log.flush.interval.messages=1`, and syncs each batch before it acknowledges it, as
-  KafScale always does; `kafka-default` leaves that to the kernel. The bucket of `kafscale` is a directory on the same
-  disk, so each byte is written and synced twice; that of `kafscale-memory` is in memory and forgets its oldest past
-  4 GiB; that of `kafscale-minio` is MinIO on the same machine. `only-answers` takes a request and says that all is
-  well: what a client reaches there, it can't exceed. `disk` is no broker either: writes of 4 MiB, each synced.
-- **Loads.** `produce SIZE/IN FLIGHT/PARTITIONS` and `fetch SOURCE/SIZE/PARTITIONS` are our own generators with batches
-  encoded beforehand, so that the client costs little; fetches are of 1 MiB at most. `java RECORD/BATCH/PARTITIONS` is
-  Kafka's ProducerPerformance; its `article` setting is records of 64 KiB, `batch.size` 1 MiB, `linger.ms` 1, one
-  partition. A backlog was flushed before; Kafka reads it from the page cache, KafScale by ranged GETs. `end to end` is
-  from the moment a batch was due until a waiting consumer has it, at a share of what the broker took at
-  `produce 16KiB/64/1`.
-- **Disturbance.** `steal %` is what the host of a virtual machine kept of its cores meanwhile, the median of the
-  rounds. With `--steal-max`, a measurement that lost more is made again, up to twice, and the one that lost least is
-  kept.
+- **Brokers.** `kafscale` syncs what it acknowledges; its bucket is a directory on the same disk, so each byte is
+  written twice. `kafscale-memory` has the bucket in memory, `kafscale-minio` on MinIO here. `kafka-durable` syncs each
+  batch (`log.flush.interval.messages=1`), `kafka-default` leaves that to the kernel. `only-answers` answers without
+  doing anything, `disk` writes 4 MiB and syncs.
+- **Loads.** `produce SIZE/IN FLIGHT/PARTITIONS` and `fetch SOURCE/SIZE/PARTITIONS` use our own cheap generators.
+  `java RECORD/BATCH/PARTITIONS` is ProducerPerformance; `article` has records of 64 KiB, `batch.size` 1 MiB,
+  `linger.ms` 1. A backlog is flushed before: Kafka reads it from the page cache, KafScale by ranged GETs.
+- **Disturbance.** `steal %` is what the host kept of the cores. With `--steal-max` a disturbed measurement is repeated,
+  up to twice, and the least disturbed one counts.
 """
 
 
@@ -61,12 +56,20 @@ def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
     plots |= {name: plot.svg() for name, plot in _line_plots(findings.results).items()}
     for name, svg in plots.items():
         (directory / name).write_text(svg)
+    figures = write_figures(findings, directory / "peers-figures.md")
     path = page_directory(directory) / "peers.md"
-    path.write_text("\n".join(_lines(findings, [link(path, directory / name) for name in plots])))
+    path.write_text("\n".join(_lines(findings, [link(path, directory / name) for name in plots], link(path, figures))))
     return path
 
 
-def _lines(findings: Findings, plots: Sequence[str]) -> Iterator[str]:
+def write_figures(findings: Findings, path: Path) -> Path:
+    """Write the table of all figures, which few readers want, beside the JSON that it is made from."""
+    table = table_lines(headings(), list(rows(findings.results)))
+    path.write_text("\n".join(["# All figures\n", *table, ""]))
+    return path
+
+
+def _lines(findings: Findings, plots: Sequence[str], figures: str) -> Iterator[str]:
     yield _HEAD
     yield machine_line(findings)
     if (disk := median_of(findings.results, DISK_ALONE, DISK, mib_per_second)) is not None:
@@ -77,9 +80,7 @@ def _lines(findings: Findings, plots: Sequence[str]) -> Iterator[str]:
     yield "\nWhere two figures are wanted, the second is 80 % of half of what the disk takes.\n"
     for name in plots:
         yield f"![{Path(name).stem}]({name})\n"
-    yield "## All figures\n"
-    yield from table_lines(headings(), list(rows(findings.results)))
-    yield ""
+    yield f"[All figures]({figures}).\n"
     yield from failure_lines(findings)
 
 

@@ -22,22 +22,19 @@ RATIO_WANTED = 1.3  # of a read of segments alone
 
 _HEAD = """# How fresh Spark's reads are, and what that costs
 
-One run on one machine, one Spark (`local[2]`) and one broker, on the same cores. `make bench-freshness` runs it and
-writes this page. [Freshness](../how-to/spark.md#what-is-there-to-see) says what the option `freshness` reads.
+One run on one machine, one Spark (`local[2]`) and one broker. `make bench-freshness` writes this page.
+[Freshness](../how-to/spark.md#what-is-there-to-see) explains the option.
 """
 
-_STREAMS = f"""A stream in micro-batches of a second, while a producer sends records of 1,000 B, with `linger.ms=5`.
-Seconds are from the acknowledgement of a record until `foreachBatch` has collected its batch; a record waits half a
-second for its trigger on average, and a second at most. The first {{warm:.0f}} s are not counted. In `s3-wal` each
-acknowledged group of records is an object in the bucket; in `wal` it is on the broker's disk. Milliseconds are medians
-of Spark's own (`durationMs`): of a micro-batch, of asking the source where it ends, and of reading it. Wanted: p99 at
-most {P99_WANTED_SECONDS:g} s in `s3-wal`.
+_STREAMS = f"""Micro-batches of a second, records of 1,000 B, `linger.ms=5`; seconds are from a record's
+acknowledgement until `foreachBatch` has it. The first {{warm:.0f}} s are not counted. Milliseconds are medians of
+Spark's `durationMs`: of a micro-batch, of finding its end, of reading it. Wanted: p99 at most {P99_WANTED_SECONDS:g}
+s in `s3-wal`.
 """
 
-_READS = f"""`count(*), sum(length(value)), max(offset)` of a topic with {{rows:,}} records of 1,000 B, by each
-`freshness` in turns, {{rounds}} times each after one to warm up; the spread is from the least to the most seconds.
-First when all is flushed, then while records come, which the segments do not have yet. Wanted: at most {RATIO_WANTED:g}
-times the seconds of a plain read, `segments`, in `bucket`.
+_READS = f"""`count(*), sum(length(value)), max(offset)` of {{rows:,}} records of 1,000 B, by each `freshness` in
+turns, {{rounds}} times after a warm-up: when all is flushed, then while records come. Wanted: at most
+{RATIO_WANTED:g} times the seconds of a plain read, `segments`, in `bucket`.
 """
 
 

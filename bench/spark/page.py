@@ -23,44 +23,32 @@ WANTED = {"count": 4.0, "hour": 4.0, "where": 4.0, "where-noon": 4.0}  # of the 
 
 _HEAD = f"""# Spark on the bucket, beside Spark's Kafka source
 
-One run on one machine, one Spark (`local[2]`), the same records in Apache Kafka and in the bucket of a KafScale broker.
-`make bench-spark` runs it and writes this page. Each query runs on both sources in turn, and by Spark's Kafka source on
-the broker of KafScale; a first round, in which JVMs and workers get warm, is not counted. Queries that are short are
-repeated until all sources together have taken {SHORT_SECONDS:.0f} s, {MAX_ROUNDS} rounds at most. Medians of the
-rounds; the spread is from the least to the most seconds. What is compared are the seconds from `load()` to the result,
-so planning is in them. The records are spread evenly over a day, in uncompressed batches of 16 KiB as Kafka's producer
-fills them by default. Spark talks to its Python workers through Unix domain sockets, as it does where `kafscale.spark`
-is imported before the session; Kafka's source has no workers. Wanted: twice as fast, and four times in counts and by
-time; "Short of that" says where it is not. "Rows at hand" is how many times as fast a source in Python is that reads
-and decodes nothing, but passes on as many rows that it has: the rest is Spark's own, and no source gets under it. "Best
-rounds" is the same ratio of the fastest round of each: in some rounds Kafka's source waits three seconds for Apache
-Kafka, and then its spread is above 100 %.
-With 64 partitions three queries stand for all: the Kafka source waits there most of the time, half a second or more
-for each partition.
+One run on one machine, one Spark (`local[2]`), the same records in Apache Kafka and in a KafScale bucket. `make
+bench-spark` writes this page. Each query runs on both sources in turn, and by Spark's Kafka source on a KafScale
+broker, after a warm-up round; short queries repeat until {SHORT_SECONDS:.0f} s have passed, {MAX_ROUNDS} rounds at
+most. Figures are medians, from `load()` to the result; the spread is from least to most. Records are spread over a
+day, in uncompressed batches of 16 KiB. Wanted: twice as fast, four times in counts and by time. "Rows at hand" is a
+Python source that reads and decodes nothing: no source gets below it. "Best rounds" compares the fastest round of
+each, since Kafka's source sometimes waits three seconds. With 64 partitions three queries stand for all.
 """
 
-_READ = """An hour by timestamps sets `startingTimestamp` and `endingTimestamp` on both sources. By `where`, the
-condition is on the column `timestamp`, with `pushFilters` on the bucket, as `kafscale sql` does; the Kafka source
-reads the whole topic then. Indexes tell the latest and the earliest timestamp of each few batches, so any hour reads a
-24th of the day.
+_READ = """By timestamps both sources get `startingTimestamp` and `endingTimestamp`. By `where`, the condition is on
+the column `timestamp`: `pushFilters` uses the indexes, the Kafka source reads the whole topic.
 """
 
 _FURTHER = f"""Seconds; medians of {WRITE_ROUNDS} rounds in turns, and of {SQL_ROUNDS} processes. Sinks write to
-brokers, ours with idempotence. Streams of {STREAM_PER_SECOND} records/s have a trigger of a second, for which a row
-waits half a second on average with any source, or begin each micro-batch when the one before has ended; ours reads with
-`freshness=broker`, as the broker's durability is `wal`.
-A process of SQL begins with Python: Spark's, and `kafscale sql` with the engine that `auto` takes. Its second statement
-is what a process with two takes longer than the shortest with one. Values in Avro are
-decoded by `valueFormat=avro`, and behind the Kafka source by Spark's `from_avro`, of one schema that is given.
+brokers, ours idempotently. Streams of {STREAM_PER_SECOND} records/s have a trigger of a second, or begin when the
+micro-batch before has ended; ours reads with `freshness=broker` (`wal`). SQL processes include Python's start; the
+second statement is the additional time. Avro is decoded by `valueFormat=avro` and by Spark's `from_avro`.
 """
 
 _TIMES = """CPU microseconds per row, of one core, all columns. GET and decode are measured without Spark; the rest of
-Python is what Spark's workers use besides: the way to the JVM, and their own start. The JVM takes rows out of Arrow
-for a query that writes them nowhere; for the others, what they use on top of that.
+Python is the workers' start and their way to the JVM. For a query that writes nowhere the JVM takes rows out of
+Arrow; for the others, what they use on top.
 """
 
-_DECODER = """One core, uncompressed size of what one GET brings, all columns but the headers. Values are of random
-words, which the codecs make about half as long.
+_DECODER = """One core, uncompressed size of what a GET brings, all columns except headers. Values of random words
+compress to about half.
 """
 
 

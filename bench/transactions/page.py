@@ -17,24 +17,19 @@ PLOT_NAME = "transactions.svg"
 
 _HEAD = """# Transactions beside Apache Kafka
 
-One run on one machine. In each round the brokers, which run for all rounds, take turns under each load, with an empty
-topic. `make bench-transactions` runs them and writes this page from `bench/results/transactions.json`. Figures are the
-medians of the rounds.
+One run on one machine; the brokers take turns in rounds, with an empty topic each, and figures are medians of the
+rounds. `make bench-transactions` writes this page from `bench/results/transactions.json`.
 
-- **Brokers.** `kafscale` with its defaults: what it acknowledges is synced, and its bucket is a directory on the same
-  disk. `kafka-durable` has `log.flush.interval.messages=1`, so it syncs each batch, those of `__transaction_state` too;
-  `kafka-default` leaves that to the kernel. Both are Apache Kafka 4.1.1 with `transaction.version` 2.
-- **Producers.** A generator of our own with batches encoded beforehand, the same for all brokers; it speaks Produce 12
-  and EndTxn 5, as Kafka's clients do from 4.0 on: the first batch for a partition enrols it, and each transaction has
-  an epoch of its own. `SIZE, commits every 100 ms` are 4 producers with 5 batches in flight each, to 4 partitions each;
-  `SIZE, idempotent` the same without transactions. What is answered with CONCURRENT_TRANSACTIONS is sent again after
-  1 ms, sooner than any client does. `librdkafka` is confluent-kafka, which speaks the protocol before that, with
-  AddPartitionsToTxn; its records have 1 KiB.
-- **Commits.** `EndTxn after one record` sends, one after the other, a plain produce with acks=all, whose p50 is a round
-  of the log, a transaction's one record, and EndTxn, whose p50 and p99 are told. `transactions of one record` are
-  without the plain produce. `read, process, write` fetches a batch of 16 KiB, writes as much to another partition,
-  commits the offset in the transaction (TxnOffsetCommit 5) and ends it: one such loop, with one request at a time.
-- **Fetches** are of a partition with transactions of 16 batches of 16 KiB, all committed, up to 1 MiB each.
+- **Brokers.** `kafscale` with its defaults, the bucket on the same disk. `kafka-durable` syncs each batch, also of
+  `__transaction_state`; `kafka-default` leaves that to the kernel. Both are Apache Kafka 4.1.1 with
+  `transaction.version` 2.
+- **Producers.** Our own generator speaks Produce 12 and EndTxn 5. `SIZE, commits every 100 ms` are 4 producers with 5
+  batches in flight each, to 4 partitions each; `SIZE, idempotent` is the same without transactions.
+  CONCURRENT_TRANSACTIONS is retried after 1 ms. `librdkafka` is confluent-kafka with AddPartitionsToTxn, 1 KiB records.
+- **Commits.** `EndTxn after one record` sends a plain produce with acks=all (its p50 is a round of the log), a
+  transaction's record, and EndTxn, whose latency counts. `transactions of one record` lack the plain produce. `read,
+  process, write` fetches 16 KiB, writes it elsewhere, commits the offset in the transaction and ends it.
+- **Fetches** read transactions of 16 batches of 16 KiB, all committed, up to 1 MiB each.
 """
 
 
@@ -42,26 +37,32 @@ def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
     """Write the plot to `directory`, and the page; returns the path of the page."""
     (directory / PLOT_NAME).write_text(ratios_plot(target_rows(_COMPARED, findings.results)).svg())
     path = page_directory(directory) / "transactions.md"
-    path.write_text("\n".join(_lines(findings, link(path, directory / PLOT_NAME))))
+    figures = directory / "transactions-figures.md"
+    figures.write_text("\n".join(_figures(findings)))
+    path.write_text("\n".join(_lines(findings, link(path, directory / PLOT_NAME), link(path, figures))))
     return path
 
 
 _COMPARED = [each for each in TARGETS if each.peer is not None]
 
 
-def _lines(findings: Findings, plot: str) -> Iterator[str]:
+def _lines(findings: Findings, plot: str, figures: str) -> Iterator[str]:
     yield _HEAD
     yield machine_line(findings)
     yield from part_lines(findings)
     yield "\n## What it must reach\n"
     yield from table_lines(HEADINGS, [row.cells() for row in target_rows(TARGETS, findings.results)])
     yield f"\n![transactions]({plot})\n"
-    yield "## All figures\n"
+    yield f"[All figures]({figures}).\n"
+    yield from failure_lines(findings)
+
+
+def _figures(findings: Findings) -> Iterator[str]:
+    yield "# All figures of transactions\n"
     yield "A request is a batch, a record of librdkafka's, a fetch, or a transaction, with the latency of its end.\n"
     names = ["load", "broker", "rounds", *_COLUMNS, "requests/s, from–to"]
     yield from table_lines(names, list(_rows(findings.results)))
     yield ""
-    yield from failure_lines(findings)
 
 
 _COLUMNS: dict[str, Callable[[Result], float | None]] = {

@@ -14,12 +14,12 @@ from bench.claims.__main__ import main
 from bench.claims.claim import Finding, Variant, known_rows, load
 from bench.claims.files import Done, save, saved
 from bench.claims.k6 import Prefetch
-from bench.claims.page import render, write_page
+from bench.claims.page import FIGURES, render, render_figures, write_page
 from bench.claims.plot import Plot, Point
 from bench.claims.report import show, show_summary
 from bench.claims.suite import Suite, run_suite
 from bench.memory import AFTER, BEFORE, STALLED, Outcome, Sample, Setup, finding_of, measure
-from bench.places import PAGES
+from bench.places import PAGES, RESULTS
 from kafscale.log.wal.direct_io import PAGE_BYTES
 
 PASSED = Suite(
@@ -113,7 +113,7 @@ def test_a_finding_goes_to_the_terminal_to_files_and_to_the_page(done, tmp_path,
     show_summary([done])
     path = save(done, tmp_path)
     assert render(saved(tmp_path)) == render([done])
-    page = write_page(tmp_path).read_text()
+    page = write_page(tmp_path).read_text() + (tmp_path / FIGURES).read_text()
     shown = capsys.readouterr().out
     for text in ("34.50", "1,234", "12 < 34", done.claim.source):
         assert text in page
@@ -127,6 +127,7 @@ def test_a_finding_goes_to_the_terminal_to_files_and_to_the_page(done, tmp_path,
 
 def test_the_page_is_made_of_the_committed_results():
     assert (PAGES / "README.md").read_text() == render(saved())
+    assert (RESULTS / FIGURES).read_text() == render_figures(saved())
 
 
 def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys):

@@ -221,7 +221,9 @@ def test_a_run_over_tls_has_a_journal_and_a_page_of_its_own(tmp_path, monkeypatc
     assert made.exit_code == 0, made.output
     row = "| fetch tail/16KiB/1 | MiB/s | kafscale | 0.5 | kafka-default | 1 | 0.50 | >= 1x | NO |"
     assert row in (tmp_path / "tls.md").read_text()
-    assert {path.name for path in tmp_path.iterdir()} == {"peers.json", "tls.json", "tls.md", "tls.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("peers.json", "tls-figures.md", "tls.json", "tls.md", "tls.svg")
+    }
 
 
 def test_a_broker_that_runs_already_is_not_compared_over_tls():
