@@ -8,6 +8,7 @@ A test holds the committed page to the code.
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import import_module
 from types import ModuleType
 
@@ -20,14 +21,15 @@ from kafscale.wire.schema import MAX
 _INTRODUCTION = """\
 # The protocol that the broker speaks
 
-Made by `python -m kafscale.api.reference`; what is changed are the modules in `kafscale/api/`.
+Made by `python -m kafscale.api.reference`. Each module of `kafscale/api` lists what each version brought.
 
-Every version is spoken in both encodings, the flexible one from the version named on (KIP-482). What is not in this
-table is not advertised: a request of an unknown key or version ends the connection, as in Kafka. An unknown version of
-ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and this list (KIP-511).
+Every version is spoken in both encodings, the flexible one from the version named on (KIP-482). A request of an unknown
+key or version ends the connection, as in Kafka; an unknown version of ApiVersions is answered in version 0 with
+UNSUPPORTED_VERSION and this list (KIP-511). The last column has the rights that a client needs where there are
+[access control lists](../how-to/allow-and-deny.md), as in Kafka.
 
-| key | API | versions | flexible from |
-|---|---|---|---|
+| key | API | versions | flexible from | rights |
+|---|---|---|---|---|
 """
 
 _NOT_SERVED = """
@@ -35,33 +37,27 @@ _NOT_SERVED = """
 
 These calls of Kafka 4.1's brokers are not advertised. Those of its controllers among themselves have no meaning here.
 
-| keys | APIs | why |
-|---|---|---|
+| APIs | why |
+|---|---|
 """
 
-
-_OPERATIONS = """
-## What each API asks the authorizer
-
-Where there are [access control lists](../how-to/allow-and-deny.md), these are the rights that a client needs, as in
-Kafka. Clients without one get the error for that resource: for all of the request, or for the elements of the array
-that is named.
-
-| API | right | of | note |
-|---|---|---|---|
+_NOTES = """
+## Notes
 """
+
+_VERSION = re.compile(r"v\d+ ")
 
 
 def protocol_page() -> str:
-    """The whole page, as Markdown."""
+    """Return the page as Markdown."""
     rows = sorted(every_api(), key=lambda api: api.key)
-    modules = [import_module(f"kafscale.api.{each.module}") for each in sorted(APIS, key=lambda api: api.key)]
+    modules = [import_module(f"kafscale.api.{listed.module}") for listed in sorted(APIS, key=lambda api: api.key)]
     table = "".join(
-        f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} |\n" for api in rows
+        f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} | {_rights(api)} |\n"
+        for api in rows
     )
     not_served = _NOT_SERVED + "".join(map(_not_served, NOT_SERVED))
-    operations = _OPERATIONS + "".join(_check(api.name, check) for api in rows for check in OPERATIONS[api.name])
-    return _INTRODUCTION + table + not_served + operations + "".join(map(_section, modules))
+    return _INTRODUCTION + table + not_served + _NOTES + "".join(map(_section, modules))
 
 
 def _flexible_since(api: Api) -> str:
@@ -69,20 +65,26 @@ def _flexible_since(api: Api) -> str:
     return str(since) if since <= MAX else "never"
 
 
-def _not_served(calls: NotServed) -> str:
-    return f"| {', '.join(map(str, calls.names))} | {', '.join(calls.names.values())} | {calls.reason} |\n"
+def _rights(api: Api) -> str:
+    return ", ".join(map(_right, OPERATIONS[api.name]))
 
 
-def _check(api: str, check: Check) -> str:
-    of = f"`{check.each}`" if check.each else "by its handler" if check.by_handler else "the whole request"
+def _right(check: Check) -> str:
     note = check.note or (f"or {check.unless}" if check.unless is not None else "")
     if check.versions.start:
         note = f"from version {check.versions.start} on"
-    return f"| {api} | {check.right} | {of} | {note} |\n"
+    return f"{check.right} ({note})" if note else f"{check.right}"
+
+
+def _not_served(calls: NotServed) -> str:
+    return f"| {', '.join(calls.names.values())} | {calls.reason} |\n"
 
 
 def _section(module: ModuleType) -> str:
-    return f"\n## {module.API.name}\n\n```\n{inspect.getdoc(module)}\n```\n"
+    """Return the paragraphs of a module below its title and its versions, which are Kafka's."""
+    paragraphs = (inspect.getdoc(module) or "").split("\n\n")[1:]
+    notes = [note for note in paragraphs if not note.startswith(" ") and not _VERSION.match(note)]
+    return f"\n### {module.API.name}\n\n" + "\n\n".join(notes) + "\n" if notes else ""
 
 
 if __name__ == "__main__":
