@@ -19,8 +19,8 @@ from kafscale.security.exchanges import (
     Refused,
     ScramExchange,
 )
+from kafscale.security.oauthbearer import MESSAGE_MAX_BYTES as OAUTH_MAX_BYTES
 from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy, parse_key_set
-from kafscale.security.oauthbearer import SCRAM_MESSAGE_MAX_BYTES as OAUTH_MAX_BYTES
 from kafscale.security.verifiers import ITERATIONS_LEAST, make_verifier, salt_password
 from tests.devtools.processes.sasl import (
     ALICE,

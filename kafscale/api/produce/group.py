@@ -1,12 +1,13 @@
-"""The short way, for Produces that are like earlier ones and have nothing to be refused: nearly all of them.
+"""The short way of Produces that repeat earlier ones but for their records, and that nothing refuses: nearly all.
 
 A request that fits a pattern of its connection (`kafscale.api.produce.patterns`) is not decoded. It is taken into the
 log by the same functions as any other, in one call, and its reply is made at once. The requests of one read that become
-durable together then have one place in the queue, one wait and one buffer to send: what that is worth is in
-`docs/decisions/0001-plain-produce.md`.
+durable together then have one place in the queue, one wait and one buffer to send. With 64 in flight a request of 1 KiB
+takes the broker 26 us of CPU instead of 69, one of 16 KiB on 16 partitions 65 instead of 107
+(`docs/decisions/0001-plain-produce.md`).
 
-What is to be refused, held back or waited for, or is not plain in any other respect, goes the general way, untouched,
-but that its partition may be enrolled in its transaction by then, which changes nothing for the general way.
+A request that is refused, held back or delayed, or is not plain in any other respect, goes the general way, untouched.
+Its partition may be enrolled in its transaction by then, which changes nothing for the general way.
 """
 
 from __future__ import annotations
