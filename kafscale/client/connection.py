@@ -61,16 +61,12 @@ class Connection:
 
     stream: trio.abc.Stream
     address: Address
-    client_id: str
+    _protocol: ClientProtocol
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    _protocol: ClientProtocol = attrs.field(init=False)
     _sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _receiving: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _broken: str = attrs.field(default="", init=False)
     _session_until: float = attrs.field(default=math.inf, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._protocol = ClientProtocol(peer=str(self.address), client_id=self.client_id)
 
     @classmethod
     async def over(
@@ -81,13 +77,23 @@ class Connection:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Self:
         """Negotiate versions over a stream that is connected already. Raises BrokerUnavailable, KafkaError."""
-        connection = cls(stream=stream, address=address, client_id=client_id, timeout_seconds=timeout_seconds)
-        steps = connection._protocol.negotiate()
+        protocol = ClientProtocol(peer=str(address), client_id=client_id)
+        connection = cls(stream=stream, address=address, protocol=protocol, timeout_seconds=timeout_seconds)
+        steps = protocol.negotiate()
         with suppress(StopIteration):
             call, body = next(steps)
             while True:
                 call, body = steps.send(await (await connection.send_encoded(call, body)).wait_body())
         return connection
+
+    @property
+    def client_id(self) -> str:
+        return self._protocol.client_id
+
+    @client_id.setter
+    def client_id(self, client_id: str) -> None:
+        """Name the client otherwise, from the next request on."""
+        self._protocol.client_id = client_id
 
     @property
     def is_broken(self) -> bool:
