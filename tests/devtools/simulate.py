@@ -29,12 +29,13 @@ from multiprocessing import get_context
 
 import attrs
 
-from tests.devtools.world.cluster import ClusterSimulation
+from tests.devtools.world.cluster import Cluster
 from tests.devtools.world.cluster_mutations import MUTATIONS
 from tests.devtools.world.determinism import run_seeded
-from tests.devtools.world.simulation import Simulation
+from tests.devtools.world.one_broker import OneBroker
 from tests.devtools.world.transactional import mutations as transactional
 from tests.devtools.world.workload import forget_batches
+from tests.devtools.world.world import World
 
 SEEDS_AT_ONCE = 4  # what a process is given at a time
 PROGRESS_EVERY_COUNT = 100
@@ -60,23 +61,23 @@ def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mut
     if mutation is not None:
         with ALL_MUTATIONS[mutation]():
             return run_seed(seed, is_short=is_short, of_cluster=of_cluster)
-    simulation = ClusterSimulation(seed, is_short) if of_cluster else Simulation(seed, is_short)
+    world: World = Cluster(seed, is_short) if of_cluster else OneBroker(seed, is_short)
     problems: Sequence[str]
     with _cpu_limit():
         try:
-            run_seeded(seed, simulation.run)
-            problems = simulation.problems
+            run_seeded(seed, world.run)
+            problems = world.problems
         except Exception as exc:
             problems = traceback.format_exception(exc)
         finally:
             forget_batches()
     return Outcome(
         seed=seed,
-        durability=simulation.settings.durability.value,
-        acknowledged_count=simulation.history.acknowledged_count,
-        committed_count=simulation.committed_count,
+        durability=world.settings.durability.value,
+        acknowledged_count=world.history.acknowledged_count,
+        committed_count=world.committed_count,
         problems=problems,
-        events=simulation.log.lines if problems else (),
+        events=world.log.lines if problems else (),
     )
 
 

@@ -32,8 +32,8 @@ class BucketSegment:
     @property
     def is_whole(self) -> bool:
         """Tell whether it has all batches that it was written with."""
-        ends = [self.footer.identity.base_offset, *(parse_header(each).last_offset + 1 for each in self.batches)]
-        begins = [*(parse_header(each).base_offset for each in self.batches), self.footer.last_offset + 1]
+        ends = [self.footer.identity.base_offset, *(parse_header(batch).last_offset + 1 for batch in self.batches)]
+        begins = [*(parse_header(batch).base_offset for batch in self.batches), self.footer.last_offset + 1]
         return begins == ends
 
 
@@ -78,7 +78,7 @@ async def read_bucket(
         if label is None or is_internal(label):
             continue
         partition = found[f"{label}-{first.partition}"]
-        footers = {each.key: await read_footer(store, each.key) for each in listed}
+        footers = {info.key: await read_footer(store, info.key) for info in listed}
         segments = [segment_of(key, footer) for key, footer in footers.items()]
         known = decisions.get((first.topic_id, first.partition))
         resolution = resolve(
@@ -90,7 +90,7 @@ async def read_bucket(
         manifest = Manifest(list(resolution.segments))
         for segment in manifest.segments:
             data = await _read_segment(store, segment.key, footers[segment.key], partition)
-            kept = [each for each in data if manifest.find(parse_header(each).base_offset) is segment]
+            kept = [batch for batch in data if manifest.find(parse_header(batch).base_offset) is segment]
             partition.segments.append(BucketSegment(footers[segment.key], kept))
             partition.reads += [read for read in read_batches(kept) if manifest.find(read.offset) is segment]
         partition.reads.sort(key=lambda read: read.offset)

@@ -126,10 +126,10 @@ class DurableLog:
         self._settle(self._entries)
 
     def _settle(self, entries: Sequence[_Entry]) -> None:
-        for each in reversed(entries):
-            if each.at < math.inf:
+        for entry in reversed(entries):
+            if entry.at < math.inf:
                 break  # as are all before it
-            each.at = self.history.now()
+            entry.at = self.history.now()
 
     def put(self, key: str, data: bytes) -> None:
         """Take an object that is in the bucket now."""
@@ -145,18 +145,18 @@ class DurableLog:
 
     def rules(self, log: Log) -> LogRules:
         """Return all rules, having held the log against them."""
-        names = {each.topic_id: each.topic for each in log.partitions.values()}
+        names = {led.topic_id: led.topic for led in log.partitions.values()}
         rules = LogRules(
             extents={
-                TopicPartition(each.topic, each.index): Extent(tuple(each.epochs), each.next_offset)
-                for each in log.partitions.values()
+                TopicPartition(led.topic, led.index): Extent(tuple(led.epochs), led.next_offset)
+                for led in log.partitions.values()
             }
         )
         rules.take(self._batches(names))
         for place, ends in self._compacted().items():
             rules.check_stable(place, ends, "compacted up to there")
-        for each in log.partitions.values():
-            name, place = f"{each.topic}-{each.index}", TopicPartition(each.topic, each.index)
+        for partition in log.partitions.values():
+            name, place = f"{partition.topic}-{partition.index}", TopicPartition(partition.topic, partition.index)
             rules.check_stable(place, self.history.retained_starts(name), "the log started there")
             rules.check_stable(
                 place,
@@ -172,23 +172,23 @@ class DurableLog:
                 place = _place(names, written.place[:16], int.from_bytes(written.place[16:], "big"))
                 yield DurableBatch(place, memoryview(written.batch), written.at)
         elif self.durability is Durability.S3_WAL:
-            objects = (each for each in self._puts if each.key.endswith(".wal"))
-            for each in sorted(objects, key=lambda put: put.key):  # some are under way at once
-                for entry in decode_object(each.key, each.data)[1]:
+            objects = (found for found in self._puts if found.key.endswith(".wal"))
+            for found in sorted(objects, key=lambda put: put.key):  # some are under way at once
+                for entry in decode_object(found.key, found.data)[1]:
                     if entry.partition >= 0:
                         place = _place(names, entry.topic_id, entry.partition)
-                        yield DurableBatch(place, memoryview(entry.data), each.at)
+                        yield DurableBatch(place, memoryview(entry.data), found.at)
         else:
-            for each in self._puts:
-                yield from _batches_of_segment(each)
+            for found in self._puts:
+                yield from _batches_of_segment(found)
 
     def _compacted(self) -> Mapping[TopicPartition, Mapping[int, int]]:
         found: dict[TopicPartition, dict[int, int]] = {}
-        for each in self._puts:
-            key = parse_segment_key(each.key)
+        for put in self._puts:
+            key = parse_segment_key(put.key)
             if key is not None and key.generation:
-                end_offset = _footer(each).first_dirty_offset
-                found.setdefault(TopicPartition(key.topic, key.partition), {}).setdefault(end_offset, each.at)
+                end_offset = _footer(put).first_dirty_offset
+                found.setdefault(TopicPartition(key.topic, key.partition), {}).setdefault(end_offset, put.at)
         return found
 
 

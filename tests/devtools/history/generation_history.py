@@ -86,7 +86,7 @@ class GenerationsSeen:
         member.safe_until = -math.inf
         if is_known:
             self.heard(member, began=began)
-        self._holders = [each for each in self._holders if each is not member] + [member]
+        self._holders = [holder for holder in self._holders if holder is not member] + [member]
 
     def _take(self, member: Participant, got: Assignment) -> None:
         for other in self._holders:
@@ -108,7 +108,7 @@ class GenerationsSeen:
     def gave_up(self, member: Participant) -> None:
         """A member is about to join again, or to leave, or has been refused: it has nothing any more."""
         member.has, member.safe_until = frozenset(), -math.inf
-        self._holders = [each for each in self._holders if each is not member]
+        self._holders = [holder for holder in self._holders if holder is not member]
 
     def refused(self, member: Participant, why: str, *, is_known: bool = True) -> None:
         """A heartbeat or a commit was refused: it is no member any more, or the generation is another one."""
@@ -128,7 +128,7 @@ class GenerationsSeen:
 
     def disagreement(self, members: Collection[Participant], partitions: Sequence[int]) -> str:
         """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
-        generations = {each.member_id: each.generation for each in members}
+        generations = {member.member_id: member.generation for member in members}
         return f"generations {generations}" if len(set(generations.values())) > 1 else wrong_owners(members, partitions)
 
     def did_not_agree(self, detail: str) -> None:

@@ -80,7 +80,7 @@ class MemberReads:
 
     def begin_all(self, found: OffsetFetchResponseGroup) -> None:
         """Go on where the broker says that the group is."""
-        for answer in (each for of_topic in found.topics for each in of_topic.partitions):
+        for answer in (partition for of_topic in found.topics for partition in of_topic.partitions):
             if not answer.error_code:
                 self.begin(answer.partition_index, answer.committed_offset)
 

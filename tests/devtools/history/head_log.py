@@ -120,9 +120,9 @@ class HeadLog:
                 self._put_row(*row_id, value)
 
     def _delete(self, is_meant: Callable[[str], bool]) -> None:
-        for partition_id in [each for each in self.placements if is_meant(_row_key(each))]:
+        for partition_id in [placement for placement in self.placements if is_meant(_row_key(placement))]:
             del self.placements[partition_id]
-        for broker_id in [each for each in self.brokers if is_meant(record_key(each))]:
+        for broker_id in [broker for broker in self.brokers if is_meant(record_key(broker))]:
             del self.brokers[broker_id]
 
     def _put_row(self, topic_id: bytes, first: int, value: bytes) -> None:

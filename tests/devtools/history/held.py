@@ -23,7 +23,7 @@ def held_too_much(services: Services) -> Iterator[str]:
     partitions = [*log.partitions.values(), *log.moving.values()]
     if log.moving:
         yield f"{', '.join(map(str, log.moving.values()))} is on its way"
-    batches = [batch for each in partitions for batch in each.tail.batches]
+    batches = [batch for partition in partitions for batch in partition.tail.batches]
     pending_count = sum(batch.file is not None for batch in batches)
     if log.journal.pending_count != pending_count:
         yield f"{log.journal.pending_count} entries are pending in the log, and tails have {pending_count}"
@@ -36,6 +36,8 @@ def held_too_much(services: Services) -> Iterator[str]:
 
 
 def _held_bytes(partitions: list[Partition]) -> int:
-    leases = {id(batch.lease): batch.lease for each in partitions for batch in each.tail.batches if batch.lease}
-    leases |= {id(each._chunk): each._chunk for each in partitions if each._chunk is not None}
+    leases = {
+        id(batch.lease): batch.lease for partition in partitions for batch in partition.tail.batches if batch.lease
+    }
+    leases |= {id(holder._chunk): holder._chunk for holder in partitions if holder._chunk is not None}
     return sum(lease.held_bytes for lease in leases.values())

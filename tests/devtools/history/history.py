@@ -250,9 +250,9 @@ class History:
         if records:
             first = records[0].offset
             self.note(f"polled {partition} {consumer} {first} to {records[-1].offset}")
-            for each in found.deletions:
-                if each.ended < began and first < each.offset:
-                    detail = f"{consumer} read {first}, deleted before {each.offset}"
+            for deletion in found.deletions:
+                if deletion.ended < began and first < deletion.offset:
+                    detail = f"{consumer} read {first}, deleted before {deletion.offset}"
                     found.deleted_wrongly.append((Kind.DELETED_AND_READ, detail))
         found.runs.setdefault(consumer, [[]])[-1].extend(records)
         now = self.now()
@@ -271,7 +271,7 @@ class History:
     def has_read_all(self, consumer: str, partition: str) -> None:
         """Note that what the consumer has read since it `sought` is the whole partition, from its start to its end."""
         found = self._partitions[partition]
-        known = (each.offset for each in found.offsets if each.name == "high watermark")
+        known = (offset.offset for offset in found.offsets if offset.name == "high watermark")
         found.readers_of_all[consumer] = max(known, default=0)
 
     def found_by_time(self, partition: str, wanted_ms: int, *, offset: int, timestamp_ms: int, began: int) -> None:
@@ -298,20 +298,20 @@ class History:
         self.note(f"forgiven {partition} from {from_offset}")
         found = self._partitions[partition]
         found.acknowledged = [
-            each for each in found.acknowledged if each.offset is not None and each.offset < from_offset
+            write for write in found.acknowledged if write.offset is not None and write.offset < from_offset
         ]
         for runs in found.runs.values():
             runs[:] = [[read for read in run if read.offset < from_offset] for run in runs] + [[]]
         found.read_at = {offset: at for offset, at in found.read_at.items() if offset < from_offset}
         found.markers = {offset for offset in found.markers if offset < from_offset}
         found.offsets = [
-            attrs.evolve(each, offset=min(each.offset, from_offset))
-            for each in found.offsets
-            if each.name != "last stable offset"  # the end of a transaction may be lost that began before
+            attrs.evolve(look, offset=min(look.offset, from_offset))
+            for look in found.offsets
+            if look.name != "last stable offset"  # the end of a transaction may be lost that began before
         ]
         found.log_start_offset = min(found.log_start_offset, from_offset)
-        found.times = [each for each in found.times if each.offset < from_offset]
-        found.epoch_ends = [each for each in found.epoch_ends if each.end_offset <= from_offset]
+        found.times = [time_ for time_ in found.times if time_.offset < from_offset]
+        found.epoch_ends = [epoch_end for epoch_end in found.epoch_ends if epoch_end.end_offset <= from_offset]
 
     def forgive_commits(self) -> None:
         """Forgive, as `forgive` does, what the offsets of all groups lose."""
@@ -392,7 +392,7 @@ class History:
     def known_offset(self, partition: str, name: str, *, before: int) -> int:
         """Return the largest offset of this name that anybody was told before a moment; 0 if nobody was."""
         seen = self._partitions[partition].offsets
-        return max((each.offset for each in seen if each.name == name and each.ended < before), default=0)
+        return max((look.offset for look in seen if look.name == name and look.ended < before), default=0)
 
     def log_start_offset(self, partition: str) -> int:
         """Return where the partition starts, as far as anybody was told."""
@@ -409,9 +409,9 @@ class History:
 
     def _first_known(self, partition: str, name: str) -> Mapping[int, int]:
         found: dict[int, int] = {}
-        for each in self._partitions[partition].offsets:
-            if each.name == name:
-                found.setdefault(each.offset, each.ended)
+        for offset in self._partitions[partition].offsets:
+            if offset.name == name:
+                found.setdefault(offset.offset, offset.ended)
         return found
 
     def anomalies(self) -> list[Anomaly]:
@@ -450,7 +450,7 @@ class Unbelieved(History):
 def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
     values: defaultdict[int, set[str]] = defaultdict(set)
     for runs in partition.runs.values():
-        for read in (each for run in runs for each in run):
+        for read in (read for run in runs for read in run):
             values[read.offset].add(read.value)
     return values
 
@@ -466,22 +466,22 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
     for value in seen & partition.sent.keys():
         sent = partition.sent[value]
         last_number[sent.producer] = max(last_number[sent.producer], sent.number)
-    for each in partition.acknowledged:
-        if each.value in seen or each.offset in removable:
+    for write in partition.acknowledged:
+        if write.value in seen or write.offset in removable:
             continue
-        if each.offset is not None and each.offset < log_start_offset:
+        if write.offset is not None and write.offset < log_start_offset:
             continue
-        sent = partition.sent[each.value]
-        passed = last_number[sent.producer] > sent.number if each.offset is None else last_read >= each.offset
-        yield Kind.LOST_WRITE if passed else Kind.UNSEEN, f"{each.value}, acknowledged at {each.offset}"
+        sent = partition.sent[write.value]
+        passed = last_number[sent.producer] > sent.number if write.offset is None else last_read >= write.offset
+        yield Kind.LOST_WRITE if passed else Kind.UNSEEN, f"{write.value}, acknowledged at {write.offset}"
 
 
 def _placed(partition: _Partition) -> Iterator[_Finding]:
     """An offset has one value and a value one offset, whoever tells."""
     values = _values_by_offset(partition)
-    for each in partition.acknowledged:
-        if each.offset is not None:
-            values.setdefault(each.offset, set()).add(each.value)
+    for write in partition.acknowledged:
+        if write.offset is not None:
+            values.setdefault(write.offset, set()).add(write.value)
     offsets: defaultdict[str, list[int]] = defaultdict(list)
     for offset, found in sorted(values.items()):
         if len(found) > 1:
@@ -517,7 +517,7 @@ def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) ->
     Nobody need have seen one of those: a transaction is aborted, and its records removed, before anybody reads them.
     """
     placed = {offset: min(found) for offset, found in values.items()}
-    placed |= {each.offset: each.value for each in partition.acknowledged if each.offset is not None}
+    placed |= {write.offset: write.value for write in partition.acknowledged if write.offset is not None}
     removable: set[int] = set()
     later_keys: set[str] = set()
     later_anew: set[str] = set()
@@ -555,7 +555,7 @@ def _moved(partition: _Partition) -> Iterator[_Finding]:
     answer.
     """
     for name in ("high watermark", "last stable offset", "log start"):
-        seen = [each for each in partition.offsets if each.name == name]
+        seen = [offset for offset in partition.offsets if offset.name == name]
         ended = sorted(seen, key=lambda each: each.ended)
         known, position = -1, 0
         for each in sorted(seen, key=lambda each: each.began):
@@ -569,7 +569,7 @@ def _moved(partition: _Partition) -> Iterator[_Finding]:
 def _kept(partition: _Partition) -> Iterator[_Finding]:
     """A record comes back as it was sent."""
     for consumer, runs in partition.runs.items():
-        for read in (each for run in runs for each in run):
+        for read in (read for run in runs for read in run):
             sent = partition.sent.get(read.value)
             if sent is not None and read.content is not None and sent.content not in (None, read.content):
                 yield Kind.CHANGED, f"{consumer} read {read.value} as {read.content}, sent was {sent.content}"
@@ -584,19 +584,23 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
     known = []
-    for each in partition.acknowledged:
-        content = partition.sent[each.value].content
-        if each.offset is not None and content is not None:
-            known.append((each.offset, content.timestamp_ms, each.at))
+    for write in partition.acknowledged:
+        content = partition.sent[write.value].content
+        if write.offset is not None and content is not None:
+            known.append((write.offset, content.timestamp_ms, write.at))
     timestamps = {offset: timestamp_ms for offset, timestamp_ms, _ in known}
-    log_starts = [each for each in partition.offsets if each.name == "log start" and each.offset]
+    log_starts = [look for look in partition.offsets if look.name == "log start" and look.offset]
     for found in partition.times:
         what = f"{found.wanted_ms} was found at {found.offset} with {found.timestamp_ms}"
         if found.offset >= 0 and found.timestamp_ms < found.wanted_ms:
             yield Kind.WRONG_TIME, what
         if timestamps.get(found.offset, found.timestamp_ms) != found.timestamp_ms:
             yield Kind.WRONG_TIME, f"{what}, which was sent with {timestamps[found.offset]}"
-        if 0 <= found.offset < max((each.offset for each in log_starts if each.ended < found.began), default=0):
+        if (
+            0
+            <= found.offset
+            < max((log_start.offset for log_start in log_starts if log_start.ended < found.began), default=0)
+        ):
             yield Kind.WRONG_TIME, f"{what}, which was deleted"
         wanted = max((before for at, before in partition.wanted_deletions if at < found.ended), default=0)
         log_start_offset = min(partition.log_start_offset, wanted)

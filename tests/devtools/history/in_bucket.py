@@ -28,17 +28,20 @@ def transaction_faults(
     awaits its deletion, when the markers have gone with the segment that was read in its place.
     may_be_open: transactions that are open at the very end are not wrong.
     """
-    segments = [each for each in segments if each.footer.last_offset >= log_start_offset]
+    segments = [segment for segment in segments if segment.footer.last_offset >= log_start_offset]
     begun: dict[int, int] = {}  # producer: where its open transaction has its first batch here
     has_holes = False
     for segment in segments:
         footer = segment.footer
-        told = {(each.producer_id, each.marker_offset): each for each in footer.aborted}
+        told = {(aborted.producer_id, aborted.marker_offset): aborted for aborted in footer.aborted}
         has_holes = has_holes or not segment.is_whole
         yield from _one(segment, begun, told)
         if not has_holes:
-            yield from (f"no marker aborts {each}" for each in told.values())
-            is_open = {each.producer_id: each.first_offset for each in footer.open_transactions}
+            yield from (f"no marker aborts {aborted}" for aborted in told.values())
+            is_open = {
+                open_transaction.producer_id: open_transaction.first_offset
+                for open_transaction in footer.open_transactions
+            }
             later = {producer: first for producer, first in begun.items() if is_open.get(producer, first + 1) > first}
             closed = is_open.keys() - begun.keys() if segments[0].footer.identity.base_offset == 0 else set()
             if later or closed:

@@ -104,8 +104,8 @@ class _State:
 
     def has(self, place: TopicPartition) -> bool:
         return any(
-            each.topic == place.topic and place.partition in each.partition_ids
-            for each in self.value.transaction_partitions or ()
+            transaction_partition.topic == place.topic and place.partition in transaction_partition.partition_ids
+            for transaction_partition in self.value.transaction_partitions or ()
         )
 
     def allows_data(self, place: TopicPartition, epoch: int) -> bool:
@@ -150,22 +150,22 @@ class LogRules:
 
     def take(self, batches: Iterable[DurableBatch]) -> None:
         """Raises DecodeError, KafkaError."""
-        for each in batches:
-            is_state = each.place.topic == TRANSACTION_STATE_NAME
-            header = parse_header(each.batch)
-            extent = self.extents.get(each.place)
+        for batch in batches:
+            is_state = batch.place.topic == TRANSACTION_STATE_NAME
+            header = parse_header(batch.batch)
+            extent = self.extents.get(batch.place)
             if extent is None or not (is_state or header.is_transactional) or not extent.holds(header):
                 continue
-            key = (each.place, header.leader_epoch, header.base_offset)
+            key = (batch.place, header.leader_epoch, header.base_offset)
             if key in self._taken:  # a write that was tried again
                 continue
             self._taken.add(key)
             if is_state:
-                self._take_states(each, header)
+                self._take_states(batch, header)
             elif header.is_control:
-                self._take_marker(each, header)
+                self._take_marker(batch, header)
             else:
-                self._take_data(each, header)
+                self._take_data(batch, header)
 
     def _take_states(self, each: DurableBatch, header: BatchHeader) -> None:
         for record in iterate_records(each.batch):
@@ -228,18 +228,18 @@ class LogRules:
 
         from_offset: what begins before it has been deleted, decided or not.
         """
-        spells = [each for each in self._spells[place] if each.first_offset >= from_offset]
-        first_offsets = [each.first_offset for each in spells]
-        latest = list(_running_max(each.ended_at for each in spells))
+        spells = [spell for spell in self._spells[place] if spell.first_offset >= from_offset]
+        first_offsets = [spell.first_offset for spell in spells]
+        latest = list(_running_max(spell.ended_at for spell in spells))
         for end_offset, at in ends.items():
             count = bisect_left(first_offsets, end_offset)
             if count and latest[count - 1] > at:
-                open_offset = next(each.first_offset for each in spells if each.ended_at > at)
+                open_offset = next(spell.first_offset for spell in spells if spell.ended_at > at)
                 self._fault(place, end_offset, f"{what}, and a transaction was open from {open_offset} on")
 
 
 def _running_max(values: Iterable[float]) -> Iterator[float]:
     largest = -math.inf
-    for each in values:
-        largest = max(largest, each)
+    for value in values:
+        largest = max(largest, value)
         yield largest

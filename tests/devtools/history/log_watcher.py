@@ -152,7 +152,7 @@ class LogWatcher:
             if catalog.present.damage is not None:
                 self.faults.append(f"{NAME}: {catalog.present.damage}")
                 continue
-            found = [each for topic in self.topics() for each in self._look_at(catalog, topic)]
+            found = [fault for topic in self.topics() for fault in self._look_at(catalog, topic)]
             bucket.settle()
             for log, splits, topic in found:
                 self._read(catalog, log, splits, topic)
@@ -195,9 +195,9 @@ class LogWatcher:
         return max(self._positions[key], log.start_offset)
 
     def _plan(self, catalog: Catalog, extent: Extent, where: str) -> Sequence[Split]:
-        self.faults += [f"{NAME}: {where} has a hole: {each}" for each in holes(catalog, extent)]
+        self.faults += [f"{NAME}: {where} has a hole: {hole}" for hole in holes(catalog, extent)]
         unknown = outcomes(catalog, extent).unknown
-        self.faults += [f"{NAME}: nobody knows how {each} in {where} ended" for each in unknown]
+        self.faults += [f"{NAME}: nobody knows how {producer} in {where} ended" for producer in unknown]
         return plan(catalog, [extent], max_records=self.random.choice([None, None, 5]))
 
     def _read(self, catalog: Catalog, log: PartitionLog, splits: Sequence[Split], topic: Topic) -> None:
@@ -212,7 +212,7 @@ class LogWatcher:
         )
         tasks = give(splits, catalog.log_contents) if catalog.committed_only else [splits]
         try:
-            records = [each for task in tasks for rows in reader.read_all(task) for each in _records(rows)]
+            records = [record for task in tasks for rows in reader.read_all(task) for record in _records(rows)]
             if catalog.committed_only:
                 if topic.name not in self.plain_topics:
                     self._note_committed(where, records, log.end_offset)
@@ -221,19 +221,20 @@ class LogWatcher:
             everything = attrs.evolve(reader, columns=("offset",), everything=True)
             is_plain = topic.name in self.plain_topics
             whole = [] if is_plain else everything.read_all(splits)
-            offsets = {each for rows in whole for each in rows["offset"].to_pylist()}
+            offsets = {offset for rows in whole for offset in rows["offset"].to_pylist()}
         except DataLoss as exc:
             if not self._was_deleted(catalog.bucket, log):
                 self.faults.append(f"{NAME}: {exc}")
             return
-        self.history.marked(where, sorted(offsets - {each.offset for each in records}))
-        reads = [Read(each.offset, value_of(each), content_of(each)) for each in records]
+        self.history.marked(where, sorted(offsets - {record.offset for record in records}))
+        reads = [Read(record.offset, value_of(record), content_of(record)) for record in records]
         self.history.polled(NAME, where, reads)
         self._positions[False, where] = splits[-1].end_offset if splits else self._positions[False, where]
 
     def _note_committed(self, where: str, records: Sequence[Record], stable_offset: int) -> None:
         reads = [
-            CommittedRead(each.offset, value_of(each), (each.key or b"").decode(), content_of(each)) for each in records
+            CommittedRead(record.offset, value_of(record), (record.key or b"").decode(), content_of(record))
+            for record in records
         ]
         if reads:
             self.seen.polled(NAME, where, reads, stable_offset=stable_offset)
@@ -256,6 +257,6 @@ def _records(rows: Any) -> Iterator[Record]:
             key=row["key"],
             value=row["value"],
             timestamp_ms=timestamp_us // 1000,
-            headers=[(each["key"], each["value"]) for each in row["headers"] or ()],
+            headers=[(header["key"], header["value"]) for header in row["headers"] or ()],
             offset=row["offset"],
         )

@@ -143,7 +143,7 @@ class MembersSeen:
             if not other.may_join_late:
                 other.lost.update(dict.fromkeys(both, now))
         self._members = [
-            each for each in self._members if each is member or each.has or each.lost or now < each.safe_until
+            other for other in self._members if other is member or other.has or other.lost or now < other.safe_until
         ]
 
     def gave_up(self, member: Membership, partitions: Assigned) -> None:
@@ -214,22 +214,22 @@ class MembersSeen:
 
     def began_anew(self, began: float) -> None:
         """Another broker serves from now on, which has begun to start then."""
-        for each in self._members:
-            each.on_time_until = min(each.on_time_until, began + self.session_seconds)
+        for member in self._members:
+            member.on_time_until = min(member.on_time_until, began + self.session_seconds)
 
     def forgive(self) -> None:
         """What the broker before has said may be lost with its disk; nobody has anything that is not told again."""
-        for each in self._members:
-            each.is_forgiven = True
-            each.on_time_until = 0.0
-            each.has = frozenset()
-            each.lost.clear()
+        for member in self._members:
+            member.is_forgiven = True
+            member.on_time_until = 0.0
+            member.has = frozenset()
+            member.lost.clear()
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def disagreement(self, members: Collection[Membership], partitions: Sequence[int]) -> str:
         """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
-        epochs = {each.member_id: each.epoch for each in members}
+        epochs = {member.member_id: member.epoch for member in members}
         return f"epochs {epochs}" if len(set(epochs.values())) > 1 else wrong_owners(members, partitions)
 
     def did_not_agree(self, detail: str) -> None:
@@ -253,7 +253,7 @@ class Owner(Protocol):
 def wrong_owners(members: Collection[Owner], partitions: Sequence[int]) -> str:
     """Say which partitions not exactly one of the members has; empty if there is none."""
     owners: Mapping[int, list[str]] = {
-        partition: [each.member_id for each in members if partition in each.has] for partition in partitions
+        partition: [member.member_id for member in members if partition in member.has] for partition in partitions
     }
     wrong = {partition: found for partition, found in owners.items() if len(found) != 1}
     return f"owners {wrong}" if wrong else ""
@@ -261,4 +261,4 @@ def wrong_owners(members: Collection[Owner], partitions: Sequence[int]) -> str:
 
 def kinds(problems: Collection[str]) -> Iterator[str]:
     """Return which kinds of problems these are."""
-    return (each.partition(":")[0] for each in problems)
+    return (problem.partition(":")[0] for problem in problems)

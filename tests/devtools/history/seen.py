@@ -162,7 +162,7 @@ class TransactionsSeen:
     @property
     def committed_count(self) -> int:
         """Count the transactions whose producers were told that they are committed."""
-        return sum(each.end is End.COMMITTED for each in self.attempts)
+        return sum(attempt.end is End.COMMITTED for attempt in self.attempts)
 
     def problems(self, *, tombstones_may_go: bool = False) -> list[str]:
         """Return what must not be; empty if the broker kept its promises."""
@@ -170,14 +170,14 @@ class TransactionsSeen:
         found = [*self._findings, *self._changed(known), *known.halves(), *known.resurrected()]
         transactions = self._transactions(frozenset())
         if not known.removable:
-            return found + [str(each) for each in anomalies(transactions, PROMISED)]
-        found += [str(each) for each in anomalies(transactions, PROMISED - _OF_WHAT_IS_KEPT)]
+            return found + [str(anomaly) for anomaly in anomalies(transactions, PROMISED)]
+        found += [str(anomaly) for anomaly in anomalies(transactions, PROMISED - _OF_WHAT_IS_KEPT)]
         kept = self._transactions(known.removable)
-        return found + [str(each) for each in anomalies(kept, _OF_WHAT_IS_KEPT)]
+        return found + [str(anomaly) for anomaly in anomalies(kept, _OF_WHAT_IS_KEPT)]
 
     def _changed(self, known: _Known) -> Iterator[str]:
         for (consumer, partition), polls in self._polls.items():
-            for read in (each for poll in polls for each in poll.reads):
+            for read in (read for poll in polls for read in poll.reads):
                 sent = known.sent.get(read.value)
                 if sent is not None and sent.content != read.content:
                     yield f"changed: {consumer} read {read} in {partition}, {sent} was sent"
@@ -186,17 +186,17 @@ class TransactionsSeen:
         """The history as the checker of anomalies takes it, without some values."""
         found = [
             Transaction(
-                name=each.name,
-                process=each.name,
+                name=attempt.name,
+                process=attempt.name,
                 operations=tuple(
                     Send(sent.partition, sent.value, sent.offset)
-                    for sent in each.sends.values()
+                    for sent in attempt.sends.values()
                     if sent.value not in without
                 ),
-                end=each.end,
-                ending_at=each.asked_at,
+                end=attempt.end,
+                ending_at=attempt.asked_at,
             )
-            for each in self.attempts
+            for attempt in self.attempts
         ]
         for sent in self._plain.values():
             operations = () if sent.value in without else (Send(sent.partition, sent.value, sent.offset),)
@@ -208,9 +208,9 @@ class TransactionsSeen:
 
 
 def _without(partition: str, polls: Sequence[_Poll], without: frozenset[str]) -> Iterator[Poll]:
-    for each in polls:
-        records = tuple(Placed(partition, read.offset, read.value) for read in each.reads if read.value not in without)
-        yield Poll(records, at=each.at, sought=each.sought)
+    for poll in polls:
+        records = tuple(Placed(partition, read.offset, read.value) for read in poll.reads if read.value not in without)
+        yield Poll(records, at=poll.at, sought=poll.sought)
 
 
 @attrs.frozen(kw_only=True)
@@ -225,7 +225,7 @@ class _Known:
 
     @classmethod
     def of(cls, seen: TransactionsSeen, *, tombstones_may_go: bool) -> _Known:
-        sent = {each.value: each for attempt in seen.attempts for each in attempt.sends.values()} | seen._plain
+        sent = {send.value: send for attempt in seen.attempts for send in attempt.sends.values()} | seen._plain
         read_by_anybody = {read.value for polls in seen._polls.values() for poll in polls for read in poll.reads}
         committed = {value for value in sent if value in read_by_anybody or value in seen._plain}
         possible: set[str] = set()  # that may have covered others, and be gone
@@ -267,17 +267,17 @@ class _Known:
 
     def resurrected(self) -> Iterator[str]:
         for (consumer, partition), read in self.read.items():
-            for each in read.values():
-                offset, tombstone = self.tombstones.get((partition, each.key), (-1, ""))
-                if each.offset < offset and tombstone not in read:
-                    yield f"resurrected: {consumer} got {each} of {partition}, which {tombstone} deleted"
+            for record in read.values():
+                offset, tombstone = self.tombstones.get((partition, record.key), (-1, ""))
+                if record.offset < offset and tombstone not in read:
+                    yield f"resurrected: {consumer} got {record} of {partition}, which {tombstone} deleted"
 
 
 def _last(values: Iterable[Sent]) -> dict[tuple[str, str], tuple[int, str]]:
     """The last value of each key of each partition, and where it is."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
-    for each in values:
-        key = (each.partition, each.key)
-        if each.offset is not None and each.offset > found.get(key, (-1, ""))[0]:
-            found[key] = (each.offset, each.value)
+    for value in values:
+        key = (value.partition, value.key)
+        if value.offset is not None and value.offset > found.get(key, (-1, ""))[0]:
+            found[key] = (value.offset, value.value)
     return found

@@ -19,6 +19,7 @@ from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.values import Marker
 from kafscale.config import Durability
 from kafscale.log.partition.transactions import Transactions
+from kafscale.store.memory import MemoryStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.control_records import EndMarker
 from tests.devtools.fakes.memory_broker import memory_parts
@@ -26,7 +27,7 @@ from tests.devtools.fakes.transactional_producer import TOPIC, Producer, broker
 from tests.devtools.history.durable import DurableLog
 from tests.devtools.history.history import History
 from tests.devtools.history.in_log import LogRules
-from tests.devtools.world.simulated_broker import RemoteBucket
+from tests.devtools.world.store_link import BucketLine
 from tests.devtools.world.transactional.latecomer import Latecomer
 from tests.devtools.world.workload import Topic
 
@@ -38,8 +39,8 @@ all_durabilities = pytest.mark.parametrize("durability", Durability)
 @asynccontextmanager
 async def watched(durability: Durability) -> AsyncIterator[tuple[Any, Producer, DurableLog]]:
     """A broker with a producer, whose log is seen."""
-    durable, bucket, parts = DurableLog(durability=durability, history=History()), RemoteBucket(), memory_parts()
-    bucket.on_put = durable.put
+    durable, parts = DurableLog(durability=durability, history=History()), memory_parts()
+    bucket = BucketLine(MemoryStore(), spawn=lambda run: None, random=Random(0), on_put=durable.put)
     parts = attrs.evolve(parts, store=bucket, disk=durable.watched(parts.disk))
     async with broker(durability, parts, flush_interval_seconds=0.01) as (running, client):
         producer = Producer(client)
@@ -83,7 +84,7 @@ async def test_markers_of_another_outcome_than_was_decided_are_found(
     for module in (sending, transactions):
         monkeypatch.setattr(module, "end_marker", turned)
     faults = (await rules_after(durability)).faults
-    assert sum("nobody has decided on" in each for each in faults) == 2 * len(PARTITIONS), faults
+    assert sum("nobody has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
 
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
@@ -99,7 +100,7 @@ async def test_a_decision_that_is_written_behind_its_markers_is_found(
 
     monkeypatch.setattr(TransactionCoordinator, "_finish", turned)
     faults = (await rules_after(durability)).faults
-    assert sum("nobody has decided on" in each for each in faults) == 2 * len(PARTITIONS), faults
+    assert sum("nobody has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
 
 
 async def test_an_end_that_was_told_beyond_an_open_transaction_is_found() -> None:

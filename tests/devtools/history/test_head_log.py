@@ -59,8 +59,8 @@ def test_a_head_that_goes_on_is_right(writer: Writer, released: list[Grant]) -> 
     writer.add(placed(2, 2), placed(2, 1))
     writer.add(placed(2, 2, 2), placed(2, 1), kept_until=1)
     assert writer.log.faults == []
-    assert [(each.index, each.after.leader) for each in released] == [(0, 2)]
-    assert [each.epoch for each in writer.log.begun((TOPIC_ID, 0))] == [2]
+    assert [(grant.index, grant.after.leader) for grant in released] == [(0, 2)]
+    assert [start.epoch for start in writer.log.begun((TOPIC_ID, 0))] == [2]
 
 
 def test_an_entry_that_is_left_out_is_found(writer: Writer) -> None:

@@ -463,12 +463,12 @@ def test_the_end_of_a_transaction_is_no_gap_and_a_stable_offset_does_not_go_back
     history = sound_history()
     history.sent("p", ORDERS, "p3")
     history.polled("d", ORDERS, reads(5, "p3"))
-    assert [each.kind for each in history.anomalies()] == [Kind.GAP]
+    assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.GAP]
     history.marked(ORDERS, [4])
     assert history.anomalies() == []
     history.saw_stable_offset(ORDERS, began=history.now(), last_stable_offset=5)
     history.saw_stable_offset(ORDERS, began=history.now(), last_stable_offset=4)
-    assert [str(each) for each in history.anomalies()] == [
+    assert [str(anomaly) for anomaly in history.anomalies()] == [
         "offset moved back in orders-0: last stable offset 4 after 5"
     ]
     history.forgive(ORDERS, 4)
@@ -513,6 +513,6 @@ def test_what_was_aborted_and_removed_before_anybody_saw_where_it_was_is_not_mis
     history = sound_history()
     history.sent("p", ORDERS, "p3")
     history.polled("d", ORDERS, reads(6, "p3"))
-    assert [each.kind for each in history.anomalies()] == [Kind.GAP]
+    assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.GAP]
     history.sent("q", ORDERS, "q1", key="q1", may_go=True)  # and got no answer that is believed
     assert history.anomalies() == []

@@ -57,7 +57,7 @@ def sound() -> tuple[TransactionsSeen, Attempt]:
 def test_what_can_be_true_is_no_problem() -> None:
     seen, _ = sound()
     assert seen.problems() == []
-    assert [each.end for each in seen.attempts] == [End.COMMITTED, End.ABORTED, End.UNKNOWN]
+    assert [attempt.end for attempt in seen.attempts] == [End.COMMITTED, End.ABORTED, End.UNKNOWN]
     assert seen.committed_count == 1
 
 
@@ -134,7 +134,7 @@ def test_what_is_planted_is_found(plant: Callable[[TransactionsSeen, Attempt], N
     plant(seen, first)
     found = seen.problems(tombstones_may_go=True)
     assert found
-    assert any(name in each for each in found), found
+    assert any(name in problem for problem in found), found
 
 
 def test_what_compaction_or_deletion_has_taken_is_not_missed() -> None:
@@ -146,7 +146,7 @@ def test_what_compaction_or_deletion_has_taken_is_not_missed() -> None:
         later = end(seen, seen.begin("b/2"))
         sent(later, Y, "new", 5, key="new" if is_deleted else "y")
         kept = "y is covered" if not is_deleted else "y is deleted"
-        found = [each for each in seen.problems() if "later" in each and "'y'" in each]
+        found = [problem for problem in seen.problems() if "later" in problem and "'y'" in problem]
         assert found == [], kept
 
 
@@ -154,4 +154,4 @@ def test_an_aborted_value_covers_none() -> None:
     seen, _ = sound()
     sent(seen.begin("b/2"), Y, "new", 5, key="y")
     read(seen, Y, consumer="later")
-    assert any("half a transaction" in each for each in seen.problems())
+    assert any("half a transaction" in problem for problem in seen.problems())

@@ -34,7 +34,7 @@ def polled(name: str, *polls: Poll, process: str = "c") -> Transaction:
 
 
 def poll(*records: tuple[str, int, str], at: int = 0, sought: bool = False) -> Poll:
-    return Poll(tuple(Placed(*each) for each in records), at=at, sought=sought)
+    return Poll(tuple(Placed(*record) for record in records), at=at, sought=sought)
 
 
 def sound_history() -> list[Transaction]:
@@ -135,9 +135,9 @@ BESIDE = {Kind.INT_SEND_SKIP: {Kind.G0}}  # whoever lies between two values of a
 
 @pytest.mark.parametrize(("kind", "history"), PLANTED, ids=[kind.value for kind, _ in PLANTED])
 def test_what_is_planted_is_found_and_nothing_else(kind: Kind, history: list[Transaction]) -> None:
-    found = {each.kind for each in anomalies(history)}
+    found = {anomaly.kind for anomaly in anomalies(history)}
     assert found == {kind} | BESIDE.get(kind, set())
-    assert {each.kind for each in anomalies(history, {kind})} == {kind}
+    assert {anomaly.kind for anomaly in anomalies(history, {kind})} == {kind}
     assert bool(anomalies(history, PROMISED)) == (kind in PROMISED)
 
 

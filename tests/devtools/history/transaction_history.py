@@ -106,11 +106,11 @@ class Transaction:
 
     @property
     def sends(self) -> Iterator[Send]:
-        return (each for each in self.operations if isinstance(each, Send))
+        return (operation for operation in self.operations if isinstance(operation, Send))
 
     @property
     def polls(self) -> Iterator[Poll]:
-        return (each for each in self.operations if isinstance(each, Poll))
+        return (operation for operation in self.operations if isinstance(operation, Poll))
 
     @property
     def polled(self) -> Iterator[Placed]:
@@ -136,70 +136,72 @@ class _Edges:
 def anomalies(history: Sequence[Transaction], wanted: Iterable[Kind] = tuple(Kind)) -> list[Anomaly]:
     """Return all that is wrong with the history."""
     kinds = frozenset(wanted)
-    return [each for check in _CHECKS for each in check(history) if each.kind in kinds]
+    return [anomaly for check in _CHECKS for anomaly in check(history) if anomaly.kind in kinds]
 
 
 def places(history: Sequence[Transaction]) -> set[Placed]:
     """Return where values are, as far as anybody was told."""
     sent = {
         Placed(send.partition, send.offset, send.value)
-        for each in history
-        for send in each.sends
+        for transaction in history
+        for send in transaction.sends
         if send.offset is not None
     }
-    return sent | {record for each in history for record in each.polled}
+    return sent | {record for transaction in history for record in transaction.polled}
 
 
 def version_order(history: Sequence[Transaction]) -> dict[str, list[Placed]]:
     """Return the values of each partition in order that a consumer must get: committed, or polled by somebody."""
     writers = _writers(history)
-    polled = {record.value for each in history for record in each.polled}
+    polled = {record.value for transaction in history for record in transaction.polled}
     order: defaultdict[str, list[Placed]] = defaultdict(list)
     for placed in places(history):
         writer = writers.get(placed.value)
         if placed.value in polled or (writer is not None and history[writer].end is End.COMMITTED):
             order[placed.partition].append(placed)
-    for each in order.values():
-        each.sort(key=lambda placed: placed.offset)
+    for records in order.values():
+        records.sort(key=lambda placed: placed.offset)
     return dict(order)
 
 
 def aborted_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
     """G1a, and aborted-read outside of transactions."""
     writers = _writers(history)
-    for each in history:
-        for record in each.polled:
+    for transaction in history:
+        for record in transaction.polled:
             writer = writers.get(record.value)
             if writer is not None and history[writer].end is End.ABORTED:
                 kind = Kind.G1A if history[writer].is_transactional else Kind.ABORTED_READ
-                yield Anomaly(kind, f"{each.name} polled {record.value} of {history[writer].name}")
+                yield Anomaly(kind, f"{transaction.name} polled {record.value} of {history[writer].name}")
 
 
 def intermediate_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
     """G1b: what was polled before anybody could know that it would be committed."""
     writers = _writers(history)
-    for each in history:
-        for poll in each.polls:
+    for transaction in history:
+        for poll in transaction.polls:
             for record in poll.records:
                 writer = writers.get(record.value)
                 if writer is None or not history[writer].is_transactional or not poll.at:
                     continue
                 if poll.at < history[writer].ending_at:
-                    yield Anomaly(Kind.G1B, f"{each.name} polled {record.value} before {history[writer].name} ended")
+                    yield Anomaly(
+                        Kind.G1B, f"{transaction.name} polled {record.value} before {history[writer].name} ended"
+                    )
 
 
 def lost_writes(history: Sequence[Transaction]) -> Iterator[Anomaly]:
     """What was committed, and not polled by anybody although what lies behind it was."""
-    polled = {record for each in history for record in each.polled}
+    polled = {record for transaction in history for record in transaction.polled}
     furthest: dict[str, int] = {}
     for record in polled:
         furthest[record.partition] = max(furthest.get(record.partition, -1), record.offset)
     values = {record.value for record in polled}
-    for each in history:
-        for send in each.sends if each.end is End.COMMITTED else ():
+    for transaction in history:
+        for send in transaction.sends if transaction.end is End.COMMITTED else ():
             is_passed = send.offset is not None and send.offset <= furthest.get(send.partition, -1)
             if is_passed and send.value not in values:
-                yield Anomaly(Kind.LOST_WRITE, f"{send.value} of {each.name}, at {send.partition} {send.offset}")
+                yield Anomaly(Kind.LOST_WRITE, f"{send.value} of {transaction.name}, at {send.partition} {send.offset}")
 
 
 def misplaced(history: Sequence[Transaction]) -> Iterator[Anomaly]:
@@ -221,34 +223,34 @@ def polls_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
     """What one consumer polls of a partition goes on without gaps, within a transaction and from one to the next."""
     order = version_order(history)
     positions: dict[tuple[str, str], tuple[str, int]] = {}  # process, partition: transaction, offset
-    for each in history:
-        for poll in each.polls:
+    for transaction in history:
+        for poll in transaction.polls:
             if poll.sought:
-                positions = {key: value for key, value in positions.items() if key[0] != each.process}
+                positions = {key: value for key, value in positions.items() if key[0] != transaction.process}
             for record in poll.records:
-                key = (each.process, record.partition)
+                key = (transaction.process, record.partition)
                 name, former = positions.get(key, ("", record.offset - 1))
-                inside = name == each.name
-                detail = f"{each.name}: {record.partition} {former} to {record.offset}"
+                inside = name == transaction.name
+                detail = f"{transaction.name}: {record.partition} {former} to {record.offset}"
                 if record.offset <= former:
                     yield Anomaly(Kind.INT_NONMONOTONIC_POLL if inside else Kind.NONMONOTONIC_POLL, detail)
                 elif _between(order[record.partition], former, record.offset):
                     yield Anomaly(Kind.INT_POLL_SKIP if inside else Kind.POLL_SKIP, detail)
-                positions[key] = (each.name, record.offset)
+                positions[key] = (transaction.name, record.offset)
 
 
 def sends_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
     """What a transaction sends to a partition lies there in that order, and nobody else's between."""
     order = version_order(history)
     where = {placed.value: placed.offset for placed in places(history)}
-    for each in history:
+    for transaction in history:
         by_partition: defaultdict[str, list[int]] = defaultdict(list)
-        for send in each.sends:
+        for send in transaction.sends:
             if send.value in where:
                 by_partition[send.partition].append(where[send.value])
         for partition, offsets in by_partition.items():
             for former, following in pairwise(offsets):
-                detail = f"{each.name}: {partition} {former} and {following}"
+                detail = f"{transaction.name}: {partition} {former} and {following}"
                 if following <= former:
                     yield Anomaly(Kind.INT_NONMONOTONIC_SEND, detail)
                 elif _between(order.get(partition, []), former, following):
@@ -259,10 +261,10 @@ def cycles(history: Sequence[Transaction]) -> Iterator[Anomaly]:
     """G0, circles of ww edges; G1c, circles with a wr edge in them."""
     edges = _edges(history)
     for group in _circles(edges.ww):
-        yield Anomaly(Kind.G0, ", ".join(sorted(history[each].name for each in group)))
+        yield Anomaly(Kind.G0, ", ".join(sorted(history[node].name for node in group)))
     for group in _circles(edges.ww | edges.wr):
         if any(a in group and b in group for a, b in edges.wr):
-            yield Anomaly(Kind.G1C, ", ".join(sorted(history[each].name for each in group)))
+            yield Anomaly(Kind.G1C, ", ".join(sorted(history[node].name for node in group)))
 
 
 _CHECKS: tuple[Callable[[Sequence[Transaction]], Iterator[Anomaly]], ...] = (
@@ -278,30 +280,30 @@ _CHECKS: tuple[Callable[[Sequence[Transaction]], Iterator[Anomaly]], ...] = (
 
 def _writers(history: Sequence[Transaction]) -> dict[str, int]:
     writers: dict[str, int] = {}
-    for number, each in enumerate(history):
-        for send in each.sends:
+    for number, transaction in enumerate(history):
+        for send in transaction.sends:
             assert send.value not in writers, f"{send.value} was sent before"
             writers[send.value] = number
     return writers
 
 
 def _between(order: Sequence[Placed], former: int, following: int) -> bool:
-    return any(former < each.offset < following for each in order)
+    return any(former < record.offset < following for record in order)
 
 
 def _edges(history: Sequence[Transaction]) -> _Edges:
     writers = _writers(history)
     ww: set[tuple[int, int]] = set()
     for placed in version_order(history).values():
-        numbers = [writers[each.value] for each in placed if each.value in writers]
+        numbers = [writers[record.value] for record in placed if record.value in writers]
         ww.update((a, b) for a, b in pairwise(numbers) if a != b)
     wr: set[tuple[int, int]] = set()
-    for number, each in enumerate(history):
+    for number, transaction in enumerate(history):
         last: dict[str, Placed] = {}
-        for record in each.polled:
+        for record in transaction.polled:
             if record.partition not in last or record.offset > last[record.partition].offset:
                 last[record.partition] = record
-        wr.update((writers[each.value], number) for each in last.values() if each.value in writers)
+        wr.update((writers[record.value], number) for record in last.values() if record.value in writers)
     return _Edges(frozenset(ww), frozenset((a, b) for a, b in wr if a != b))
 
 
@@ -319,7 +321,7 @@ def _circles(edges: frozenset[tuple[int, int]]) -> list[frozenset[int]]:
         seen.add(start)
         while stack:
             node, rest = stack[-1]
-            following = next((each for each in rest if each not in seen), None)
+            following = next((node for node in rest if node not in seen), None)
             if following is None:
                 finished.append(node)
                 stack.pop()

@@ -111,7 +111,9 @@ class EpochAsker(_Asking):
     async def _ask(self, connection: Connection) -> None:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
         (found,) = (await connection.request(request, MetadataResponse)).topics
-        for each in found.partitions:
-            if each.leader_id >= 0:
-                before = each.leader_epoch - 1
-                await self._ask_end(connection, each.partition_index, epoch=before, leader_epoch=each.leader_epoch)
+        for partition in found.partitions:
+            if partition.leader_id >= 0:
+                before = partition.leader_epoch - 1
+                await self._ask_end(
+                    connection, partition.partition_index, epoch=before, leader_epoch=partition.leader_epoch
+                )

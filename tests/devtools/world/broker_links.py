@@ -67,7 +67,7 @@ class Links:
         while True:
             await trio.sleep(random.expovariate(1 / weather.links_mean_seconds))
             one = random.choice(broker_ids)
-            others = [each for each in broker_ids if each != one]
+            others = [broker_id for broker_id in broker_ids if broker_id != one]
             if random.random() < 0.5:
                 others = [random.choice(others)]
             ways = random.choice([(1, 0), (0, 1), (1, 1)])

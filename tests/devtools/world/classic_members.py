@@ -145,7 +145,7 @@ class ClassicMember:
             member_id=member.member_id,
             protocol_type="consumer",
             protocol_name="range",
-            assignments=self._share_out(member, [each.member_id for each in joined.members]) if is_leader else [],
+            assignments=self._share_out(member, [joining.member_id for joining in joined.members]) if is_leader else [],
         )
         began, latest_then = trio.current_time(), self.seen.latest
         answer = await connection.request(request, SyncGroupResponse)
@@ -162,10 +162,10 @@ class ClassicMember:
         order = self.random.sample(member_ids, len(member_ids))
         return [
             SyncGroupRequestAssignment(
-                member_id=each,
+                member_id=member_id,
                 assignment=_encoded(author, range(place, self.topic.partition_count, len(order))),
             )
-            for place, each in enumerate(order)
+            for place, member_id in enumerate(order)
         ]
 
     async def _beat(self, connection: Connection, member: Participant) -> None:
@@ -266,7 +266,7 @@ def _encoded(author: str, partitions: Sequence[int]) -> bytes:
 
 def _decoded(generation: int, data: bytes) -> Assignment:
     author, _, partitions = data.decode().partition(":")
-    return Assignment(generation, frozenset(int(each) for each in partitions.split(",") if each), author)
+    return Assignment(generation, frozenset(int(number) for number in partitions.split(",") if number), author)
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Sequence
 from random import Random
 
 import attrs
@@ -32,34 +31,30 @@ import trio
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
-from kafscale.config import CoordinatorSettings, Durability, Listener, Settings
+from kafscale.config import CoordinatorSettings, Listener
 from kafscale.errors import DeclaredDead, Fenced
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_head import head_key
-from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import parse_segment_key
 from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.history.bucket import read_bucket
 from tests.devtools.history.head_log import Grant, HeadLog
 from tests.devtools.history.held import held_too_much
-from tests.devtools.history.history import History
 from tests.devtools.world.broker_links import Links
-from tests.devtools.world.cluster_clients import ClusterClients, Part
+from tests.devtools.world.cluster_clients import ClusterClients
 from tests.devtools.world.determinism import run_seeded
-from tests.devtools.world.event_log import EventLog
 from tests.devtools.world.extent import Clients, Extent
-from tests.devtools.world.machine import SETTLE_SECONDS, Machine
+from tests.devtools.world.machine import Machine
 from tests.devtools.world.routes import Routes
 from tests.devtools.world.simulated_broker import SimulatedBroker
-from tests.devtools.world.simulated_clients import PART_PROBABILITY
-from tests.devtools.world.simulation import COMPACTED, FORGETFUL
 from tests.devtools.world.store_losses import STORE_TIMEOUTS_SECONDS, StoreLosses
 from tests.devtools.world.temporary_topic import TemporaryTopic
-from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
+from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL
+from tests.devtools.world.transactional.clients import TopicKind
 from tests.devtools.world.weather import Weather
-from tests.devtools.world.workload import Topic, marker_offsets
+from tests.devtools.world.workload import PART_PROBABILITY, Topic
+from tests.devtools.world.world import Part, World, durability_of
 
-DURABILITIES = tuple(Durability)
 KINDS = [
     TopicKind(),
     TopicKind(configs=COMPACTED),
@@ -77,39 +72,20 @@ IDLE_SECONDS, IDLE_COMMITS_MAX_COUNT = 8.0, 5  # of quiet: one a second is a loo
 LOOKS_COUNT, LOOK_SECONDS = 30, 1.0  # at what a broker holds, as a request has it for 20 s, and between two
 
 
-def durability_of(seed: int) -> Durability:
-    """Return that of a seed."""
-    return DURABILITIES[seed % len(DURABILITIES)]
-
-
 @attrs.define(eq=False)
-class ClusterSimulation:
-    """One seed's run. `history` is what the clients saw, `faults` what was wrong besides, `log` all that happened."""
+class Cluster(World):
+    """One seed's run of several brokers."""
 
-    seed: int
-    is_short: bool = False
-    log: EventLog = attrs.field(factory=EventLog, init=False)
-    history: History = attrs.field(init=False)
-    faults: list[str] = attrs.field(factory=list, init=False)
-    settings: Settings = attrs.field(init=False)
     extent: Extent = attrs.field(init=False)
     weather: Weather = attrs.field(init=False)
     head: HeadLog = attrs.field(init=False)
     machines: list[Machine] = attrs.field(factory=list, init=False)
-    _random: Random = attrs.field(init=False)
-    _bucket: MemoryStore = attrs.field(factory=MemoryStore, init=False)
     _links: Links = attrs.field(init=False)
     _clients: ClusterClients = attrs.field(init=False)
-    _parts: Sequence[Part] = attrs.field(init=False)
-    _transactional: TransactionalClients = attrs.field(init=False)
     _temporary: TemporaryTopic = attrs.field(init=False)
-    _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)  # the load ends
-    _world: trio.Nursery = attrs.field(init=False)
-    _context: Context = attrs.field(init=False)  # that of no broker
 
-    def __attrs_post_init__(self) -> None:
+    def _build(self) -> None:
         rng = self._random = Random(f"{self.seed} cluster")
-        self.history = History(self.log.note)
         self.extent = Extent.of(self.seed, is_short=self.is_short)
         self.weather = Weather.of(self.seed, is_short=self.is_short)
         late_flushes = Random(f"{self.seed} late flushes")
@@ -170,7 +146,7 @@ class ClusterSimulation:
             )
         self._clients = ClusterClients(
             routes=Routes(
-                lives=lambda: [each.connectable() for each in self.machines], random=Random(f"{self.seed} routes")
+                lives=lambda: [machine.connectable() for machine in self.machines], random=Random(f"{self.seed} routes")
             ),
             history=self.history,
             broker_ids=self._broker_ids,
@@ -192,59 +168,29 @@ class ClusterSimulation:
         self._parts = [part for kind, part in parts.items() if kind in chosen]
 
     @property
-    def committed_count(self) -> int:
-        """Count the transactions that their producers know to be committed."""
-        return self._transactional.seen.committed_count
-
-    @property
     def _broker_ids(self) -> list[int]:
-        return [each.settings.broker_id for each in self.machines]
+        return [machine.settings.broker_id for machine in self.machines]
 
     @property
     def problems(self) -> list[str]:
-        """Return what must not be; empty if all is well."""
-        found = [*map(str, self.history.anomalies()), *(each for part in self._parts for each in part.problems())]
-        return [*found, *self.head.faults, *self.faults]
+        return [*super().problems, *self.head.faults]
 
-    async def run(self) -> None:
-        """Load and trouble; then let all be answered, and read everything back."""
-        self._context = copy_context()
-        async with trio.open_nursery() as world:
-            self._world = world
-            first_count = self._random.randint(1, len(self.machines))
-            await self._all(machine.start(calm=True) for machine in self.machines[:first_count])
-            for part in self._parts:
-                await part.create_topics()
-            async with trio.open_nursery() as keepers:
-                async with trio.open_nursery() as readers:
-                    for part in self._parts:
-                        part.start_readers(readers)
-                    await self._load(keepers)
-                    await self._all(part.wait_settled("after the load") for part in self._parts)
-                    readers.cancel_scope.cancel()
-                await self._settle()
-                keepers.cancel_scope.cancel()
-            await self._restart_all()
-            world.cancel_scope.cancel()
+    async def _start(self) -> None:
+        first_count = self._random.randint(1, len(self.machines))
+        await self._all(machine.start(calm=True) for machine in self.machines[:first_count])
 
-    async def _load(self, keepers: trio.Nursery) -> None:
-        """Trouble the brokers under load, until all that was sent is answered."""
-        with trio.fail_after(2 * SETTLE_SECONDS):
-            async with trio.open_nursery() as writers:
-                for part in self._parts:
-                    part.start_writers(writers, self._stopping)
-                if self._random.random() < PART_PROBABILITY:
-                    offsets_topic = Topic(CONSUMER_OFFSETS_NAME, bytes(16), self.extent.internal_partition_count)
-                    topics = [*self._topics(), offsets_topic]  # whose moves move coordinators
-                    writers.start_soon(self._clients.mover(topics, Random(f"{self.seed} mover")).run)
-                await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
-                await self._trouble()
-                for machine in self.machines:
-                    keepers.start_soon(machine.keep_up)
-                if self.extent.loses_store(self.seed):
-                    await self._store_losses().run()
-                await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
-                self._stopping.set()
+    async def _load(self, writers: trio.Nursery, keepers: trio.Nursery) -> None:
+        if self._random.random() < PART_PROBABILITY:
+            offsets_topic = Topic(CONSUMER_OFFSETS_NAME, bytes(16), self.extent.internal_partition_count)
+            topics = [*self._topics(), offsets_topic]  # whose moves move coordinators
+            writers.start_soon(self._clients.mover(topics, Random(f"{self.seed} mover")).run)
+        await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
+        await self._trouble()
+        for machine in self.machines:
+            keepers.start_soon(machine.keep_up)
+        if self.extent.loses_store(self.seed):
+            await self._store_losses().run()
+        await trio.sleep(self._random.uniform(0, self.extent.calm_max_seconds))
 
     async def _trouble(self) -> None:
         turns_count = self._random.choice(self.weather.turns_counts)
@@ -272,7 +218,6 @@ class ClusterSimulation:
         )
 
     async def _settle(self) -> None:
-        """See, while nothing fails any more, that all becomes quiet."""
         if self.extent.reads_often:
             await self._read_back("before the last restart")
         await self._all(machine.wait_superseded_ended() for machine in self.machines)
@@ -297,7 +242,7 @@ class ClusterSimulation:
                 if not found:
                     break
                 await trio.sleep(LOOK_SECONDS)
-            self.faults += (f"{machine.name}: {each}" for each in found)
+            self.faults += (f"{machine.name}: {held}" for held in found)
 
     async def _nothing_goes_on(self) -> None:
         """See that brokers that have nothing to do commit nothing."""
@@ -316,25 +261,16 @@ class ClusterSimulation:
     def _left_behind(self) -> Sequence[str]:
         """Say what is left of deleted topics, but of those that have to stay by the clock of whoever deleted them."""
         deleted, now_ms = self.machines[0].newest.broker.services.topics.deleted, time.time_ns() // 1_000_000
-        kept = {topic_id for topic_id, each in deleted.items() if each.objects_until_ms > now_ms}
+        kept = {topic_id for topic_id, deletion in deleted.items() if deletion.objects_until_ms > now_ms}
         return self._temporary.recreator.left_behind(self._bucket._keys, kept=kept)
 
-    def _topics(self) -> Sequence[Topic]:
-        return [topic for part in self._parts for topic in part.all_topics]
-
-    async def _restart_all(self) -> None:
-        """Stop all, look at what they leave, and start them again."""
-        await self._all(self._random.choice([each.stop, each.stop_and_move])() for each in self.machines)
+    async def _restart(self) -> None:
+        await self._all(self._random.choice([machine.stop, machine.stop_and_move])() for machine in self.machines)
         await self._look_at_bucket()
         await self._all(machine.start(calm=True) for machine in self.machines)
         await self._read_back("after the last restart")
 
     # ---- what must hold ---------------------------------------------------------------------------------------
-
-    async def _read_back(self, name: str) -> None:
-        with trio.fail_after(SETTLE_SECONDS):
-            for part in self._parts:
-                await part.read_back(name)
 
     async def _agree(self, *, is_balanced: bool) -> None:
         """Wait until all brokers say the same of who leads what, and each leads what it is said to lead."""
@@ -362,7 +298,7 @@ class ClusterSimulation:
 
     def _imbalance(self) -> str | None:
         everybody = [machine.newest.broker.services for machine in self.machines]
-        plan = next((plan for each in everybody if (plan := each.plan_balance(())) is not None), None)
+        plan = next((plan for services in everybody if (plan := services.plan_balance(())) is not None), None)
         if plan is None:
             return "nobody is the controller"
         if plan.is_waiting:
@@ -371,15 +307,13 @@ class ClusterSimulation:
 
     async def _look_at_bucket(self) -> None:
         """Compare the bucket alone with what consumers were served."""
-        if not all(each.newest.has_flushed_all for each in self.machines):
+        if not all(machine.newest.has_flushed_all for machine in self.machines):
             self.faults.append("a broker that was stopped in order has not flushed all")
             return
         labels = {topic.topic_id: topic.label for topic in self._topics()}
         found = await read_bucket(self._bucket, self.settings.namespace, labels=labels, begun=self.head.begun)
         for partition, content in found.items():
-            self.history.sought("bucket", partition)
-            self.history.marked(partition, marker_offsets(content.batches))
-            self.history.polled("bucket", partition, content.reads)
+            self._note_bucket(partition, content, content.reads)
             self.faults += content.faults
 
     def _leads(self, life: SimulatedBroker, topic: Topic, index: int) -> bool:
@@ -431,28 +365,14 @@ class ClusterSimulation:
                 continue
             led = life.broker.services.log.partitions.get(partition_id)
             if led and any(
-                each.key == key and each.last_offset >= led.log_start_offset for each in led.manifest.segments
+                segment.key == key and segment.last_offset >= led.log_start_offset for segment in led.manifest.segments
             ):
                 self.faults.append(f"{by} deletes {key.key}, which {life.name} reads, who leads")
 
-    # ---- tasks ------------------------------------------------------------------------------------------------
 
-    def _spawn(self, async_fn: Callable[[], Awaitable[None]]) -> None:
-        self._context.run(self._world.start_soon, async_fn)
-
-    async def _all(self, runs: object) -> None:
-        async with trio.open_nursery() as nursery:
-            for run in runs:  # type: ignore[attr-defined]
-                nursery.start_soon(_await, run)
-
-
-async def _await(run: Awaitable[None]) -> None:
-    await run
-
-
-def simulate_cluster(seed: int, *, is_short: bool = False) -> ClusterSimulation:
+def simulate_cluster(seed: int, *, is_short: bool = False) -> Cluster:
     """Run a seed to its end."""
-    simulation = ClusterSimulation(seed, is_short)
+    simulation = Cluster(seed, is_short)
     run_seeded(seed, simulation.run)
     return simulation
 

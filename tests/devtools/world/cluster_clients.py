@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
@@ -34,32 +34,6 @@ TRANSACTIONS_PACE = 5.0
 MOVE_MEAN_SECONDS = 1.5
 MEMBERS_PACE = 5.0
 BEHIND_MAX_SECONDS = 60.0  # until every broker must have heard of a deletion
-
-
-class Part(Protocol):
-    """Clients that belong together, with topics of their own; they take part in a seed, or do not."""
-
-    @property
-    def all_topics(self) -> Sequence[Topic]:
-        """Their topics, once these are created."""
-
-    async def create_topics(self) -> None:
-        """Before anything else. Raises BrokerUnavailable, KafkaError."""
-
-    def start_readers(self, nursery: trio.Nursery) -> None:
-        """Read until cancelled."""
-
-    def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
-        """Load until `stopping`, and end when all is answered."""
-
-    async def wait_settled(self, name: str) -> None:
-        """Wait, while those go on who read, until all has ended that was begun."""
-
-    async def read_back(self, name: str) -> None:
-        """Read everything, while nothing fails any more. Raises KafkaError, BrokerUnavailable."""
-
-    def problems(self) -> Sequence[str]:
-        """Return what must not be, besides what the history tells; empty if all is well."""
 
 
 @attrs.define(eq=False, kw_only=True)

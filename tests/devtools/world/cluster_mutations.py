@@ -42,9 +42,9 @@ from kafscale.store.base import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.replaced import replaced
-from tests.devtools.world.cluster import durability_of
 from tests.devtools.world.extent import LONG
 from tests.devtools.world.weather import is_storm, is_succession
+from tests.devtools.world.world import durability_of
 
 
 async def _look_without_conclusion(check: MembershipCheck) -> None:
@@ -147,7 +147,9 @@ def _lose_nothing(loss: StoreLoss, records: Mapping[int, BrokerRecord]) -> Mappi
 
 def _believe_all(loss: StoreLoss, records: Mapping[int, BrokerRecord]) -> Mapping[int, str]:
     """Take what a broker tells of the store for true, also where the store has not answered this one."""
-    return {each: "so it says" for each, told in loss._silences.items() if told.seconds >= loss.timeout_seconds}
+    return {
+        broker_id: "so it says" for broker_id, told in loss._silences.items() if told.seconds >= loss.timeout_seconds
+    }
 
 
 MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {

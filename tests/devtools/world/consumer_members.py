@@ -193,7 +193,7 @@ class GroupMember:
         assigned: Assigned | None = None
         if answer.assignment is not None:
             topics = answer.assignment.topic_partitions
-            assigned = frozenset(each for topic in topics for each in topic.partitions)
+            assigned = frozenset(partition for topic in topics for partition in topic.partitions)
         before = member.has
         is_known = self.coordinates(connection, self.group)
         self.seen.answered(member, answer.member_epoch, assigned, began=began, is_known=is_known)
@@ -337,7 +337,7 @@ async def fetch_offsets(
 
 def note_offsets(history: History, group: str, topic: Topic, found: OffsetFetchResponseGroup) -> None:
     """Write down what the broker says has been committed."""
-    for answer in (each for of_topic in found.topics for each in of_topic.partitions):
+    for answer in (partition for of_topic in found.topics for partition in of_topic.partitions):
         if not answer.error_code:
             history.fetched_commit(group, topic.partition_name(answer.partition_index), answer.committed_offset)
 
@@ -431,7 +431,7 @@ class MembersOfGroup(ABC):
             self.seen.did_not_agree(detail)
 
     def _disagreement(self, partitions: Sequence[int]) -> str:
-        there = [each.member for each in self.members if each.member is not None]
+        there = [member.member for member in self.members if member.member is not None]
         if len(there) < len(self.members):
             return f"{len(there)} members of {len(self.members)}"
         missing = self._missing()

@@ -1,4 +1,4 @@
-"""A machine of a simulated cluster: its disk, the broker lives on it, and how each of them ends.
+"""A machine of a simulated world: its disk, the lives of the broker on it, and how each life ends.
 
     crashes             at a random moment, or at a named point; PUTs that were on their way arrive later, or too late
     stops               in order
@@ -25,13 +25,14 @@ import trio
 from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.config import Durability, Settings
 from kafscale.errors import Fenced, SlowDown, StoreUnavailable
+from kafscale.log.wal.disk import Disk
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import On
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.processes.crash_points import POINTS
 from tests.devtools.world.event_log import EventLog
-from tests.devtools.world.simulated_broker import SimulatedBroker
+from tests.devtools.world.simulated_broker import SimulatedBroker, superseded
 from tests.devtools.world.simulated_process import Process
 from tests.devtools.world.store_link import BucketLine, Spawn
 from tests.devtools.world.troubles import trouble_disk, trouble_metadata, trouble_network, trouble_store
@@ -52,9 +53,13 @@ class Machine:
     random: Random
     spawn: Spawn
     on_put: Callable[[str, bytes], None]
-    on_delete: Callable[[str, Sequence[str]], None]  # with the name of the life
-    connect: Connect
-    verdict: Callable[[SimulatedBroker], type[Fenced] | None]
+    on_delete: Callable[[str, Sequence[str]], None] = lambda life_name, keys: None
+    connect: Connect | None = None  # to other brokers
+    verdict: Callable[[SimulatedBroker], type[Fenced] | None] = superseded
+    on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
+    watched: Callable[[Disk], Disk] = lambda disk: disk
+    page_max_counts: Sequence[int] = (50, 1000)  # of listings
+    client_timeout_seconds: float = CLIENT_TIMEOUT_SECONDS
     weather: Weather = FAIR
     lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
@@ -125,6 +130,14 @@ class Machine:
     # ---- one turn -------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
+        await self._live()
+        if not self.newest.ended.is_set() and not self.newest.is_superseded:
+            return  # it goes on
+        await trio.sleep(self.random.uniform(0, self.weather.down_max_seconds) * self.random.choice([0, 1]))
+        await self.start()
+
+    async def _live(self) -> None:
+        """Trouble the newest life for a while, then end it."""
         life = self.newest
         with trio.move_on_after(self.random.uniform(0, self.weather.life_max_seconds)):
             async with trio.open_nursery() as troubles:
@@ -132,19 +145,16 @@ class Machine:
                     troubles.start_soon(trouble_store, life.store, self.random)
                 troubles.start_soon(trouble_network, life.network, self.random)
                 troubles.start_soon(trouble_metadata, life.metadata, self.random)
-                troubles.start_soon(self._trouble_clock, life.process)
+                if self.weather.is_clock_troubled:
+                    troubles.start_soon(self._trouble_clock, life.process)
                 trouble_disk(life.disk, self.random, self.settings.wal_segment_bytes)
-                self._lines[life].straggler_probability = self.random.choice([0.0, 0.0, 0.1])
+                self._lines[life].straggler_probability = self.random.choice(self.weather.straggler_probabilities)
                 await life.ended.wait()
                 troubles.cancel_scope.cancel()
         if life.ended.is_set():
             self._take_disk(life)
         else:
             await self.random.choice(self._endings())()
-        if not self.newest.ended.is_set() and not self.newest.is_superseded:
-            return  # it goes on
-        await trio.sleep(self.random.uniform(0, self.weather.down_max_seconds) * self.random.choice([0, 1]))
-        await self.start()
 
     def _endings(self) -> list[Callable[[], Awaitable[None]]]:
         if self.weather.suspended_at:
@@ -273,7 +283,7 @@ class Machine:
             self.spawn(life.run)
             await trio.lowlevel.checkpoint()
             if not calm and self.random.random() < 0.15:
-                with trio.move_on_after(self.random.uniform(0, 0.5)):
+                with trio.move_on_after(self.random.uniform(0, self.weather.start_max_seconds)):
                     await life.ready_or_ended.wait()
                 if not life.is_ready:
                     life.crash()
@@ -285,8 +295,8 @@ class Machine:
 
     def _next_life(self, *, calm: bool) -> SimulatedBroker:
         rng = self.random
-        for each in self.lives:
-            each.is_superseded = True
+        for earlier in self.lives:
+            earlier.is_superseded = True
         name = f"{self.name}.{len(self.lives)}"
         line = BucketLine(
             store=self.bucket,
@@ -307,10 +317,12 @@ class Machine:
             bucket=line,
             disk=self._disk,
             metadata=self._metadata,
-            page_max_counts=(50, 1000),
+            on_crash=self.on_crash,
+            watched=self.watched,
+            page_max_counts=self.page_max_counts,
             connect=self.connect,
             verdict=self.verdict,
-            client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
+            client_timeout_seconds=self.client_timeout_seconds,
             process=Process(name),
         )
         life.metadata.full = False

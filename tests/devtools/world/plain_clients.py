@@ -18,10 +18,8 @@ from tests.devtools.world.askers import EpochAsker
 from tests.devtools.world.consumer_members import MembersOfGroup
 from tests.devtools.world.producers import IdempotentProducer, PlainProducer
 from tests.devtools.world.routes import Routes
-from tests.devtools.world.simulated_clients import PART_PROBABILITY, Run
-from tests.devtools.world.simulation import COMPACTED, FORGETFUL
-from tests.devtools.world.topic_clients import create_topic
-from tests.devtools.world.workload import Committer, Knows, Reader, Topic
+from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL, create_topic
+from tests.devtools.world.workload import PART_PROBABILITY, Committer, Knows, Reader, Run, Topic
 
 PRODUCERS_MAX_COUNT = 2  # of a partition
 PAUSES_SECONDS = [0.2, 1.0]

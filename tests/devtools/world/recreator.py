@@ -17,9 +17,8 @@ from kafscale.client.connection import Connection
 from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tests.devtools.world.producers import BY_TOPIC_ID, IdempotentProducer
 from tests.devtools.world.routes import Routes
-from tests.devtools.world.simulated_clients import Run
 from tests.devtools.world.topic_clients import TIMEOUT_MS, Recreator
-from tests.devtools.world.workload import Committer, Knows, Reader, Topic
+from tests.devtools.world.workload import Committer, Knows, Reader, Run, Topic
 
 GROUP = "guides"
 PAUSE_MAX_SECONDS = 0.5

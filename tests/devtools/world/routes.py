@@ -103,6 +103,6 @@ class LeaderRoute:
         async with aclosing(await self.routes.to_any()) as connection:
             request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
             (found,) = (await connection.request(request, MetadataResponse)).topics
-        leaders = [each.leader_id for each in found.partitions if each.partition_index == self.index]
+        leaders = [partition.leader_id for partition in found.partitions if partition.partition_index == self.index]
         life = await self.routes.find(leaders[0] if leaders else -1)
         return (await life.open_connection())[1]

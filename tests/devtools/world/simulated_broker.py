@@ -1,11 +1,10 @@
-"""A broker in memory that can die at any instant, and the bucket that it leaves behind: parts of a simulation."""
+"""A broker in memory that can die at any instant."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from random import Random
@@ -16,7 +15,6 @@ import trio
 
 from kafscale.broker import Broker
 from kafscale.broker_storage import StorageParts
-from kafscale.buffers import Buffer
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, Connection
 from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.config import Address, Settings
@@ -26,13 +24,11 @@ from kafscale.errors import (
     DeclaredDead,
     Fenced,
     KafScaleError,
-    PreconditionFailed,
     StartupError,
     StorageFailed,
 )
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
-from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import system_key
 from kafscale.store.wrappers.metered import StoreMetrics
@@ -56,47 +52,9 @@ PROBED_KEY = system_key("probe", "reach")
 DURING_MAX_SECONDS = 0.1  # how long after the beginning of an operation a crash "during" it comes
 
 
-@attrs.define(eq=False)
-class RemoteBucket(MemoryStore):
-    """A bucket, before it the network: a PUT can have its effect after the process that sent it has died."""
-
-    network_seconds: float = attrs.field(default=0.0, init=False)
-    on_put: Callable[[str, bytes], None] = attrs.field(default=lambda key, data: None, init=False)
-    _under_way: dict[int, Callable[[], Awaitable[str]]] = attrs.field(factory=dict, init=False)
-    _sent_count: int = attrs.field(default=0, init=False)
-
-    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        data = b"".join(parts)
-        return await self._send(key, data, partial(MemoryStore.put, self, key, [data]))
-
-    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        data = b"".join(parts)
-        return await self._send(key, data, partial(MemoryStore.put_if_absent, self, key, [data]))
-
-    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        data = b"".join(parts)
-        return await self._send(key, data, partial(MemoryStore.put_if_match, self, key, [data], etag))
-
-    async def deliver_late(self, delay_seconds: float) -> None:
-        """Deliver, after a crash, what nobody waits for any more."""
-        late, self._under_way = self._under_way, {}
-        await trio.sleep(delay_seconds)
-        for arrive in late.values():
-            with suppress(PreconditionFailed):
-                await arrive()
-
-    async def _send(self, key: str, data: bytes, take: Callable[[], Awaitable[str]]) -> str:
-        async def arrive() -> str:
-            etag = await take()
-            self.on_put(key, data)
-            return etag
-
-        self._sent_count += 1
-        number = self._sent_count
-        self._under_way[number] = arrive
-        await trio.sleep(self.network_seconds)  # a cancellation here leaves it under way
-        self._under_way.pop(number, None)
-        return await arrive()
+def superseded(life: SimulatedBroker) -> type[Fenced] | None:
+    """Expect a life to be fenced once another one has begun to start."""
+    return Fenced if life.is_superseded else None
 
 
 @attrs.frozen
@@ -126,12 +84,10 @@ class SimulatedBroker:
     disk: MemoryDisk
     metadata: MemoryMetadataStore
     is_damaged: bool = False
-    has_disk_of_predecessor: bool = False
     on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
     watched: Callable[[Disk], Disk] = lambda disk: disk  # the disk, with whoever looks on
-    on_ready: Callable[[SimulatedBroker], None] = lambda life: None  # before any client is served
     connect: Connect | None = None  # to other brokers
-    verdict: Callable[[SimulatedBroker], type[Fenced] | None] = lambda life: Fenced if life.is_superseded else None
+    verdict: Callable[[SimulatedBroker], type[Fenced] | None] = superseded
     page_max_counts: Sequence[int] = (2, 1000)  # of listings
     client_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     process: Process = attrs.field(factory=Process)
@@ -191,7 +147,7 @@ class SimulatedBroker:
                 connections.cancel_scope.cancel()
         except Exception as exc:
             self.failure = exc
-            if not all(isinstance(each, self._explained(own_disk)) for each in _leaves(exc)) or _hides_bug(exc):
+            if not all(isinstance(leaf, self._explained(own_disk)) for leaf in _leaves(exc)) or _hides_bug(exc):
                 raise
         finally:
             self.log.note(f"{self.name} has ended: {self._reason()}")
@@ -258,7 +214,6 @@ class SimulatedBroker:
         return (await self.open_connection())[1]
 
     def _is_started(self) -> None:
-        self.on_ready(self)
         self.is_ready = self.was_ready = True
         self.log.note(f"{self.name} is ready")
         self.ready_or_ended.set()
@@ -308,14 +263,14 @@ class SimulatedBroker:
 
 def _hides_bug(exc: BaseException) -> bool:
     """Tell whether a broker that is fenced has met a bug on its way to the end."""
-    causes = [each.__cause__ for each in _leaves(exc) if isinstance(each, Fenced) and each.__cause__ is not None]
-    met = [each for cause in causes for each in _leaves(cause)]
-    return not all(isinstance(each, KafScaleError | trio.Cancelled) for each in met)
+    causes = [leaf.__cause__ for leaf in _leaves(exc) if isinstance(leaf, Fenced) and leaf.__cause__ is not None]
+    met = [leaf for cause in causes for leaf in _leaves(cause)]
+    return not all(isinstance(error, KafScaleError | trio.Cancelled) for error in met)
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
     if not isinstance(exc, BaseExceptionGroup):
         yield exc
         return
-    for each in exc.exceptions:
-        yield from _leaves(each)
+    for exception in exc.exceptions:
+        yield from _leaves(exception)

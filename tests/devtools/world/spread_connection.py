@@ -119,7 +119,7 @@ class SpreadConnection(Connection):
         if isinstance(message, FetchRequest):
             return cast(Reply[R], await self._fetch(message))
         if isinstance(message, ListTransactionsRequest):
-            return cast(Reply[R], _Listed([await self._line(each) for each in self.routes.broker_ids()]))
+            return cast(Reply[R], _Listed([await self._line(broker_id) for broker_id in self.routes.broker_ids()]))
         line: Connection | None = None
         if asked in _PLACES:
             line = await self._to_leader(_PLACES[asked](message))
@@ -147,13 +147,15 @@ class SpreadConnection(Connection):
     # ---- to several ------------------------------------------------------------------------------------------------
 
     async def _produce(self, message: ProduceRequest, version: int | None) -> _Produced:
-        places = [(topic.name, each.index) for topic in message.topic_data for each in topic.partition_data]
+        places = [(topic.name, partition.index) for topic in message.topic_data for partition in topic.partition_data]
         sent = []
         for broker_id, theirs in (await self._by_leader(set(places) - self._failed, places)).items():
             data = [
                 TopicProduceData(
                     name=topic.name,
-                    partition_data=[each for each in topic.partition_data if (topic.name, each.index) in theirs],
+                    partition_data=[
+                        partition for partition in topic.partition_data if (topic.name, partition.index) in theirs
+                    ],
                 )
                 for topic in message.topic_data
             ]
@@ -166,12 +168,15 @@ class SpreadConnection(Connection):
         return _Produced(self, places, sent)
 
     async def _fetch(self, message: FetchRequest) -> _Fetched:
-        places = [(topic.topic, each.partition) for topic in message.topics for each in topic.partitions]
+        places = [(topic.topic, partition.partition) for topic in message.topics for partition in topic.partitions]
         sent = {}
         for broker_id, theirs in (await self._by_leader(set(places), places)).items():
             topics = [
                 attrs.evolve(
-                    topic, partitions=[each for each in topic.partitions if (topic.topic, each.partition) in theirs]
+                    topic,
+                    partitions=[
+                        partition for partition in topic.partitions if (topic.topic, partition.partition) in theirs
+                    ],
                 )
                 for topic in message.topics
             ]
@@ -199,8 +204,8 @@ class SpreadConnection(Connection):
             topic = place[0]
             request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
             (found,) = (await self.request(request, MetadataResponse)).topics
-            leaders = {each.partition_index: each.leader_id for each in found.partitions}
-            self._leaders |= {(topic, each): leader for each, leader in leaders.items()}
+            leaders = {partition.partition_index: partition.leader_id for partition in found.partitions}
+            self._leaders |= {(topic, index): leader for index, leader in leaders.items()}
         return self._leaders.get(place, -1)
 
     async def _to_coordinator(self, kind: int, key: str) -> Connection:
@@ -265,15 +270,15 @@ class _Fetched:
                 await reply.connection.aclose()  # what comes late is not waited for
                 continue
             answers |= {
-                (topic.topic_id, each.partition_index): each
+                (topic.topic_id, partition.partition_index): partition
                 for topic in response.responses
-                for each in topic.partitions
+                for partition in topic.partitions
             }
         responses = []
         is_refused = False
         for topic in self.topics:
             partitions = []
-            for index in (each.partition for each in topic.partitions):
+            for index in (partition.partition for partition in topic.partitions):
                 answer = answers.get((topic.topic_id, index))
                 if answer is None or answer.error_code in error_codes.RETRIABLE:
                     is_refused = True
@@ -295,6 +300,6 @@ class _Listed:
     async def wait(self) -> ListTransactionsResponse:
         found = [await line.request(ListTransactionsRequest(), ListTransactionsResponse) for line in self.lines]
         return ListTransactionsResponse(
-            error_code=next((each.error_code for each in found if each.error_code), 0),
-            transaction_states=[state for each in found for state in each.transaction_states],
+            error_code=next((answer.error_code for answer in found if answer.error_code), 0),
+            transaction_states=[state for answer in found for state in answer.transaction_states],
         )

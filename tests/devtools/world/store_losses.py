@@ -54,7 +54,7 @@ class StoreLosses:
 
     async def _lose_one(self, lives: Mapping[Machine, SimulatedBroker]) -> None:
         machine = self.random.choice(self.machines)
-        other = next(each for each in self.machines if each is not machine)
+        other = next(other for other in self.machines if other is not machine)
         life, broker_id = lives[machine], machine.settings.broker_id
         is_local = self.settings.durability is Durability.WAL
         end = machine.lose_store(life)
@@ -77,9 +77,9 @@ class StoreLosses:
             await trio.sleep(self.random.uniform(0, BACK_MAX_SECONDS / len(ends)))
         await trio.sleep(self.settings.broker_store_timeout_seconds + MOVED_SECONDS / 2)
         self.faults.extend(
-            f"{each.name} was declared dead after all had lost the store"
-            for each in lives.values()
-            if not self._may_act(each)
+            f"{lost.name} was declared dead after all had lost the store"
+            for lost in lives.values()
+            if not self._may_act(lost)
         )
 
     def _may_act(self, life: SimulatedBroker) -> bool:

@@ -16,14 +16,14 @@ import trio
 
 from tests.devtools.world.cluster import simulate_cluster
 from tests.devtools.world.determinism import run_seeded
-from tests.devtools.world.simulation import simulate
+from tests.devtools.world.one_broker import simulate
 
 LONG_SEED, SHORT_SEED = 1, 2
 RUN_SECONDS = 100
 ORDER_OF_SEED_1 = "d20562a84f25"  # with the trio that the development dependencies pin, on each Python
 DIGESTS = f"""
 from tests.devtools.world.cluster import simulate_cluster
-from tests.devtools.world.simulation import simulate
+from tests.devtools.world.one_broker import simulate
 print(simulate({LONG_SEED}).log.digest, simulate({SHORT_SEED}, is_short=True).log.digest)
 print(simulate_cluster({SHORT_SEED}, is_short=True).log.digest)
 """

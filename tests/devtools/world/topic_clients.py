@@ -34,6 +34,13 @@ from tests.devtools.world.workload import PAUSE_MAX_SECONDS, Connect, Reader, To
 TIMEOUT_MS = 30_000
 DELETE_BY_NAME_VERSION = 5  # the last in which names stand by themselves
 
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0",
+    "min.compaction.lag.ms": "0",
+}
+FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
+
 
 @attrs.define(eq=False, kw_only=True)
 class Grower:
@@ -101,7 +108,7 @@ class Recreator:
 
         Those of the topics with the ids in `kept` may stay for now.
         """
-        deleted = {each.topic_id: each.label for each in self.topics[:-1] if each.topic_id not in kept}
+        deleted = {topic.topic_id: topic.label for topic in self.topics[:-1] if topic.topic_id not in kept}
         found = filter(None, map(parse_segment_key, keys))
         return [f"{key.key} of {deleted[key.topic_id]} is left" for key in found if key.topic_id in deleted]
 
@@ -114,7 +121,7 @@ class Recreator:
             except BrokerUnavailable:
                 await trio.sleep(PAUSE_MAX_SECONDS)
                 continue
-            if all(topic.topic_id != each.topic_id for each in self.topics):
+            if all(topic.topic_id != earlier.topic_id for earlier in self.topics):
                 break
             if trio.current_time() >= deadline:
                 self.faults.append(f"{self.topics[-1].label} is there again after its deletion")

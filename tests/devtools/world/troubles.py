@@ -61,7 +61,7 @@ async def trouble_network(network: MemoryNetwork, random: Random) -> None:
     while True:
         await trio.sleep(random.expovariate(1 / PAUSE_MEAN_SECONDS))
         kind = random.randrange(4)
-        streams = [each for each in network.streams if not each.is_silent]
+        streams = [stream for stream in network.streams if not stream.is_silent]
         if kind == 0 and streams:
             random.choice(streams).cut()
         elif kind == 1 and streams:

@@ -81,7 +81,7 @@ class Visitor:
     def _unsettled(self, topic: Topic) -> str:
         wanted = {topic.topic_id: frozenset(range(topic.partition_count))}
         if self._assigned != wanted:
-            has = {each.hex(): sorted(partitions) for each, partitions in self._assigned.items()}
+            has = {topic_id.hex(): sorted(partitions) for topic_id, partitions in self._assigned.items()}
             return f"the member of {self.name} has {has}, and not all of {topic.label}, {topic.topic_id.hex()}"
         missing = self._reads_of(topic).missing()
         return f"nobody has read {topic.label} from {missing} on" if missing else ""
@@ -116,7 +116,10 @@ class Visitor:
             return False
         self._epoch = answer.member_epoch
         if answer.assignment is not None:
-            self._assigned = {each.topic_id: frozenset(each.partitions) for each in answer.assignment.topic_partitions}
+            self._assigned = {
+                topic_partition.topic_id: frozenset(topic_partition.partitions)
+                for topic_partition in answer.assignment.topic_partitions
+            }
         return True
 
     # ---- what it has ----------------------------------------------------------------------------------------------
@@ -168,5 +171,6 @@ class Visitor:
 
 def _owned(assigned: Mapping[bytes, frozenset[int]]) -> list[HeartbeatTopicPartitions]:
     return [
-        HeartbeatTopicPartitions(topic_id=each, partitions=sorted(partitions)) for each, partitions in assigned.items()
+        HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+        for topic_id, partitions in assigned.items()
     ]

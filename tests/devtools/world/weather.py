@@ -40,8 +40,11 @@ class Weather:
     uploads_max_seconds: Sequence[float] = (0.0,)
     reads_max_seconds: Sequence[float] = (0.0,)
     late_max_seconds: Sequence[float] = (0.0, 0.3, 10.0)
+    straggler_probabilities: Sequence[float] = (0.0, 0.0, 0.1)  # of a PUT that is lost for its sender and arrives later
+    start_max_seconds: float = 0.5  # until a crash during a start
     point_passes_max_count: int = 20  # of a crash point, without a crash
     suspended_at: str = ""  # a point (`tests.devtools.processes.crash_points`), if it is a succession
+    is_clock_troubled: bool = True
     is_store_troubled: bool = True  # for a broker, which then puts off merges for seconds
 
     @classmethod

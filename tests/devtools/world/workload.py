@@ -56,6 +56,7 @@ MAX_IN_FLIGHT = 5  # Kafka's limit for an idempotent producer
 BATCH_RECORDS_MAX_COUNT = 8
 PADDING_MAX_BYTES = 400
 PAUSE_MAX_SECONDS = 0.01
+PART_PROBABILITY = 0.5  # that a client takes part in a seed
 FETCH_MAX_BYTES = 1 << 20
 FETCH_MAX_WAIT_MS = 100
 VALUE_HEADER = "value"
@@ -63,6 +64,7 @@ READ_BATCHES_MAX_COUNT = 10_000  # which several readers get, again and again; m
 
 _ELSEWHERE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.NOT_COORDINATOR})
 
+Run = Callable[[], Awaitable[None]]
 Connect = Callable[[], Awaitable[Connection]]
 Knows = Callable[[Connection, "Topic", int], bool]  # whether who answers can't be behind another broker
 
@@ -161,7 +163,7 @@ class Reader:
         """One fetch of every partition, whole batches."""
         began = self.history.now()
         response = await connection.request(self._request(), FetchResponse)
-        for answer in (each for topic in response.responses for each in topic.partitions):
+        for answer in (partition for topic in response.responses for partition in topic.partitions):
             if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 await self._go_to_log_start(connection, answer.partition_index)
             elif was_done(answer.error_code, self.topic.partition_name(answer.partition_index)):
@@ -203,7 +205,7 @@ class Reader:
         self.ends[index] = answer.high_watermark
         self._note_offsets(answer, began)
         data = batches_of(answer)
-        reads = [each for each in read_batches(data) if each.offset >= self.positions[index]]
+        reads = [read_batch for read_batch in read_batches(data) if read_batch.offset >= self.positions[index]]
         self.history.marked(where, marker_offsets(data))
         if reads:
             self.history.polled(self.name, where, reads, began=began)
@@ -312,7 +314,7 @@ class Committer:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=[wanted])])
         version = OffsetFetchRequest.MAX_VERSION if self.by_topic_id else None
         group = (await (await connection.send(request, OffsetFetchResponse, version=version)).wait()).groups[0]
-        for answer in (each for topic in group.topics for each in topic.partitions):
+        for answer in (partition for topic in group.topics for partition in topic.partitions):
             if not answer.error_code and not group.error_code:
                 where = self.topic.partition_name(answer.partition_index)
                 self.history.fetched_commit(self.group, where, answer.committed_offset)

@@ -107,10 +107,14 @@ class Calls:
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
-            topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in topics.items()],
+            topics=[AddPartitionsToTxnTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
         )
         answer = await (await self._send(request, AddPartitionsToTxnResponse, 3)).wait()
-        codes = [each.partition_error_code for topic in answer.results_by_topic for each in topic.results_by_partition]
+        codes = [
+            partition.partition_error_code
+            for topic in answer.results_by_topic
+            for partition in topic.results_by_partition
+        ]
         return next((code for code in codes if code not in (0, error_codes.OPERATION_NOT_ATTEMPTED)), 0)
 
     async def produce(self, data: Mapping[Place, bytearray]) -> Reply[ProduceResponse]:
@@ -122,7 +126,7 @@ class Calls:
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=30_000,
-            topic_data=[TopicProduceData(name=name, partition_data=each) for name, each in topics.items()],
+            topic_data=[TopicProduceData(name=name, partition_data=partitions) for name, partitions in topics.items()],
         )
         return await self._send(request, ProduceResponse, self.protocol.produce)
 
@@ -167,7 +171,7 @@ class Calls:
         )
         version = 5 if self.protocol.is_new else 4
         done = await (await self._send(request, TxnOffsetCommitResponse, version)).wait()
-        codes = [each.error_code for topic_done in done.topics for each in topic_done.partitions]
+        codes = [partition.error_code for topic_done in done.topics for partition in topic_done.partitions]
         return next(filter(None, codes), 0)
 
     def judge(self, error_code: int, what: str) -> Answer:
@@ -188,4 +192,8 @@ class Calls:
 
 def by_place(response: ProduceResponse) -> dict[Place, PartitionProduceResponse]:
     """The answers of a Produce."""
-    return {(topic.name, each.index): each for topic in response.responses for each in topic.partition_responses}
+    return {
+        (topic.name, partition_response.index): partition_response
+        for topic in response.responses
+        for partition_response in topic.partition_responses
+    }

@@ -182,7 +182,7 @@ class TransactionalClients:
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
         """Load until `stopping`."""
-        for transactional_id in [each for each in self._ids if each != COPIER]:
+        for transactional_id in [known_id for known_id in self._ids if known_id != COPIER]:
             for number in range(2 if self.has_rivals else self.random.choice([1, 1, 2])):
                 producer = self._producer(f"{transactional_id}.{number}", transactional_id, stopping)
                 nursery.start_soon(producer.run)
@@ -336,7 +336,7 @@ class TransactionalClients:
             }
 
         copies = (value for values in read(copying.destination).values() for value in values)
-        self.faults += [f"{name}: {each}" for each in wrong_copies(read(copying.source), copies, offsets)]
+        self.faults += [f"{name}: {wrong_copy}" for wrong_copy in wrong_copies(read(copying.source), copies, offsets)]
 
     async def _stable_offsets(self, copying: Copying) -> Mapping[int, int] | None:
         while True:
@@ -359,21 +359,24 @@ class TransactionalClients:
         answers = []
         try:
             async with aclosing(await self.connect_newest()) as connection:
-                for each in self._ids:
-                    request = DescribeTransactionsRequest(transactional_ids=[each])
+                for known_id in self._ids:
+                    request = DescribeTransactionsRequest(transactional_ids=[known_id])
                     answers += (await connection.request(request, DescribeTransactionsResponse)).transaction_states
                 listed = await connection.request(ListTransactionsRequest(), ListTransactionsResponse)
         except BrokerUnavailable:
             return unknown
-        codes = {listed.error_code, *(each.error_code for each in answers)}
+        codes = {listed.error_code, *(answer.error_code for answer in answers)}
         if codes & _LATER:
             return unknown
         assert codes <= {0, *_NOBODY}, codes
-        found = {each.transactional_id: each.transaction_state for each in listed.transaction_states}
-        described = {each.transactional_id for each in answers if not each.error_code}
+        found = {
+            transaction_state.transactional_id: transaction_state.transaction_state
+            for transaction_state in listed.transaction_states
+        }
+        described = {answer.transactional_id for answer in answers if not answer.error_code}
         if found.keys() != described:  # as while a coordinator moves
             return dict.fromkeys(found.keys() ^ described, "listed or described, and not both")
-        return {each: state for each, state in found.items() if state not in SETTLED_STATES}
+        return {known_id: state for known_id, state in found.items() if state not in SETTLED_STATES}
 
     # ---- what must hold -------------------------------------------------------------------------------------------
 

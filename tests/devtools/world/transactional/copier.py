@@ -83,7 +83,7 @@ class Copier(TransactionalProducer):
     def _copy(self, identity: Identity, attempt: Attempt, index: int, values: Sequence[str]) -> Batch:
         topic = self.topics[0].topic
         now_ms = time.time_ns() // 1_000_000
-        records = [Record(key=each.encode(), value=encode_value(each, 0), timestamp_ms=now_ms) for each in values]
+        records = [Record(key=value.encode(), value=encode_value(value, 0), timestamp_ms=now_ms) for value in values]
         for value, record in zip(values, records, strict=True):
             where = topic.partition_name(index)
             self.seen.history.sent(self.name, where, value, content=content_of(record))
@@ -104,12 +104,12 @@ class Copier(TransactionalProducer):
         )
         response = await connection.request(request, FetchResponse)
         found = {}
-        for answer in (each for topic in response.responses for each in topic.partitions):
+        for answer in (partition for topic in response.responses for partition in topic.partitions):
             index = answer.partition_index
             if not was_done(answer.error_code, self.source.partition_name(index)):
                 continue
             data = batches_of(answer)
-            aborted = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()]
+            aborted = [(aborted.first_offset, aborted.producer_id) for aborted in answer.aborted_transactions or ()]
             position = self._positions[index]
             values = [
                 value_of(record)
@@ -185,10 +185,10 @@ async def fetch_offsets(
     found = (await connection.request(request, OffsetFetchResponse)).groups[0]
     if found.error_code:
         raise BrokerUnavailable(f"the offsets of {group} can't be told: {error_codes.name(found.error_code)}")
-    answers = [each for of_topic in found.topics for each in of_topic.partitions]
-    if any(each.error_code for each in answers):
+    answers = [partition for of_topic in found.topics for partition in of_topic.partitions]
+    if any(answer.error_code for answer in answers):
         return None
-    return {each.partition_index: max(0, each.committed_offset) for each in answers}
+    return {answer.partition_index: max(0, answer.committed_offset) for answer in answers}
 
 
 def wrong_copies(
@@ -198,7 +198,7 @@ def wrong_copies(
 
     source: what is there, by partition and value.
     """
-    counts = Counter(each.rpartition(">")[0] for each in copies)
+    counts = Counter(copy.rpartition(">")[0] for copy in copies)
     for index, found in source.items():
         for value, read in found.items():
             wanted = int(read.offset < offsets[index])

@@ -90,7 +90,7 @@ def _decide_behind_the_markers(self: TransactionCoordinator, prepared: Transacti
 
 def _first_of_the_last(self: Transactions) -> int:
     """Pass over all open transactions but the last one."""
-    return max((each.first_offset for each in self.open.values()), default=NEVER)
+    return max((opened.first_offset for opened in self.open.values()), default=NEVER)
 
 
 def _take_any_marker(self: Transactions, marker: object, producer: object) -> bool:

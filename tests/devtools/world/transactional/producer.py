@@ -105,15 +105,15 @@ class TransactionalProducer:
 
     def __attrs_post_init__(self) -> None:
         self._makers = {
-            each.topic.label: Maker(
-                name=f"{self.name}@{each.topic.label}",
-                topic=each.topic,
+            topic.topic.label: Maker(
+                name=f"{self.name}@{topic.topic.label}",
+                topic=topic.topic,
                 history=self.seen.history,
                 random=self.random,
-                keys_count=each.keys_count,
-                may_go=each.is_compacted,
+                keys_count=topic.keys_count,
+                may_go=topic.is_compacted,
             )
-            for each in self.topics
+            for topic in self.topics
         }
 
     async def run(self) -> None:
@@ -318,10 +318,10 @@ class TransactionalProducer:
         """Write to a partition that is no part of the transaction, which must be refused."""
         taken = {batch.place for batch in self._unanswered} | self._enrolled
         places = [
-            (each.topic, index)
-            for each in self.topics
-            for index in range(each.topic.partition_count)
-            if (each.topic.name, index) not in taken
+            (loaded.topic, index)
+            for loaded in self.topics
+            for index in range(loaded.topic.partition_count)
+            if (loaded.topic.name, index) not in taken
         ]
         if not places:
             return

@@ -68,7 +68,7 @@ class CommittedReader(UncommittedReader):
         self._advance(index, data)
 
     def _reads(self, data: Sequence[memoryview], answer: PartitionData) -> list[CommittedRead]:
-        aborted = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()]
+        aborted = [(aborted.first_offset, aborted.producer_id) for aborted in answer.aborted_transactions or ()]
         position = self.positions[answer.partition_index]
         return [
             CommittedRead(record.offset, value_of(record), (record.key or b"").decode(), content_of(record))
