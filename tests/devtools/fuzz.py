@@ -113,10 +113,10 @@ class _Attacker:
         at_once = self.random.random() < 0.5
         async with raw_connection(self.broker.kafka) as stream:
             try:
-                for group in [frames] if at_once else [[each] for each in frames]:
-                    for each in group:
-                        self.findings.sent[each.api.name] += 1
-                    await stream.send_all(b"".join(each.data for each in group))
+                for group in [frames] if at_once else [[frame] for frame in frames]:
+                    for frame in group:
+                        self.findings.sent[frame.api.name] += 1
+                    await stream.send_all(b"".join(frame.data for frame in group))
                     if not await self._receive(stream, group):
                         return
             except trio.BrokenResourceError:
@@ -150,7 +150,7 @@ class _Attacker:
         self._log_read = len(log)
 
     def _found(self, what: str, frames: Sequence[Frame]) -> None:
-        sent = "\n".join(f"  {each.api.name} {each.version} {each.data[:2000].hex()}" for each in frames)
+        sent = "\n".join(f"  {frame.api.name} {frame.version} {frame.data[:2000].hex()}" for frame in frames)
         self.findings.problems.append(f"{what}\nsent were about then:\n{sent}")
 
 

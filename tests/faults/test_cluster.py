@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.devtools.external.clients import wait_until
 from tests.devtools.external.s3_processes import S3Process, minio_server
-from tests.devtools.processes.bank import Bank
+from tests.devtools.processes.appends import Appends
 from tests.devtools.processes.cluster_load import QUIET, ClusterLoad, leaders_of
 from tests.devtools.processes.ordeal import chosen_seed
 from tests.devtools.processes.process import is_there
@@ -138,17 +138,17 @@ def test_a_broker_that_is_stopped_for_a_while_is_not_waited_for(durability: str)
 
 
 @pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
-def test_money_that_moves_between_brokers_that_are_killed_is_neither_lost_nor_made(durability: str) -> None:
+def test_transactions_are_whole_while_brokers_of_one_machine_are_killed(durability: str) -> None:
     random = Random(chosen_seed())
     with several_broker_processes(len(BROKER_IDS), *_NUMBERED, "--durability", durability) as running:
-        with Bank(running.bootstrap, "accounts") as bank:
+        with Appends(running.bootstrap, "appends") as appends:
             for _ in range(CYCLES_COUNT):
                 time.sleep(random.uniform(0, QUIET_SECONDS))
                 for each in BROKER_IDS:  # the longest gap is that of one fault
                     wait_until(partial(_runs, running, each), "it is back", seconds=RESTART_SECONDS)
                 time.sleep(BACK_SECONDS)
                 os.kill(running.pid_of(random.choice(BROKER_IDS)), signal.SIGKILL)
-        report = bank.read_back()
+        report = appends.read_back()
     print(f"--processes 3, {durability}, {CYCLES_COUNT} times SIGKILL: {report}")
     assert report.problems == []
     assert report.committed_count > 10 * CYCLES_COUNT  # otherwise nothing was tried

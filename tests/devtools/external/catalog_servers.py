@@ -31,7 +31,7 @@ class PostgresProcess:
 
 def has_postgres() -> bool:
     """Tell whether its programs are on the PATH."""
-    return all(shutil.which(each) for each in PROGRAMS)
+    return all(shutil.which(program) for program in PROGRAMS)
 
 
 @contextmanager

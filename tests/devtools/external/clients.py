@@ -70,7 +70,7 @@ class Acknowledged:
 
     @property
     def count(self) -> int:
-        return sum(len(each) for each in self.partitions.values())
+        return sum(len(partition) for partition in self.partitions.values())
 
     def add(self, partition: int, value: bytes, offset: int) -> None:
         self.partitions[partition].append((value, offset))

@@ -38,7 +38,7 @@ with warnings.catch_warnings():  # kafka-python reads its definitions in a depre
 
 SCRAM, PLAIN, OAUTH = "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"
 MTLS = "mTLS"  # no mechanism of SASL: who shows a certificate needs none
-MECHANISMS = (*(each.value for each in SaslMechanism), MTLS)
+MECHANISMS = (*(mechanism.value for mechanism in SaslMechanism), MTLS)
 WRONG = "not the password"
 BOOTSTRAP_MS = 1500
 VALUE = b"of a client"
@@ -159,7 +159,7 @@ def confluent(login: Login, topic: str) -> str | None:
 def refused(errors: Sequence[KafkaError]) -> str | None:
     """Return what the first error says that no other try would change."""
     final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    return next((each.str() for each in errors if each.code() in final), None)
+    return next((error.str() for error in errors if error.code() in final), None)
 
 
 def kcat(login: Login, topic: str) -> str | None:

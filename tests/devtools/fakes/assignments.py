@@ -85,7 +85,11 @@ class TwoBrokers(Assignment):
 
     def led_here(self, topic: Topic) -> Mapping[int, int]:
         leaders = enumerate(self.leaders(topic))
-        return {index: each.epoch for index, each in leaders if each is not None and each.node_id == self.node.node_id}
+        return {
+            index: leader.epoch
+            for index, leader in leaders
+            if leader is not None and leader.node_id == self.node.node_id
+        }
 
 
 @attrs.define(eq=False)
@@ -111,12 +115,14 @@ class ThreeBrokers(TwoBrokers):
 
     def brokers(self) -> Sequence[Node]:
         are_up = {OTHER_ID: self.other_is_up, THIRD_ID: self.third_is_up}
-        return (self.node, *(self._pretended(each) for each in (OTHER_ID, THIRD_ID) if are_up[each]))
+        return (self.node, *(self._pretended(other_id) for other_id in (OTHER_ID, THIRD_ID) if are_up[other_id]))
 
     def coordinator(self, group_id: str) -> Node | None:
         count = self.partition_count()
         leader = self._leader_of(CONSUMER_OFFSETS_NAME, coordinator_partition(group_id, count)) if count else None
-        return next((each for each in self.brokers() if leader is not None and each.node_id == leader.node_id), None)
+        return next(
+            (broker for broker in self.brokers() if leader is not None and broker.node_id == leader.node_id), None
+        )
 
     def leader(self, topic: Topic, index: int) -> Leader | None:
         return self._leader_of(topic.name, index)

@@ -115,9 +115,9 @@ class MemoryOffsetsLog:
         """Return the committed offsets that are durable, by group, topic and partition."""
         live = [change for change in self.live() if isinstance(change, OffsetChange)]
         return {
-            (each.group_id, each.at.topic, each.at.partition): each.offset.offset
-            for each in live
-            if each.offset is not None
+            (entry.group_id, entry.at.topic, entry.at.partition): entry.offset.offset
+            for entry in live
+            if entry.offset is not None
         }
 
     def groups(self) -> Sequence[str]:

@@ -187,8 +187,8 @@ class ConsumerMember:
             subscribed_topic_names=None if self.topics is None else list(self.topics),
             subscribed_topic_regex=self.regex,
             topic_partitions=[
-                HeartbeatTopicPartitions(topic_id=each, partitions=sorted(numbers))
-                for each, numbers in self.owned.items()
+                HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+                for topic_id, numbers in self.owned.items()
             ],
         )
         return attrs.evolve(request, **more)
@@ -202,7 +202,7 @@ class ConsumerMember:
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
                 parts = answer.assignment.topic_partitions
-                self.owned = {each.topic_id: frozenset(each.partitions) for each in parts}
+                self.owned = {part.topic_id: frozenset(part.partitions) for part in parts}
         elif answer.error_code in (e.FENCED_MEMBER_EPOCH, e.UNKNOWN_MEMBER_ID, e.GROUP_ID_NOT_FOUND):
             self.epoch, self.owned = 0, {}
         return answer
@@ -214,7 +214,7 @@ class ConsumerMember:
 
     @property
     def assigned(self) -> Mapping[str, set[int]]:
-        return {self.world.name_of(each): set(numbers) for each, numbers in self.owned.items()}
+        return {self.world.name_of(topic_id): set(numbers) for topic_id, numbers in self.owned.items()}
 
     async def commit(self, offset: int, *, version: int = 9, **more: Any) -> int:
         """Commit an offset of t-0: the error code."""
@@ -247,9 +247,9 @@ class ConsumerMember:
 async def settle(*members: ConsumerMember, rounds: int = 10) -> None:
     """Have members send heartbeats until nothing changes any more."""
     for _ in range(rounds):
-        before = [(each.epoch, each.owned) for each in members]
-        for each in members:
-            await each.beat()
-        if before == [(each.epoch, each.owned) for each in members]:
+        before = [(client.epoch, client.owned) for client in members]
+        for member in members:
+            await member.beat()
+        if before == [(client.epoch, client.owned) for client in members]:
             return
     raise AssertionError(f"no end in {rounds} rounds")

@@ -23,7 +23,7 @@ def pair(text: str, timestamp_ms: int = NOW_MS) -> Record:
 
 async def append_pairs(partition: Partition, *texts: str, timestamp_ms: int = NOW_MS, **batch: Any) -> int:
     """One batch, durable; returns its base offset."""
-    return await append_batch(partition, memoryview(build_batch([pair(each, timestamp_ms) for each in texts], **batch)))
+    return await append_batch(partition, memoryview(build_batch([pair(text, timestamp_ms) for text in texts], **batch)))
 
 
 async def append_batch(partition: Partition, data: memoryview) -> int:

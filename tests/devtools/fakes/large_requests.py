@@ -99,7 +99,7 @@ class _Maker:
             if not self._is_on_the_way(path) and (field.wire.tag is not None or field.nullable):
                 return field.default if field.wire.tag is not None else []
             count = self.count if path == self.path else 1
-            return [self._element(of.of, path, each) for each in range(count)]
+            return [self._element(of.of, path, number) for number in range(count)]
         if isinstance(of, Nullable):
             return self.struct(of.of, path, number) if self._is_on_the_way(path) else None
         if name in VALUES and not (self.string_length and isinstance(VALUES[name], str)):

@@ -54,7 +54,7 @@ class LateMetadataStore(MemoryMetadataStore):
     def tell(self, up_to: int | None = None) -> None:
         """Have the followers hear of all changes, or of those up to a revision."""
         changes = self._published.behind(self._told.revision)
-        self._told.publish(each for each in changes if up_to is None or each.revision <= up_to)
+        self._told.publish(change for change in changes if up_to is None or change.revision <= up_to)
         self._more_told.wake()
 
     def forget(self) -> None:

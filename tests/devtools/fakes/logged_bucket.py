@@ -127,7 +127,7 @@ class LoggedBucket:
         number = self._numbers.get(epoch, 0) + 1 if number is None else number
         self._numbers[epoch] = number
         sequence = self._sequences.get(epoch, 1)
-        headers = [parse_header(memoryview(each.data)) for each in entries if each.kind == RECORD_BATCH]
+        headers = [parse_header(memoryview(found.data)) for found in entries if found.kind == RECORD_BATCH]
         for place, entry in enumerate(entries):
             entry.sequence = sequence + place
         self._sequences[epoch] = sequence + len(entries)
@@ -139,7 +139,7 @@ class LoggedBucket:
             durable_number=number - 1 if durable is None else durable,
             sequence=sequence,
             body_bytes=sum(len(part) for part in encode_object(_EMPTY, entries, durable_sequence=0)[1:]),
-            has_transactions=any(each.is_transactional for each in headers),
+            has_transactions=any(head.is_transactional for head in headers),
         )
         return self._put(epoch, number, b"".join(encode_object(header, entries, durable_sequence=0)))
 

@@ -136,12 +136,12 @@ class LoopbackCluster:
     def led_by(self, broker_id: int, topic: str) -> list[int]:
         """Return which partitions of a topic a broker serves."""
         partitions = self.broker(broker_id).services.log.by_name.get(topic, [])
-        return [index for index, each in enumerate(partitions) if each is not None]
+        return [index for index, led in enumerate(partitions) if led is not None]
 
     async def until_led(self, topic: str, counts: dict[int, int]) -> None:
         """Wait until brokers serve so many partitions of a topic."""
         with trio.fail_after(SOON_SECONDS):
-            while {each: len(self.led_by(each, topic)) for each in counts} != counts:
+            while {count: len(self.led_by(count, topic)) for count in counts} != counts:
                 await trio.sleep(0.02)
 
 

@@ -262,7 +262,7 @@ async def merge(log: MemoryLog, *, count: int | None = None) -> bool:
     """
     partition = log.partition()
     segments = list(partition.manifest.segments)[:count]
-    sources = [await read_source(log.store, each) for each in segments]
+    sources = [await read_source(log.store, segment) for segment in segments]
     footer = await merged_footer(partition, sources)
     return await log.log.merger.rewriter.replace(partition, segments, footer, [source.body for source in sources])
 

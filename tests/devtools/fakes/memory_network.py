@@ -43,7 +43,7 @@ class MemoryNetwork:
         """A line without delay or limit; connections that have fallen silent are reset."""
         self.delay_seconds = 0.0
         self.set_bandwidth(math.inf)
-        for stream in [each for each in self.streams if each.is_silent]:
+        for stream in [stream for stream in self.streams if stream.is_silent]:
             stream.cut()
 
     async def carry(self, count: int, *, to_broker: bool) -> None:

@@ -43,7 +43,9 @@ def first_partition(running: MemoryBroker) -> Partition:
 
 async def produce_batch(client: Connection, timestamps_ms: Sequence[int], *, codec: int = compression.NONE) -> None:
     """Write one batch to partition 0, with one record for each timestamp."""
-    records = [Record(offset=0, timestamp_ms=each, key=None, value=b"v", headers=[]) for each in timestamps_ms]
+    records = [
+        Record(offset=0, timestamp_ms=timestamp_ms, key=None, value=b"v", headers=[]) for timestamp_ms in timestamps_ms
+    ]
     data = PartitionProduceData(index=0, records=memoryview(build_batch(records, codec=codec)))
     request = ProduceRequest(
         acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]

@@ -122,7 +122,7 @@ class _Span:
         times_ms: list[int] = []
         if tells_earliest:
             with suppress(KafkaError):  # what is malformed was stored by a broker that did not look at the records
-                times_ms = [each.timestamp_ms for each in iterate_records(memoryview(batch))]
+                times_ms = [record.timestamp_ms for record in iterate_records(memoryview(batch))]
         return cls(
             base_offset=header.base_offset,
             last_offset=header.last_offset,

@@ -164,7 +164,7 @@ class SmallCluster:
         return self.topics.setdefault(name, SmallTopic(uuid.uuid4().bytes, logs))
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        names = sorted(self.topics) if request.topics is None else [each.name or "" for each in request.topics]
+        names = sorted(self.topics) if request.topics is None else [topic.name or "" for topic in request.topics]
         if request.allow_auto_topic_creation:
             for name in names:
                 self.create(name)
@@ -185,19 +185,19 @@ class SmallCluster:
 
     def _create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         results = []
-        for each in request.topics:
-            exists = each.name in self.topics
+        for wanted in request.topics:
+            exists = wanted.name in self.topics
             code = error_codes.TOPIC_ALREADY_EXISTS if exists else error_codes.NONE
-            message = f"Topic '{each.name}' already exists." if exists else None
-            results.append(CreatableTopicResult(name=each.name, error_code=code, error_message=message))
+            message = f"Topic '{wanted.name}' already exists." if exists else None
+            results.append(CreatableTopicResult(name=wanted.name, error_code=code, error_message=message))
             if not exists:
-                topic = self.create(each.name, max(each.num_partitions, 1))
-                topic.configs.update({config.name: config.value or "" for config in each.configs})
+                topic = self.create(wanted.name, max(wanted.num_partitions, 1))
+                topic.configs.update({config.name: config.value or "" for config in wanted.configs})
         return CreateTopicsResponse(topics=results)
 
     def _delete_topics(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         results = []
-        for name in [each.name or "" for each in request.topics] or request.topic_names:
+        for name in [topic.name or "" for topic in request.topics] or request.topic_names:
             known = self.topics.pop(name, None) is not None
             code = error_codes.NONE if known else error_codes.UNKNOWN_TOPIC_OR_PARTITION
             results.append(DeletableTopicResult(name=name, error_code=code))
@@ -205,33 +205,33 @@ class SmallCluster:
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         results = []
-        for each in request.topics:
-            logs = self.topics[each.name].logs
-            grows = each.count > len(logs)
+        for topic in request.topics:
+            logs = self.topics[topic.name].logs
+            grows = topic.count > len(logs)
             code = error_codes.NONE if grows else error_codes.INVALID_PARTITIONS
-            logs += [SmallLog() for _ in range(each.count - len(logs))]
-            results.append(CreatePartitionsTopicResult(name=each.name, error_code=code))
+            logs += [SmallLog() for _ in range(topic.count - len(logs))]
+            results.append(CreatePartitionsTopicResult(name=topic.name, error_code=code))
         return CreatePartitionsResponse(results=results)
 
     def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
-        for each in request.resources:
-            own = self.topics[each.resource_name].configs
+        for resource in request.resources:
+            own = self.topics[resource.resource_name].configs
             configs = [
                 DescribeConfigsResourceResult(name=name, value=value, config_source=1 + 4 * (name not in own))
                 for name, value in (_DEFAULTS | own).items()
             ]
             results.append(
                 DescribeConfigsResult(
-                    resource_type=each.resource_type, resource_name=each.resource_name, configs=configs
+                    resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
                 )
             )
         return DescribeConfigsResponse(results=results)
 
     def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-        for each in request.resources:
-            configs = self.topics[each.resource_name].configs
-            for change in each.configs:
+        for resource in request.resources:
+            configs = self.topics[resource.resource_name].configs
+            for change in resource.configs:
                 configs.pop(change.name, None)
                 if change.config_operation == 0:
                     configs[change.name] = change.value or ""
@@ -252,10 +252,10 @@ class SmallCluster:
     def _fetch(self, request: FetchRequest) -> FetchResponse:
         by_id = {topic.topic_id: topic for topic in self.topics.values()}
         responses = []
-        for each in request.topics:
-            topic = self.topics.get(each.topic) or by_id[each.topic_id]
-            answers = [self._fetched(topic.logs[wanted.partition], wanted) for wanted in each.partitions]
-            responses.append(FetchableTopicResponse(topic=each.topic, topic_id=each.topic_id, partitions=answers))
+        for wanted in request.topics:
+            topic = self.topics.get(wanted.topic) or by_id[wanted.topic_id]
+            answers = [self._fetched(topic.logs[wanted.partition], wanted) for wanted in wanted.partitions]
+            responses.append(FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=answers))
         return FetchResponse(responses=responses)
 
     def _fetched(self, log: SmallLog, wanted: FetchPartition) -> PartitionData:
@@ -276,10 +276,10 @@ class SmallCluster:
         for topic in request.topics:
             found = [
                 ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index,
-                    offset=self.topics[topic.name].logs[each.partition_index].offset_at(each.timestamp),
+                    partition_index=partition.partition_index,
+                    offset=self.topics[topic.name].logs[partition.partition_index].offset_at(partition.timestamp),
                 )
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
             yield ListOffsetsTopicResponse(name=topic.name, partitions=found)
 
@@ -333,16 +333,16 @@ class SmallCluster:
                 committed = self.offsets.setdefault(request.group_id, {})
                 committed[topic.name, each.partition_index] = each.committed_offset
             answers = [
-                OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                for each in topic.partitions
+                OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+                for partition in topic.partitions
             ]
             topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=answers))
         return OffsetCommitResponse(topics=topics)
 
     def _fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         groups = [
-            OffsetFetchResponseGroup(group_id=each.group_id, topics=self._committed(each.group_id))
-            for each in request.groups
+            OffsetFetchResponseGroup(group_id=group.group_id, topics=self._committed(group.group_id))
+            for group in request.groups
         ]
         return OffsetFetchResponse(topics=self._committed(request.group_id), groups=groups)
 

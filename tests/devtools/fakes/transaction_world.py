@@ -67,7 +67,7 @@ class PartitionModel:
 
     @property
     def last_stable_offset(self) -> int:
-        return min((each.first_offset for each in self.open.values()), default=self.end_offset)
+        return min((opened.first_offset for opened in self.open.values()), default=self.end_offset)
 
     def accepts(self, entry: Data | Marker) -> bool:
         known = self.epochs.get(entry.producer_id, -1)
@@ -206,7 +206,9 @@ class World:
         if partition in self.elsewhere:
             return self.elsewhere[partition]
         here = [
-            each for each in self.journal[:count] if not isinstance(each, StateRecord) and each.partition == partition
+            entry
+            for entry in self.journal[:count]
+            if not isinstance(entry, StateRecord) and entry.partition == partition
         ]
         return [*self.brought.get(partition, ()), *here]
 
@@ -217,7 +219,7 @@ class World:
         """Hand a partition over to another broker, or take it back; what it has is durable before."""
         self.sync()
         log, was_here = self.log(partition), partition not in self.elsewhere
-        self.journal = [each for each in self.journal if not self._is_of(each, partition)]
+        self.journal = [entry for entry in self.journal if not self._is_of(entry, partition)]
         self.durable_count = len(self.journal)
         self.brought.pop(partition, None)
         self.elsewhere.pop(partition, None)
@@ -254,7 +256,7 @@ class World:
 
     def _check_decided(self, marker: Marker) -> None:
         """A marker leaves the broker only when its decision is durable."""
-        assert any(_is_decision(each, marker) for each in self.journal[: self.durable_count]), (
+        assert any(_is_decision(entry, marker) for entry in self.journal[: self.durable_count]), (
             f"{marker} was sent before it was decided"
         )
 
@@ -281,7 +283,9 @@ class World:
         """Every marker in the log stands behind the decision that it carries out."""
         for at, entry in enumerate(self.journal):
             if isinstance(entry, Marker):
-                assert any(_is_decision(each, entry) for each in self.journal[:at]), f"{entry} before its decision"
+                assert any(_is_decision(earlier, entry) for earlier in self.journal[:at]), (
+                    f"{entry} before its decision"
+                )
 
     def _check_prefix(self, count: int) -> None:
         """Whoever starts from these entries finds every open transaction, and will end it."""

@@ -90,7 +90,7 @@ class Producer:
             topics=topics,
         )
         (answer,) = (await self.call(request, AddPartitionsToTxnResponse, version)).results_by_topic
-        return [each.partition_error_code for each in answer.results_by_partition]
+        return [result.partition_error_code for result in answer.results_by_partition]
 
     def batch(self, index: int, *values: bytes, codec_id: int = 0) -> memoryview:
         sequence = self.sequences.get(index, 0)
@@ -147,7 +147,7 @@ class Producer:
         if version is None:
             version = 5 if self.produce_version >= NEW else 3
         (answer,) = (await self.call(request, TxnOffsetCommitResponse, version)).topics
-        return [each.error_code for each in answer.partitions]
+        return [partition.error_code for partition in answer.partitions]
 
     async def commit_offsets(self, group_id: str, offsets: Mapping[int, int]) -> None:
         """Enrol the group's offsets as this protocol does, and commit some."""
@@ -188,7 +188,7 @@ async def committed_values(client: Connection, index: int) -> list[bytes | None]
         (answer,) = (await (await client.send_encoded(call, codec.encode(request, 11))).wait()).responses[0].partitions
         assert answer.error_code == e.NONE
         stable_offset = answer.last_stable_offset
-        aborted = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
+        aborted = sorted((aborted.first_offset, aborted.producer_id) for aborted in answer.aborted_transactions or ())
         records: Any = answer.records or b""
         for batch in batches(memoryview(records)):
             header = parse_header(batch)

@@ -29,7 +29,7 @@ def enrolled_nowait(partition: Partition, data: memoryview, *, is_enrolled: bool
     header = parse_header(data)
     batch = Batch(partition, header, data, None, 0, is_checked=True)
     batch.max_timestamp_ms = header.max_timestamp_ms
-    batch.min_timestamp_ms = min(each.timestamp_ms for each in iterate_records(data))
+    batch.min_timestamp_ms = min(record.timestamp_ms for record in iterate_records(data))
     assert append_batch(batch, now_ms, is_enrolled=is_enrolled), "the pool is exhausted"
     return batch
 
@@ -91,7 +91,7 @@ def counted_batches(
 
 def consumed_records(slices: Slices | FileSlice, offset: int, *, committed: bool) -> list[Record]:
     """What a consumer makes of an answer."""
-    aborted = [(each.first_offset, each.producer_id) for each in (slices.aborted if committed else ())]
+    aborted = [(aborted.first_offset, aborted.producer_id) for aborted in (slices.aborted if committed else ())]
     data = (batch for buffer in slices.buffers for batch in batches(_view(buffer)))
     return [
         record

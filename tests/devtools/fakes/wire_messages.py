@@ -125,5 +125,5 @@ def _integer_maker(code: str) -> Make:
     bits = struct.calcsize(f">{code}") * 8
     least = 0 if code.isupper() else -(2 ** (bits - 1))
     greatest = least + 2**bits - 1
-    edges = [each for each in (0, 1, -1, least, greatest) if each >= least]
+    edges = [number for number in (0, 1, -1, least, greatest) if number >= least]
     return lambda rng: rng.choice(edges) if rng.random() < 0.5 else rng.randint(least, greatest)

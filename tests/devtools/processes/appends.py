@@ -9,23 +9,26 @@ report = appends.read_back()
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Collection, Iterator
 from functools import partial
 from random import Random
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Self
 
 import attrs
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.devtools.history.transaction_history import PROMISED, End, Placed, Poll, Send, Transaction, anomalies
 from tests.devtools.processes.read_committed import read_committed
-from tests.devtools.processes.transactional_load import (
-    ABORTED_SHARE,
-    PATIENCE_SECONDS,
-    QUIET,
-    TransactionalLoad,
-    abort_failed,
-)
 
+ABORTED_SHARE = 0.2
+PATIENCE_SECONDS = 120.0
+# By default a client pauses for up to 10 s, whether or not a broker is there; and one that is suspended says nothing.
+QUIET = {"reconnect.backoff.max.ms": 200, "socket.timeout.ms": 3_000, "log_level": 0}
 PARTITION_COUNT = 6
 VALUES_MAX_COUNT = 5  # of a transaction
 
@@ -43,35 +46,70 @@ class AppendsReport:
 
 
 @attrs.define(eq=False)
-class Appends(TransactionalLoad):
+class Appends:
     """Writers, each with a transactional id of its own, and readers of all partitions, for the block."""
 
+    bootstrap: str
+    topic: str
     writers_count: int = 3
     readers_count: int = 2
-    partition_count: int = attrs.field(default=PARTITION_COUNT, init=False)
+    stopping: Event = attrs.field(factory=Event, init=False)
+    lock: Lock = attrs.field(factory=Lock, init=False)
+    longest_gap_seconds: float = attrs.field(default=0.0, init=False)  # of one writer, between two transactions
+    _threads: list[Thread] = attrs.field(factory=list, init=False)
     _history: list[Transaction] = attrs.field(factory=list, init=False)
     _problems: list[str] = attrs.field(factory=list, init=False)
     _ticks: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
-    def jobs(self) -> Sequence[Callable[[], None]]:
-        writers = [partial(self._write, number) for number in range(self.writers_count)]
-        return [*writers, *(partial(self._read, number) for number in range(self.readers_count))]
+    def __enter__(self) -> Self:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
+        admin.create_topics([NewTopic(self.topic, PARTITION_COUNT)])[self.topic].result(PATIENCE_SECONDS)
+        jobs = [partial(self._write, number) for number in range(self.writers_count)]
+        jobs += [partial(self._read, number) for number in range(self.readers_count)]
+        self._threads = [Thread(target=job) for job in jobs]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stopping.set()
+        for thread in self._threads:
+            thread.join()
 
     def read_back(self) -> AppendsReport:
         """Read what is committed once more, when nobody writes, and judge."""
         final = [
-            _placed(message) for each in read_committed(self.bootstrap, self.topic, PARTITION_COUNT) for message in each
+            _placed(message)
+            for messages in read_committed(self.bootstrap, self.topic, PARTITION_COUNT)
+            for message in messages
         ]
         self._note(Transaction(name="final", process="final", operations=(Poll(tuple(final), next(self._ticks)),)))
-        ends = [each.end for each in self._history if each.is_transactional and next(each.sends, None) is not None]
+        ends = [
+            transaction.end
+            for transaction in self._history
+            if transaction.is_transactional and next(transaction.sends, None) is not None
+        ]
         return AppendsReport(
             committed_count=ends.count(End.COMMITTED),
             aborted_count=ends.count(End.ABORTED),
             unknown_count=ends.count(End.UNKNOWN),
             read_count=len(final),
             longest_gap_seconds=self.longest_gap_seconds,
-            problems=[*self._problems, *map(str, anomalies(self._history, PROMISED))],
+            problems=[
+                *self._problems,
+                *map(str, anomalies(self._history, PROMISED)),
+                *self._half_read({placed.value for placed in final}),
+            ],
         )
+
+    def _half_read(self, read: Collection[str]) -> Iterator[str]:
+        """Return transactions some of whose values are read, and others are not."""
+        for transaction in self._history:
+            found = [send.value in read for send in transaction.sends]
+            if any(found) and not all(found):
+                yield f"{transaction.name}: {sum(found)} of {len(found)} values are read"
 
     def _note(self, transaction: Transaction) -> None:
         with self.lock:
@@ -80,12 +118,35 @@ class Appends(TransactionalLoad):
     # ---- writers ---------------------------------------------------------------------------------------------------
 
     def _write(self, number: int) -> None:
-        random = Random(number)
+        """Write one transaction after the other until the end; a writer that gets no new producer ends."""
+        transactional_id, random = f"appends-{number}", Random(number)
+        producer, ended = None, time.monotonic()
+        for count in itertools.count():
+            if self.stopping.is_set():
+                return
+            try:
+                producer = producer or self._open(transactional_id)
+            except KafkaException as exc:
+                self._problems.append(f"{transactional_id} can't go on: {exc}")
+                return
+            if not self._append(producer, f"{number}-{count}", number, random):
+                producer = None
+            now = time.monotonic()
+            with self.lock:
+                self.longest_gap_seconds = max(self.longest_gap_seconds, now - ended)
+            ended = now
 
-        def append(producer: Producer, count: int) -> bool:
-            return self._append(producer, f"{number}-{count}", number, random)
-
-        self.writer(f"appends-{number}", append, self._problems)
+    def _open(self, transactional_id: str) -> Producer:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            config = {"bootstrap.servers": self.bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+            producer = Producer({**config, **QUIET})
+            try:
+                producer.init_transactions(PATIENCE_SECONDS)
+                return producer
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
 
     def _append(self, producer: Producer, name: str, number: int, random: Random) -> bool:
         """Write one transaction and note what has become of it; False if the producer can't go on."""
@@ -125,16 +186,18 @@ class Appends(TransactionalLoad):
         """Poll all partitions from the start on, each poll a transaction by itself."""
         config = {"group.id": f"reader-{number}", "isolation.level": "read_committed", "enable.auto.commit": False}
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "auto.offset.reset": "error", **config, **QUIET})
-        consumer.assign([TopicPartition(self.topic, each, 0) for each in range(PARTITION_COUNT)])
+        consumer.assign([TopicPartition(self.topic, index, 0) for index in range(PARTITION_COUNT)])
         for count in itertools.count():
             if self.stopping.is_set():
                 consumer.close()
                 return
             messages = consumer.consume(100, timeout=0.2)
             at = next(self._ticks)
-            errors = [str(error) for each in messages if (error := each.error()) is not None and error.code() >= 0]
-            self._problems += [f"reader {number}: {each}" for each in errors]
-            records = tuple(_placed(each) for each in messages if each.error() is None)
+            errors = [
+                str(error) for message in messages if (error := message.error()) is not None and error.code() >= 0
+            ]
+            self._problems += [f"reader {number}: {error_text}" for error_text in errors]
+            records = tuple(_placed(message) for message in messages if message.error() is None)
             if records:
                 poll = Poll(records, at)
                 self._note(
@@ -152,3 +215,14 @@ def _placed(message: Message) -> Placed:
     assert offset is not None
     assert value is not None
     return Placed(str(message.partition()), offset, value.decode())
+
+
+def abort_failed(producer: Producer, exc: KafkaException) -> bool:
+    """Abort a transaction that has failed; False if the producer can't go on."""
+    if not exc.args[0].txn_requires_abort():
+        return False
+    try:
+        producer.abort_transaction(PATIENCE_SECONDS)
+    except KafkaException:
+        return False
+    return True

@@ -139,8 +139,8 @@ class ClusterLoad:
         consumer = confluent_kafka.Consumer(
             {**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "read-back", "enable.auto.commit": False}
         )
-        partitions = [confluent_kafka.TopicPartition(self.topic, each, 0) for each in range(self.partition_count)]
-        ends = [end_of(consumer, each) for each in partitions]
+        partitions = [confluent_kafka.TopicPartition(self.topic, index, 0) for index in range(self.partition_count)]
+        ends = [end_of(consumer, partition) for partition in partitions]
         consumer.assign(partitions)
         found: defaultdict[int, list[int]] = defaultdict(list)
         places: defaultdict[str, list[str]] = defaultdict(list)
@@ -207,4 +207,4 @@ def leaders_of(admin: AdminClient, topic: str) -> set[int]:
         found = admin.list_topics(topic, timeout=ASKED_SECONDS)
     except KafkaException:
         return set()
-    return {each.leader for each in found.topics[topic].partitions.values()}
+    return {partition.leader for partition in found.topics[topic].partitions.values()}

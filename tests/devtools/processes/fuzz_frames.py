@@ -126,7 +126,7 @@ class _Maker:
     topic_id: bytes
 
     def struct(self, cls: Any) -> Any:
-        return cls(**{each.name: self._field(each) for each in fields_of(cls) if each.wire.is_in(self.version)})
+        return cls(**{field.name: self._field(field) for field in fields_of(cls) if field.wire.is_in(self.version)})
 
     def _field(self, field: Field) -> Any:
         if field.wire.tag is not None and self.random.random() < 0.5:

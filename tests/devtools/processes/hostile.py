@@ -120,7 +120,7 @@ async def _produce_and_fetch(broker: BrokerProcess, topic: str, seen: Seen, warm
 
 async def _round(producer: Producer, consumer: Consumer, value: bytes) -> None:
     await producer.send([Record(key=None, value=value, timestamp_ms=1)], partition=0)
-    while value not in [each.record.value for each in await consumer.poll()]:
+    while value not in [found.record.value for found in await consumer.poll()]:
         pass
 
 

@@ -32,5 +32,5 @@ async def consume(address: Address, topic: str, count: int) -> list[bytes | None
         consumer = Consumer(client=client, topic=topic, positions={0: 0})
         found: list[bytes | None] = []
         while len(found) < count:
-            found += [each.record.value for each in await consumer.poll()]
+            found += [found.record.value for found in await consumer.poll()]
         return found

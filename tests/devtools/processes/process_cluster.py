@@ -51,4 +51,4 @@ def broker_processes(
 
 def bootstrap_of(brokers: Sequence[BrokerProcess]) -> str:
     """Return what a client connects to, so that it finds any of them."""
-    return ",".join(each.bootstrap for each in brokers)
+    return ",".join(broker.bootstrap for broker in brokers)

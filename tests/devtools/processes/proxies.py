@@ -99,8 +99,8 @@ def lines_to(*upstreams: Address) -> Iterator[Sequence[Line]]:
     async def run() -> None:
         token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
-            for each in upstreams:
-                lines.append(Line(await nursery.start(TcpProxy(each).run), token))
+            for upstream in upstreams:
+                lines.append(Line(await nursery.start(TcpProxy(upstream).run), token))
             began.set()
             await stopping.wait()
             nursery.cancel_scope.cancel()

@@ -128,8 +128,8 @@ def sasl_broker(*options: str, program: Sequence[str] = KAFSCALE) -> Iterator[Sa
     """Run one with all mechanisms for the block; tokens are checked by the key of `signing_key`."""
     with TemporaryDirectory(prefix="kafscale-sasl-") as directory:
         url = write_key_set(Path(directory) / "keys.json", signing_key())
-        listeners = [option for each in _FURTHER[1:] for option in ("--listen", f"{each}=127.0.0.1:0")]
-        mechanisms = [option for each in SaslMechanism for option in ("--sasl-mechanisms", each.value)]
+        listeners = [option for protocol in _FURTHER[1:] for option in ("--listen", f"{protocol}=127.0.0.1:0")]
+        mechanisms = [option for mechanism in SaslMechanism for option in ("--sasl-mechanisms", mechanism.value)]
         tokens = ("--sasl-oauthbearer-jwks-endpoint-url", url, "--sasl-oauthbearer-clock-skew", "0")
         with tls_broker(*listeners, *mechanisms, *tokens, *options, program=program) as running:
             yield SaslBroker(tls=running)

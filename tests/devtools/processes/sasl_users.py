@@ -52,14 +52,14 @@ def login_of_somebody(
 
 def add(broker: SaslBroker, user: str) -> None:
     """Have the client salt the password, with the least number of iterations."""
-    for each in SCRAMS:
-        _alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(each, 4096), PASSWORD.encode()))
+    for scram in SCRAMS:
+        _alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(scram, 4096), PASSWORD.encode()))
     broker.process.settle()
 
 
 def remove(broker: SaslBroker, user: str) -> None:
-    for each in SCRAMS:
-        _alter(broker, UserScramCredentialDeletion(user, each))
+    for scram in SCRAMS:
+        _alter(broker, UserScramCredentialDeletion(user, scram))
     broker.process.settle()
 
 

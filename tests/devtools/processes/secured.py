@@ -152,8 +152,8 @@ def _secure_python() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka
     of_kafka_python = (kafka.KafkaProducer, kafka.KafkaConsumer, kafka.KafkaAdminClient)
-    for each in (*of_kafka_python, aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaConsumer, AIOKafkaAdminClient):
-        _give_settings(each)
+    for client in (*of_kafka_python, aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaConsumer, AIOKafkaAdminClient):
+        _give_settings(client)
 
 
 def _give_settings(client: Any) -> None:

@@ -64,7 +64,7 @@ class SeveralBrokerProcesses(BrokerProcess):
         ready = _READY.match(_first_line(running, time.monotonic() + timeout_seconds))
         if ready is None:
             raise self._not_ready(running, timeout_seconds)
-        self.addresses = [Address.parse(each) for each in ready[1].split(",")]
+        self.addresses = [Address.parse(address) for address in ready[1].split(",")]
         self.admin = Address.parse(ready[2])
         self.further_listeners = ready[3].split()
 

@@ -78,7 +78,7 @@ def verify_strictly(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
     while left:
-        for each in list(left):
+        for side in list(left):
             with suppress(ssl.SSLWantReadError):
-                each.do_handshake()
-                left.remove(each)
+                side.do_handshake()
+                left.remove(side)
