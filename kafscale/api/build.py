@@ -94,7 +94,6 @@ async def build_services(
         wait_awake=member.wait_awake,
         has_led_lately=member.has_led_lately,
         heard_of=member.heard,
-        check_sender=member.check_sender,
         plan_balance=member.plan_balance,
     )
     services.following = Following(

@@ -1,20 +1,59 @@
 """BrokerHeartbeat (63, KIP-631), version 0: another broker of the same bucket says that one of its incarnations runs.
 
 Kafka's brokers send it to the controller alone. Here the controller sends it to the others, too: the answer tells that
-they run. The controller is told what its sender has to do as well, and what to commit for it, in fields of our own; it
-answers when that is done, with what all have to do. Version 1 has log directories that have failed (KIP-858); a broker
-ends when its own has.
+they run. Fields of our own tell the controller what its sender has to do as well, and what to commit for it; it answers
+when that is done, with what all have to do. A sender that looks for hanging transactions is told which partitions its
+producers have enrolled here. Version 1 has log directories that have failed (KIP-858); a broker ends when its own has.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic
+from kafscale.errors import KafkaError
+from kafscale.wire.messages.brokers import (
+    CoordinatedPartition,
+    EnrolledProducer,
+    EnrolledTopic,
+    OwnHeartbeatRequest,
+    OwnHeartbeatResponse,
+)
 
 
 async def handle(services: Services, call: Call, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
-    return await services.heard_of(request)
+    response = await services.heard_of(request)
+    if request.producer_ids is not None and not response.error_code and not response.is_fenced:
+        await _add_enrolled(services, request.producer_ids, response)
+    return response
+
+
+async def _add_enrolled(services: Services, producer_ids: Sequence[int], response: OwnHeartbeatResponse) -> None:
+    try:
+        known = await services.transactions.known(frozenset(producer_ids))
+    except KafkaError as exc:
+        response.error_code = exc.code
+        return
+    producers: defaultdict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
+    for (producer_id, at), epoch in known.enrolled.items():
+        producers[producer_id, epoch].append(at)
+    response.coordinated = [
+        CoordinatedPartition(partition_index=index, leader_epoch=epoch) for index, epoch in known.epochs.items()
+    ]
+    response.enrolled = [
+        EnrolledProducer(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            topics=[
+                EnrolledTopic(name=topic.topic, partitions=topic.partition_ids)
+                for topic in partitions_by_topic(frozenset(partitions))
+            ],
+        )
+        for (producer_id, epoch), partitions in producers.items()
+    ]
 
 
 API = Api(63, "BrokerHeartbeat", 0, 0, OwnHeartbeatRequest, OwnHeartbeatResponse, handle)

@@ -52,7 +52,7 @@ def _is_loading(services: Services) -> bool:
     topic = services.topics.get(CONSUMER_OFFSETS_NAME)
     if topic is None:
         return False
-    return any(services.groups.led.leader_epoch(index) is None for index in services.assignment.led_here(topic))
+    return any(not services.groups.led.is_led(index) for index in services.assignment.led_here(topic))
 
 
 def _listed(group: Group | HostedGroup) -> ListedGroup:

@@ -36,7 +36,6 @@ from kafscale.log.partition.partition import FetchWaiter
 from kafscale.metrics import Metrics
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
 from kafscale.wire.messages.cluster import ApiVersion
-from kafscale.wire.messages.transactions import EnrolledRequest
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -46,7 +45,7 @@ class Services:
     `api_versions` is what ApiVersions advertises. `check_lead` raises Fenced if another broker has taken over.
 
     What concerns other brokers is that of `kafscale.cluster.membership.start.member`: `catch_up`, `mover`, `heard_of`
-    (its `heard`), `check_sender`, `plan_balance`, `wait_awake` before each answer, `has_led_lately`. `membership`
+    (its `heard`), `plan_balance`, `wait_awake` before each answer, `has_led_lately`. `membership`
     changes what is registered of brokers. `following` reads what others lead, as far as it is in the bucket, and
     `referrals` remembers the consumers that this broker has sent there. In `pattern_thread` connections take turns to
     match clients' regular expressions.
@@ -83,7 +82,6 @@ class Services:
     membership: BrokerAdministration
     following: Following = attrs.field(init=False)
     heard_of: Callable[[OwnHeartbeatRequest], Awaitable[OwnHeartbeatResponse]]
-    check_sender: Callable[[EnrolledRequest], None]
     plan_balance: Callable[[Collection[bytes] | None], BalancePlan | None]
     wait_awake: Callable[[], Awaitable[None]]
     has_led_lately: Callable[[], bool]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.transactions.questions import TransactionDescription
+from kafscale.cluster.transactions.questions import TransactionDescription, describe_transaction
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import DESCRIBE_TOPIC
@@ -23,8 +23,8 @@ async def handle(services: Services, call: Call, request: DescribeTransactionsRe
     except KafkaError as exc:
         states = [DescribedTransaction(transactional_id=each, error_code=exc.code) for each in ids]
     else:
-        coordinators = services.transactions.coordinators
-        states = [_state(services, call, coordinators.describe(each)) async for each in in_turns(ids)]
+        led = services.transactions.led
+        states = [_state(services, call, describe_transaction(led, name)) async for name in in_turns(ids)]
     return DescribeTransactionsResponse(transaction_states=states)
 
 

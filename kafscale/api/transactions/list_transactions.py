@@ -2,40 +2,30 @@
 
 v1  only what has been open for longer than so many milliseconds (KIP-994)
 v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
-
-Another broker that looks for hanging transactions (`kafscale.cluster.transactions.hanging_search`) is told, with
-ClusterAction, which partitions producers have enrolled, and for which partitions of `__transaction_state` that holds.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
-from kafscale.cluster.transactions.questions import ListedTransaction, TransactionFilter
+from kafscale.cluster.transactions.questions import ListedTransaction, TransactionFilter, list_transactions
 from kafscale.cluster.transactions.state_records import now_ms
-from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.acls import CLUSTER_ACTION, DESCRIBE_TRANSACTION
+from kafscale.security.acls import DESCRIBE_TRANSACTION
 from kafscale.wire.error_codes import INVALID_REGULAR_EXPRESSION
 from kafscale.wire.messages.transactions import (
-    CoordinatedPartition,
-    EnrolledProducer,
-    EnrolledRequest,
-    EnrolledResponse,
-    EnrolledTopic,
     ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 
 
-async def handle(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
-    if request.wants_enrolled:
-        return await _enrolled(services, call, request)
+async def handle(services: Services, call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
     wanted = TransactionFilter(
         producer_ids=frozenset(request.producer_id_filters),
         state_names=frozenset(request.state_filters),
@@ -43,14 +33,14 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
     )
     try:
         await services.transactions.wait_settled()
-        found = services.transactions.coordinators.list(wanted, now_ms=now_ms())
+        found = list_transactions(services.transactions.led, wanted, now_ms=now_ms())
         listed = await _visible(services, call, found.transactions)
         pattern = request.transactional_id_pattern
         if pattern and (listed or services.access.allows_some(call, DESCRIBE_TRANSACTION)):
             listed = await _matching(services, _compile(pattern), listed)
     except KafkaError as exc:
-        return EnrolledResponse(error_code=exc.code)
-    return EnrolledResponse(
+        return ListTransactionsResponse(error_code=exc.code)
+    return ListTransactionsResponse(
         error_code=found.error_code,
         unknown_state_filters=sorted(found.unknown_state_names),
         transaction_states=[
@@ -58,34 +48,6 @@ async def handle(services: Services, call: Call, request: EnrolledRequest) -> En
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
             async for each in in_turns(listed)
-        ],
-    )
-
-
-async def _enrolled(services: Services, call: Call, request: EnrolledRequest) -> EnrolledResponse:
-    try:
-        services.access.check(call, CLUSTER_ACTION)
-        services.check_sender(request)
-        known = await services.transactions.known(frozenset(request.producer_id_filters))
-    except KafkaError as exc:
-        return EnrolledResponse(error_code=exc.code)
-    producers: defaultdict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
-    for (producer_id, at), epoch in known.enrolled.items():
-        producers[producer_id, epoch].append(at)
-    return EnrolledResponse(
-        coordinated=[
-            CoordinatedPartition(partition_index=index, leader_epoch=epoch) for index, epoch in known.epochs.items()
-        ],
-        enrolled=[
-            EnrolledProducer(
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                topics=[
-                    EnrolledTopic(name=each.topic, partitions=list(each.partition_ids))
-                    for each in partitions_by_topic(frozenset(partitions))
-                ],
-            )
-            for (producer_id, epoch), partitions in producers.items()
         ],
     )
 
@@ -120,4 +82,4 @@ async def _matching(
     return matching
 
 
-API = Api(66, "ListTransactions", 0, 2, EnrolledRequest, EnrolledResponse, handle)
+API = Api(66, "ListTransactions", 0, 2, ListTransactionsRequest, ListTransactionsResponse, handle)

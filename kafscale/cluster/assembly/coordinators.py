@@ -10,13 +10,12 @@ import trio
 
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.writer import TopicLog
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.consumer.deciding import Rights
 from kafscale.cluster.groups.consumer_settings import consumer_group_settings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.cluster.groups.keeper import GroupKeeper, InternalOffsetsLog
-from kafscale.cluster.groups.led_partitions import LedPartitions
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.start.member import ClusterMember
 from kafscale.cluster.registries.acls import AclRegistry
@@ -26,8 +25,7 @@ from kafscale.cluster.registries.producer_ids import ProducerIds
 from kafscale.cluster.registries.scram_users import ScramUsers
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
 from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
-from kafscale.cluster.transactions.hanging import Knowledge
-from kafscale.cluster.transactions.hanging_search import CoordinatedBy, HangingSearch
+from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
@@ -93,20 +91,18 @@ def build_coordinators(
 ) -> Coordinators:
     """Make the coordinators; `draining` is set when the broker begins to stop."""
     topics, leadership = registries.topics, Leadership(internal.log)
-    count = partial(partition_count, topics, CONSUMER_OFFSETS_NAME)
     groups = GroupCoordinator(
-        InternalOffsetsLog(internal, CONSUMER_OFFSETS_NAME),
+        TopicLog(internal, CONSUMER_OFFSETS_NAME),
         GroupSettings.of(settings),
         draining=draining,
         consumer_settings=registries.group_configs.settings,
         overrides=registries.group_configs.overrides,
         has_topic=lambda name: topics.get(name) is not None,
-        led=LedPartitions(count),
+        partition_count=partial(partition_count, topics, CONSUMER_OFFSETS_NAME),
         rights=rights,
     )
-    keeper = GroupKeeper(groups, count)
-    leadership.keepers[CONSUMER_OFFSETS_NAME] = keeper
-    internal.on_end[CONSUMER_OFFSETS_NAME] = keeper.end_transaction
+    leadership.topics[CONSUMER_OFFSETS_NAME] = groups.led
+    internal.on_end[CONSUMER_OFFSETS_NAME] = groups.end_transaction
     transactions = Transactions(
         internal=internal,
         settings=TransactionSettings.of(settings),
@@ -115,12 +111,12 @@ def build_coordinators(
         exists=lambda at: at.partition < partition_count(topics, at.topic),
         allocate_producer_id=registries.producer_ids.allocate,
         check_lead=member.check.confirm,
-        elsewhere=member.remote_coordinators(
+        remote=member.remote_coordinators(
             partial(_other_leader, topics, assignment), partial(_coordinated_at, topics)
         ),
         check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
     )
-    leadership.keepers[transactions.topic] = transactions
+    leadership.topics[transactions.topic] = transactions.led
     return Coordinators(
         internal=internal,
         leadership=leadership,
@@ -135,24 +131,19 @@ def build_coordinators(
 async def end_hanging(
     transactions: Transactions, member: ClusterMember, *, topics: TopicRegistry, assignment: Assignment, log: Log
 ) -> None:
-    """Abort open transactions that no coordinator knows of, once all internal partitions are read.
-
-    Where other brokers coordinate some, this asks them, until cancelled.
-    """
-    elsewhere = transactions.elsewhere
-    if elsewhere is None:
-        await transactions.abort_hanging(list(log.partitions.values()))
-        return
+    """Abort open transactions that no coordinator knows, until cancelled; all internal partitions must be loaded."""
 
     def leaders() -> Sequence[CoordinatedBy | None]:
         topic = topics.get(TRANSACTION_STATE_NAME)
-        found = () if topic is None else assignment.leaders(topic)
-        return [None if each is None else CoordinatedBy(each.node_id, each.epoch) for each in found]
+        if topic is None:
+            return ()
+        found = [assignment.leader(topic, index) for index in range(topic.partition_count)]
+        return [None if leader is None else CoordinatedBy(leader.node_id, leader.epoch) for leader in found]
 
     async def ask(broker_id: int, producer_ids: Collection[int]) -> Knowledge:
         if broker_id == assignment.node.node_id:
             return await transactions.known(producer_ids)
-        return await elsewhere.known(broker_id, producer_ids)
+        return await transactions.remote.known(broker_id, producer_ids)
 
     search = HangingSearch(
         partitions=log.partitions.values,

@@ -1,21 +1,19 @@
-"""Internal topics as coordinators stand on them: partitions of the log whose records are the coordinators' state.
+"""The frame of the coordinators: internal topics whose partitions hold a coordinator's state as records.
 
-    entries       what is written: records, and the markers of transactions; several at once, with nothing between them
-    loading       what a partition says, from the bucket and the log up to its end
-    left_out      what can't be read of that, which is told of and counted
-    leadership    who keeps a partition's state is told to read it when this broker leads it, and to let go of it
+    load     `leadership` loads each partition that this broker leads, by `loading`: batch by batch, up to its end
+    apply    `partitions` gives every record to the state of its partition, and requests the state of their key
+    write    `entries` appends a group of records and markers in one step; `writer` batches records of many requests
+    resign   the state is dropped before another broker may lead the partition
 
-    writer        records that share a batch while one is on its way, and callbacks in the order of the log
-
-Entered by `InternalLog`, which writes, and `Leadership`, which reads. The coordinator of a group or of a transactional
-id is the leader of the partition that its id hashes to (`partitioning`); the coordinator's epoch is the partition's
-leader epoch. What the records mean is not known here; their bytes are in `kafscale.wire.internal_topics`.
+The coordinator of a key (a group id, a transactional id) is the leader of the partition that the key hashes to
+(`partitioning`); its coordinator epoch is the leader epoch. A kind of state plugs in as a `LedPartitions`, registered
+with `Leadership` under its topic; the frame knows nothing of what the records mean.
 """
 
 from kafscale.cluster.coordinator.entries import Appended, EndEntry, Entry, InternalLog, RecordsEntry
-from kafscale.cluster.coordinator.leadership import Keeper, Leadership, Loader
-from kafscale.cluster.coordinator.left_out import LeftOut
-from kafscale.cluster.coordinator.loading import InternalBatch, load
+from kafscale.cluster.coordinator.leadership import Leadership
+from kafscale.cluster.coordinator.loading import InternalBatch, SkippedRecords, apply_batch, load
+from kafscale.cluster.coordinator.partitions import LedPartitions
 
 __all__ = [
     "Appended",
@@ -23,10 +21,10 @@ __all__ = [
     "Entry",
     "InternalBatch",
     "InternalLog",
-    "Keeper",
     "Leadership",
-    "LeftOut",
-    "Loader",
+    "LedPartitions",
     "RecordsEntry",
+    "SkippedRecords",
+    "apply_batch",
     "load",
 ]

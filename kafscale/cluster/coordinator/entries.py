@@ -24,7 +24,7 @@ from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.batch_header import TRANSACTIONAL, parse_header
 from kafscale.wire.control_records import MARKER_MAX_BYTES, EndMarker, encode_marker
-from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH
+from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_COORDINATOR
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 
 RECORD_OVERHEAD_BYTES = 100  # lengths and deltas, and the header of the batch
@@ -107,6 +107,13 @@ class InternalLog:
     def partition(self, topic: str, index: int) -> Partition | None:
         """Return a partition that is led here, internal or any other."""
         return self.log.partition_named(topic, index)
+
+    def led_partition(self, topic: str, index: int) -> Partition:
+        """Return an internal partition that is led here. Raises KafkaError NOT_COORDINATOR."""
+        partition = self.partition(topic, index)
+        if partition is None:
+            raise KafkaError(NOT_COORDINATOR, f"{topic}-{index} is not led by this broker")
+        return partition
 
     def append_group(self, entries: Sequence[Entry], now_ms: int) -> Appended | None:
         """Append these, in order and with nothing between them; None if there is no room: then nothing has happened.

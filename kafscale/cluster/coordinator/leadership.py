@@ -1,8 +1,7 @@
-"""Which internal partitions this broker leads, and so coordinates: their keepers read them, and let go of them.
+"""Load internal partitions when this broker becomes their leader, and resign them before another broker leads.
 
-Whoever keeps the state of an internal topic's partitions is a `Keeper`. It is told synchronously when a partition is
-led here, and gets what the partition has, batch by batch; until it is told that this was all, it answers
-COORDINATOR_LOAD_IN_PROGRESS. It is told to resign, synchronously too, before anybody else may lead the partition.
+A partition that the log opens is loaded in a task; requests get COORDINATOR_LOAD_IN_PROGRESS meanwhile. A partition
+that the log withdraws is resigned synchronously.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any
 
 import attrs
 import trio
 
-from kafscale.cluster.coordinator.left_out import LeftOut
-from kafscale.cluster.coordinator.loading import InternalBatch, load
+from kafscale.cluster.coordinator.loading import SkippedRecords, apply_batch, load
+from kafscale.cluster.coordinator.partitions import LedPartitions, PartitionState
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.manifest import PartitionId
@@ -28,62 +27,39 @@ from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 
 logger = logging.getLogger(__name__)
 
-LOADS_AT_ONCE_COUNT = 4  # partitions that are read at once; each has a read of 1 MiB in memory
+LOADS_AT_ONCE_COUNT = 4  # each load has a read of 1 MiB in memory
 RETRY_SECONDS = 1.0  # after a read that the retrying store has given up on
-
-
-class Loader(Protocol):
-    """What takes the contents of one partition, once. What it can't read it leaves out, and notes."""
-
-    @property
-    def left_out(self) -> LeftOut: ...
-
-    def apply(self, batch: InternalBatch) -> None:
-        """Take the next batch."""
-
-    def finish(self) -> None:
-        """Know that there is no more: requests are answered from now on."""
-
-
-class Keeper(Protocol):
-    """Who keeps the state of one internal topic's partitions."""
-
-    def begin_loading(self, partition: Partition) -> Loader:
-        """Know that this broker leads the partition, with its leader epoch; what was known of it before is void."""
-
-    def resign(self, index: int) -> None:
-        """Know that this broker leads that partition no more."""
 
 
 @attrs.define(eq=False, repr=False)
 class Leadership:
-    """The internal partitions that are led here. `keepers` are by topic."""
+    """The internal partitions that this broker leads. `topics` has the led partitions by topic."""
 
     log: Log
-    keepers: dict[str, Keeper] = attrs.field(factory=dict)
+    topics: dict[str, LedPartitions[Any]] = attrs.field(factory=dict)
     _loads: dict[PartitionId, trio.CancelScope] = attrs.field(factory=dict, init=False)
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(LOADS_AT_ONCE_COUNT), init=False)
     _idle: Signal = attrs.field(factory=Signal, init=False)
-    _left_out: Counter[str] = attrs.field(factory=Counter, init=False)  # records, by topic
+    _skipped: Counter[str] = attrs.field(factory=Counter, init=False)  # records, by topic
 
     def register(self, metrics: Metrics) -> None:
-        """Show how much could not be read to whoever scrapes."""
+        """Export the number of skipped records."""
         help = "Records of internal topics that could not be read when their partition came here, and were left out."
         name = "kafscale_internal_records_left_out_total"
-        metrics.counts(name, help, "topic", lambda: {topic: self._left_out[topic] for topic in self.keepers})
+        metrics.counts(name, help, "topic", lambda: {topic: self._skipped[topic] for topic in self.topics})
 
     @property
     def loading_count(self) -> int:
-        """Count the partitions that are being read."""
+        """Count the partitions that are being loaded."""
         return len(self._loads)
 
     async def wait_loaded(self) -> None:
-        """Wait until no partition is being read."""
+        """Wait until no partition is being loaded."""
         while self._loads:
             await self._idle.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the log until cancelled; reports started when the keepers know of all that is led here already."""
+        """Follow the log until cancelled; reports started when the load of every led partition has begun."""
         async with trio.open_nursery() as nursery:
 
             def opened(partition: Partition) -> None:
@@ -101,23 +77,23 @@ class Leadership:
                 self.log.on_withdrawn.remove(self._end)
 
     def _led(self) -> Sequence[Partition]:
-        rows = (self.log.by_name.get(topic, ()) for topic in self.keepers)
+        rows = (self.log.by_name.get(topic, ()) for topic in self.topics)
         return [partition for row in rows for partition in row if partition is not None]
 
     def _begin(self, partition: Partition, nursery: trio.Nursery) -> None:
-        keeper = self.keepers.get(partition.topic)
-        if keeper is None:
+        led = self.topics.get(partition.topic)
+        if led is None:
             return
         self._cancel(partition)
         scope = self._loads[partition.partition_id] = trio.CancelScope()
-        loader = keeper.begin_loading(partition)
-        nursery.start_soon(self._load, keeper, loader, partition, scope)
+        state = led.begin_loading(partition.index, partition.leader_epoch)
+        nursery.start_soon(self._load, led, state, partition, scope)
 
     def _end(self, partition: Partition) -> None:
-        keeper = self.keepers.get(partition.topic)
-        if keeper is not None:
+        led = self.topics.get(partition.topic)
+        if led is not None:
             self._cancel(partition)
-            keeper.resign(partition.index)
+            led.resign(partition.index)
 
     def _cancel(self, partition: Partition) -> None:
         scope = self._loads.pop(partition.partition_id, None)
@@ -125,43 +101,41 @@ class Leadership:
             scope.cancel()
             self._idle.wake()
 
-    async def _load(self, keeper: Keeper, loader: Loader, partition: Partition, scope: trio.CancelScope) -> None:
+    async def _load(
+        self, led: LedPartitions[Any], state: PartitionState, partition: Partition, scope: trio.CancelScope
+    ) -> None:
         with scope:
-            while not await self._attempt(loader, partition):
+            while not await self._attempt(led, state, partition):
                 await trio.sleep(RETRY_SECONDS)
-                loader = keeper.begin_loading(partition)
+                state = led.begin_loading(partition.index, partition.leader_epoch)
         if self._loads.get(partition.partition_id) is scope:
             del self._loads[partition.partition_id]
             self._idle.wake()
 
-    async def _attempt(self, loader: Loader, partition: Partition) -> bool:
-        """Read a partition to its end; False if the store did not give it, so that it is to be read anew."""
+    async def _attempt(self, led: LedPartitions[Any], state: PartitionState, partition: Partition) -> bool:
+        """Load a partition to its end; False if it has to be loaded anew."""
+        skipped = SkippedRecords()
         async with self._limiter:
             try:
-                async with aclosing(load(self.log.reader, partition)) as found:
-                    async for batch in found:
-                        loader.apply(batch)
-                    loader.finish()
-                    self._tell_left_out(partition, loader.left_out)
+                async with aclosing(load(self.log.reader, partition)) as batches:
+                    async for batch in batches:
+                        apply_batch(state, batch, skipped)
+                    led.finish_loading(state)
+                    self._log_skipped(partition, skipped)
             except KafkaError as exc:
                 if partition.closed:
-                    logger.info("%s is not coordinated here any more: %s", partition, exc)
-                elif exc.code == OFFSET_OUT_OF_RANGE:  # a topic that is not only compacted, as somebody has set it
-                    logger.info("%s is read again from its new beginning on: %s", partition, exc)
+                    logger.info("%s: the load ends, as another broker leads the partition: %s", partition, exc)
+                elif exc.code == OFFSET_OUT_OF_RANGE:  # an administrator has set the topic to delete records
+                    logger.info("%s: loading again from the new log start: %s", partition, exc)
                     return False
                 else:
                     raise
             except (StoreError, DamagedObject) as exc:
-                logger.warning("%s can't be read, so what it coordinates has to wait: %s", partition, exc)
+                logger.warning("%s: the load failed and is tried again in %s s: %s", partition, RETRY_SECONDS, exc)
                 return False
         return True
 
-    def _tell_left_out(self, partition: Partition, left_out: LeftOut) -> None:
-        if left_out.count:
-            self._left_out[partition.topic] += left_out.count
-            logger.error(
-                "%s: %d records can't be read and are left out, as if they were not there; the first is at %s",
-                partition,
-                left_out.count,
-                left_out.first,
-            )
+    def _log_skipped(self, partition: Partition, skipped: SkippedRecords) -> None:
+        if skipped.count:
+            self._skipped[partition.topic] += skipped.count
+            logger.error("%s: skipped %d unreadable records, the first at %s", partition, skipped.count, skipped.first)

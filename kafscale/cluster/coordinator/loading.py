@@ -1,7 +1,12 @@
-"""Reading an internal partition from its beginning to its end, batch by batch, in bounded steps.
+"""Load an internal partition from its beginning to its end, batch by batch, in bounded steps.
 
-What is in the bucket comes first, then what only the log has. Compaction leaves the latest record of each key, and
-older ones that it has not been at yet: of the records of a key the last one counts; one without a value takes it back.
+Batches in the bucket come first, then those that only the log has. Compaction keeps the latest record of each key, and
+older ones that it has not reached yet: the last record of a key counts, and one without a value deletes it.
+
+Records that can't be read are skipped and counted. Kafka also skips records of types that it does not know, which an
+upgrade that was rolled back may have left. A damaged record of a known type makes it give up the whole partition of
+`__consumer_offsets`, or all later records of `__transaction_state`. Here only that record is skipped: the record before
+it under the same key still counts, and so does a later one.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.errors import KafkaError
+from kafscale.cluster.coordinator.partitions import PartitionState
+from kafscale.errors import DecodeError, KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.read.reader import LogReader
 from kafscale.wire.batch_header import BatchHeader, batches, parse_header
@@ -28,8 +34,8 @@ RECORDS_PER_TURN = 256
 class InternalBatch:
     """One batch of an internal partition: records, or the `marker` that ends its producer's transaction.
 
-    The records of a batch whose header `is_transactional` count when a marker of its producer commits them. One that
-    can't be read has neither, and its `damage` says why.
+    The records of a batch whose header `is_transactional` count when a marker of its producer commits them. A batch
+    that can't be read has neither records nor a marker, and `damage` says why.
     """
 
     header: BatchHeader
@@ -38,8 +44,35 @@ class InternalBatch:
     damage: KafkaError | None = None
 
 
+@attrs.define(eq=False, repr=False)
+class SkippedRecords:
+    """Unreadable records of one load: how many, and the offset and reason of the first."""
+
+    count: int = 0
+    first: str = ""
+
+    def note(self, offset: int, reason: Exception, count: int = 1) -> None:
+        """Record `count` unreadable records starting at `offset`."""
+        if not self.count:
+            self.first = f"offset {offset}: {reason}"
+        self.count += count
+
+
+def apply_batch(state: PartitionState, batch: InternalBatch, skipped: SkippedRecords) -> None:
+    """Apply the records of a batch, or its marker, to the state of its partition."""
+    if batch.damage is not None:
+        skipped.note(batch.header.base_offset, batch.damage, batch.header.record_count)
+    if batch.marker is not None:
+        state.apply_marker(batch.marker)
+    for record in batch.records:
+        try:
+            state.apply(record, batch.header)
+        except (DecodeError, ValueError) as exc:
+            skipped.note(record.offset, exc)
+
+
 async def load(reader: LogReader, partition: Partition) -> AsyncGenerator[InternalBatch, None]:
-    """Iterate over all that a partition has, in order, up to its end as it is when the last batch has been taken.
+    """Yield all batches of a partition in order, up to its end when the last batch has been taken.
 
     Between the last batch and the end of the iteration nothing is awaited, so the caller misses nothing. Raises
     KafkaError if the partition is closed meanwhile, DamagedObject, StoreError, StorageFailed.
@@ -77,7 +110,7 @@ async def _wait_durable(partition: Partition) -> None:
 
 
 def _parsed(buffers: Iterable[Buffer], offset: int) -> Iterator[InternalBatch]:
-    """The batches that have something at or behind `offset`."""
+    """Yield the batches with records at or after `offset`."""
     for buffer in buffers:
         for view in batches(memoryview(buffer)):
             header = parse_header(view)

@@ -1,18 +1,16 @@
-"""Writing what changes of groups to `__consumer_offsets`: what comes while a batch is on its way shares the next one.
+"""Write records of synchronous state machines to an internal topic, one batch of each partition at a time.
 
-`submit` is for synchronous state machines: it returns at once, and when the records are durable calls back, in the
-order of the calls for one partition. So a change survives the connection that asked for it, and what a callback does to
-the state in memory happens in the order of the log.
+`submit` returns at once. Records that are submitted while a batch is on its way share the next one. Callbacks come in
+the order of the log once the records are durable, so a change survives the connection that asked for it.
 
-    no room (disk or pool)     who is not essential is told that nothing was written; who is waits for some
-    no room for what is        who has submitted it is told that it takes long (`late`), and called back all the same
-    appended already
-    not led here any more,     they are called back with False, also where it is led here again by then (`resign`)
-    or the log has failed
+    no room (disk or pool)               essential records wait for room; others are called back with False
+    no room to make a batch durable      `late` is called, and the callback comes all the same
+    partition resigned, or log failed    the callback gets False, also if the partition has come back since
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -20,8 +18,8 @@ from typing import Protocol
 import attrs
 import trio
 
+from kafscale.cluster.coordinator.entries import Appended, InternalLog, RecordsEntry
 from kafscale.errors import KafkaError, StorageFailed
-from kafscale.log.wal.journal import Round
 from kafscale.wire.records import Record
 
 BATCH_RECORDS_COUNT = 1000  # that submissions may share; one that has more is divided
@@ -31,8 +29,8 @@ LATE_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off
 Then = Callable[[bool], None]  # told whether the records are durable
 
 
-class OffsetsLog(Protocol):
-    """The partitions of `__consumer_offsets`, as they are written to."""
+class RecordLog(Protocol):
+    """The partitions of an internal topic, as they are written to."""
 
     def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
         """Append records as one batch; None if there is no room for it, and then nothing has happened.
@@ -44,14 +42,21 @@ class OffsetsLog(Protocol):
         """Wait until there may be room for these; at once if the partition is not led here."""
 
 
-class Appended(Protocol):
-    """A batch that is in the log. `round` is when it becomes durable; None if it is."""
+@attrs.frozen(eq=False, repr=False)
+class TopicLog:
+    """A `RecordLog` of the partitions of `topic` that this broker leads."""
 
-    @property
-    def round(self) -> Round | None: ...
+    internal: InternalLog
+    topic: str
 
-    @property
-    def base_offset(self) -> int: ...
+    def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
+        entry = RecordsEntry(self.internal.led_partition(self.topic, partition), records)
+        return self.internal.append_group([entry], time.time_ns() // 1_000_000)
+
+    async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
+        found = self.internal.partition(self.topic, partition)
+        if found is not None:
+            await self.internal.wait_for_room([RecordsEntry(found, records)])
 
 
 def _not_told() -> None:
@@ -82,10 +87,10 @@ class _Following:
 
 
 @attrs.define(eq=False, repr=False)
-class GroupLog:
+class RecordWriter:
     """Writes while `run` runs; what is submitted before waits for that."""
 
-    log: OffsetsLog
+    log: RecordLog
     _waiting: dict[int, deque[_Submission]] = attrs.field(factory=dict, init=False)  # by partition
     _writing: set[int] = attrs.field(factory=set, init=False)
     _following: list[_Following] = attrs.field(factory=list, init=False)  # until it runs

@@ -9,8 +9,8 @@ A group is a classic one (`group`), or one of Kafka 4's protocol (`hosted`), and
 it has members; either is under its id, with the same offsets.
 
 A group's state is in the partition of `__consumer_offsets` that its id hashes to, and its coordinator is the leader of
-that partition: `begin_loading`, `take_over` and `resign` say which ones are led here. The state in memory runs ahead of
-what is durable, and nobody but the coordinator changes it.
+that partition: `led` has the partitions that are led here. The state in memory runs ahead of what is durable, and only
+the coordinator changes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from itertools import chain
 import attrs
 import trio
 
-from kafscale.cluster.coordinator.writer import GroupLog, OffsetsLog, Then
+from kafscale.cluster.coordinator import Appended, LedPartitions
+from kafscale.cluster.coordinator.writer import RecordLog, RecordWriter, Then
 from kafscale.cluster.groups.classic.group import Group, GroupContext
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
@@ -57,8 +58,7 @@ from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, Gro
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.entry import GroupEntry
 from kafscale.cluster.groups.hosted import HostContext, HostedGroup
-from kafscale.cluster.groups.led_partitions import LedPartitions
-from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
+from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.log_records import group_record, offset_record
 from kafscale.cluster.groups.offset_transactions import OffsetTransactions
 from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
@@ -66,7 +66,9 @@ from kafscale.cluster.groups.switching import begin_classic, end_downgrade, firs
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.records import Record
 
 logger = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ class GroupCoordinator:
     regular expressions find.
     """
 
-    _offsets_log: OffsetsLog
+    _offsets_log: RecordLog
     _settings: GroupSettings
     _draining: trio.Event = attrs.field(kw_only=True)
     _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
@@ -101,7 +103,8 @@ class GroupCoordinator:
     _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
     _rights: Rights | None = attrs.field(default=None, kw_only=True)
     _run_piece: RunPiece = attrs.field(default=run_in_thread, kw_only=True)
-    led: LedPartitions = attrs.field(factory=LedPartitions, kw_only=True)
+    _partition_count: Callable[[], int] = attrs.field(kw_only=True)  # of `__consumer_offsets`; 0 if there is none
+    led: LedPartitions[LoadedGroups] = attrs.field(init=False)
     state_bytes: GroupStateBytes = attrs.field(init=False)
     _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
@@ -109,11 +112,18 @@ class GroupCoordinator:
     _context: GroupContext = attrs.field(init=False)
     _host: HostContext = attrs.field(init=False)
     _search: TopicSearch = attrs.field(init=False)
-    _log: GroupLog = attrs.field(init=False)
+    _log: RecordWriter = attrs.field(init=False)
     transactions: OffsetTransactions = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._log = GroupLog(self._offsets_log)
+        self._log = RecordWriter(self._offsets_log)
+        self.led = LedPartitions(
+            topic="__consumer_offsets",
+            known_count=self._partition_count,
+            new_state=lambda partition, _leader_epoch: LoadedGroups(partition),
+            on_loaded=self._loaded,
+            on_resigned=self._resigned,
+        )
         self.transactions = OffsetTransactions(
             log=self._log, partition_of=self.led.partition_of, offsets_of=lambda group_id: self._entry(group_id).offsets
         )
@@ -144,30 +154,23 @@ class GroupCoordinator:
     # -- Which partitions are led here -------------------------------------------------------------------------------
 
     def error_code(self, group_id: str) -> int:
-        """Return why a group can't be asked for here now: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or NONE."""
-        return self.led.error_code(group_id)
+        """Return why a group can't be asked for here now; NONE if it can, or if there are no groups yet."""
+        return self.led.error_code(group_id) if self.led.has_topic else error_codes.NONE
 
-    def begin_loading(self, partition: int, leader_epoch: int, *, partition_count: int) -> GroupsLoading:
-        """This broker leads a partition from now on. What was known of it before is void."""
-        self.resign(partition)
-        return self.led.begin_loading(partition, leader_epoch, partition_count=partition_count)
-
-    def take_over(self, loading: GroupsLoading) -> None:
-        """All of a partition has been read: coordinate its groups, unless it was given up meanwhile."""
-        if not self.led.finish_loading(loading):
-            return
-        for group_id, loaded in loading.groups.items():
-            self._take_over(group_id, loaded)
-        self.transactions.take_over(loading)
-        for group_id in chain(loading.groups, *loading.pending.values()):
+    def _loaded(self, loaded: LoadedGroups) -> None:
+        """Coordinate the groups of a partition that has been loaded."""
+        for group_id, group in loaded.groups.items():
+            self._take_over(group_id, group)
+        self.transactions.take_over(loaded)
+        for group_id in chain(loaded.groups, *loaded.pending.values()):
             self._forget_deleted_topics(group_id, self._entries[group_id])
-        logger.debug("%d groups of __consumer_offsets-%d are coordinated here", len(loading.groups), loading.partition)
-        if loading.unknown_count:
+        logger.debug("__consumer_offsets-%d: coordinating %d groups", loaded.partition, len(loaded.groups))
+        if loaded.unknown_count:
             logger.warning(
                 "__consumer_offsets-%d: ignoring %d records of types that this version does not know",
-                loading.partition,
-                loading.unknown_count,
+                *(loaded.partition, loaded.unknown_count),
             )
+        loaded.clear()
 
     def _take_over(self, group_id: str, loaded: LoadedGroup) -> None:
         entry = self._entry(group_id)
@@ -184,17 +187,20 @@ class GroupCoordinator:
             if not self._has_topic(topic):
                 self._forget(group_id, entry, entry.offsets.of_topic(topic))
 
-    def resign(self, partition: int) -> None:
-        """This broker does not lead a partition any more: forget its groups, and send their members elsewhere."""
-        self.led.resign(partition)
+    def _resigned(self, loaded: LoadedGroups) -> None:
+        """Forget the groups of a partition, and send their members to its new leader."""
+        partition = loaded.partition
         self._log.resign(partition)
         self.transactions.resign(partition)
-        doomed = [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]
-        for group_id in doomed:
+        for group_id in [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]:
             entry = self._entries.pop(group_id)
             entry.retire()
             entry.offsets.disown()
             self.state_bytes.change(-GROUP_BYTES - len(group_id))
+
+    def end_transaction(self, partition: Partition, marker: EndMarker, appended: Appended) -> None:
+        """End a producer's transaction, whose marker was appended; `InternalLog.on_end` calls this."""
+        self.transactions.end(partition.index, marker.producer_id, appended, is_commit=marker.is_commit)
 
     def _submit_group(self, group_id: str, record: GroupRecord, then: Then) -> None:
         written = group_record(group_id, record, timestamp_ms=self._wall_clock_ms())

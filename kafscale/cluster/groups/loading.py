@@ -1,9 +1,8 @@
-"""What the records of one partition of `__consumer_offsets` say together: batch by batch, in the order of the log.
+"""Load the groups of one partition of `__consumer_offsets` from its records, in the order of the log.
 
-Of each key the last record counts. What a transaction has written counts from its commit on, and not at all after an
-abort; until either it is pending, of its producer. Among two offsets for one partition the one that is later in the log
-wins, also where a transaction commits the earlier one afterwards (KIP-447); and who takes an offset back takes those
-that are pending along.
+The last record of each key counts. Records of a transaction are pending until its marker commits or drops them. Of two
+offsets for one partition the later one in the log wins, even if a transaction commits the earlier one afterwards
+(KIP-447); deleting an offset also deletes pending offsets for its partition.
 
 Memory follows the groups that there are, not the length of the log.
 """
@@ -14,7 +13,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from kafscale.cluster.coordinator import InternalBatch, LeftOut
 from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, TopicPartition
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.log_records import (
@@ -23,7 +21,6 @@ from kafscale.cluster.groups.log_records import (
     OffsetChange,
     read_record,
 )
-from kafscale.errors import DecodeError
 from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupKey
@@ -56,44 +53,30 @@ class _Place:
 
 
 @attrs.define(eq=False, repr=False)
-class GroupsLoading:
-    """What the records of a partition say so far."""
+class LoadedGroups:
+    """The groups of one partition, as its records have them; a `PartitionState` until the coordinator takes it over."""
 
     partition: int
-    leader_epoch: int
     unknown_count: int = attrs.field(default=0, init=False)  # records of types that are not known here
-    left_out: LeftOut = attrs.field(factory=LeftOut, init=False)
-    _groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
-    # What open transactions have committed, by producer id
-    _pending: dict[int, dict[_Place, LoggedOffset]] = attrs.field(factory=dict, init=False)
-
-    @property
-    def groups(self) -> Mapping[str, LoadedGroup]:
-        """The groups by id, as they are once the transactions that are open have been left out."""
-        return self._groups
+    groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
+    _pending: dict[int, dict[_Place, LoggedOffset]] = attrs.field(factory=dict, init=False)  # by producer id
 
     @property
     def pending(self) -> Mapping[int, Mapping[str, Mapping[TopicPartition, LoggedOffset]]]:
-        """The offsets of open transactions: by producer id and group."""
+        """Return the offsets of open transactions by producer id and group."""
         found: dict[int, dict[str, dict[TopicPartition, LoggedOffset]]] = {}
         for producer_id, pending in self._pending.items():
             for place, logged in pending.items():
                 found.setdefault(producer_id, {}).setdefault(place.group_id, {})[place.at] = logged
         return found
 
-    def apply(self, batch: InternalBatch) -> None:
-        """Take the next batch of the partition."""
-        if batch.damage is not None:
-            self.left_out.note(batch.header.base_offset, batch.damage, batch.header.record_count)
-        if batch.marker is not None:
-            self._end_transaction(batch.marker)
-        for record in batch.records:
-            try:
-                self._take(record, batch.header)
-            except DecodeError as exc:
-                self.left_out.note(record.offset, exc)
+    def clear(self) -> None:
+        """Free the memory of what has been taken over."""
+        self.groups.clear()
+        self._pending.clear()
 
-    def _take(self, record: Record, header: BatchHeader) -> None:
+    def apply(self, record: Record, header: BatchHeader) -> None:
+        """Apply the next record. Raises DecodeError."""
         match change := read_record(record):
             case None:
                 self.unknown_count += 1
@@ -114,47 +97,48 @@ class GroupsLoading:
             self._put_offset(place, LoggedOffset(change.offset, logged_at))
 
     def _take_group(self, change: GroupChange) -> None:
-        group = self._groups.get(change.group_id)
+        group = self.groups.get(change.group_id)
         if group is None:
             if change.record is None:
                 return
-            group = self._groups[change.group_id] = LoadedGroup()
+            group = self.groups[change.group_id] = LoadedGroup()
         group.record = change.record
         self._forget_if_gone(change.group_id, group)
 
     def _take_consumer_group(self, group_id: str, record: CoordinatorRecord) -> None:
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             if record.value is None:
                 return
-            group = self._groups[group_id] = LoadedGroup()
+            group = self.groups[group_id] = LoadedGroup()
         group.consumer.pop(record.key, None)
         if record.value is not None:
             group.consumer[record.key] = record
         self._forget_if_gone(group_id, group)
 
     def _put_offset(self, place: _Place, logged: LoggedOffset) -> None:
-        group = self._groups.get(place.group_id)
+        group = self.groups.get(place.group_id)
         if group is None:
-            group = self._groups[place.group_id] = LoadedGroup()
+            group = self.groups[place.group_id] = LoadedGroup()
         group.offsets[place.at] = logged
 
     def _forget_offset(self, place: _Place) -> None:
         for pending in self._pending.values():
             pending.pop(place, None)
-        group = self._groups.get(place.group_id)
+        group = self.groups.get(place.group_id)
         if group is not None:
             group.offsets.pop(place.at, None)
             self._forget_if_gone(place.group_id, group)
 
     def _forget_if_gone(self, group_id: str, group: LoadedGroup) -> None:
         if group.is_gone:
-            del self._groups[group_id]
+            del self.groups[group_id]
 
-    def _end_transaction(self, marker: EndMarker) -> None:
+    def apply_marker(self, marker: EndMarker) -> None:
+        """Commit or drop the offsets that a producer's transaction has committed."""
         pending = self._pending.pop(marker.producer_id, {})
         for place, logged in pending.items() if marker.is_commit else ():
-            group = self._groups.get(place.group_id)
+            group = self.groups.get(place.group_id)
             former = None if group is None else group.offsets.get(place.at)
             if former is None or former.logged_at < logged.logged_at:
                 self._put_offset(place, logged)

@@ -12,9 +12,10 @@ from functools import partial
 
 import attrs
 
-from kafscale.cluster.coordinator.writer import Appended, GroupLog
+from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.writer import RecordWriter
 from kafscale.cluster.groups.common.records import LoggedOffset, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.loading import GroupsLoading, LoadedGroup
+from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.offsets import GroupOffsets, OffsetsTransaction
 
 _NOTHING = LoadedGroup()
@@ -24,21 +25,21 @@ _NOTHING = LoadedGroup()
 class OffsetTransactions:
     """The open ones of the partitions that are led here. `offsets_of` returns what a group has, and makes the group."""
 
-    log: GroupLog
+    log: RecordWriter
     partition_of: Callable[[str], int]
     offsets_of: Callable[[str], GroupOffsets]
     # By partition of `__consumer_offsets`, producer id and group
     _open: dict[int, dict[int, dict[str, OffsetsTransaction]]] = attrs.field(factory=dict, init=False)
 
-    def take_over(self, loading: GroupsLoading) -> None:
+    def take_over(self, loaded: LoadedGroups) -> None:
         """Take over what the partition says of those that are open; its groups have been taken over."""
-        for producer_id, by_group in loading.pending.items():
+        for producer_id, by_group in loaded.pending.items():
             for group_id, pending in by_group.items():
                 offsets = self.offsets_of(group_id)
-                offsets.add_unstable(self._of(loading.partition, producer_id, group_id, offsets), pending)
-                loaded = loading.groups.get(group_id, _NOTHING).offsets
-                for at in pending.keys() & loaded.keys():
-                    offsets.supersede_before(at, loaded[at].logged_at)
+                offsets.add_unstable(self._of(loaded.partition, producer_id, group_id, offsets), pending)
+                committed = loaded.groups.get(group_id, _NOTHING).offsets
+                for at in pending.keys() & committed.keys():
+                    offsets.supersede_before(at, committed[at].logged_at)
 
     def committed(
         self, group_id: str, producer_id: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], base_offset: int

@@ -50,6 +50,7 @@ from kafscale.cluster.transactions.requests import (
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT, TransactionSettings
+from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, Transaction
 from kafscale.cluster.transactions.values import (
@@ -60,6 +61,8 @@ from kafscale.cluster.transactions.values import (
     TopicPartition,
 )
 from kafscale.cluster.transactions.verdicts import bumping_end_verdict, init_verdict, plain_end_verdict
+from kafscale.wire.batch_header import BatchHeader
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_ID_MAPPING,
@@ -73,6 +76,7 @@ from kafscale.wire.error_codes import (
     TRANSACTION_ABORTABLE,
     TRANSACTIONAL_ID_NOT_FOUND,
 )
+from kafscale.wire.records import Record
 
 
 @attrs.frozen(kw_only=True)
@@ -95,18 +99,39 @@ class TransactionCoordinator:
     leads: Callable[[TopicPartition], bool]  # whether a marker can be written here now, in the same group
     places: Places
     _ledger: Ledger = attrs.field(init=False)
+    _loaded: dict[str, Transaction] = attrs.field(factory=dict, init=False)  # until `begin`
     _resigned: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._ledger = Ledger(self.settings, self.places)
 
-    def restore(self, transactions: Iterable[Transaction]) -> None:
-        """Go on with what the partition's records say; `resume` is to be called next.
+    # -- Loading -----------------------------------------------------------------------------------------------------
 
-        More ids than there may be are kept all the same: nobody's transaction is given up.
-        """
-        for each in transactions:
-            self._ledger.restore(each)
+    def apply(self, record: Record, _header: BatchHeader) -> None:
+        """Apply a record of the partition. Raises DecodeError, and ValueError for a state that Kafka does not have."""
+        state = decode_state(record)
+        if state is not None:
+            self.apply_state(state)
+
+    def apply_state(self, record: StateRecord) -> None:
+        """Apply a record of the partition: the last one of an id counts. Raises ValueError as `apply`."""
+        if record.value is None or record.value.transaction_status == TransactionState.DEAD:
+            self._loaded.pop(record.transactional_id, None)
+        else:
+            self._loaded[record.transactional_id] = Transaction.of(record.transactional_id, record.value)
+
+    def apply_marker(self, marker: EndMarker) -> None:
+        """Ignore the marker of a transaction: `__transaction_state` has none."""
+
+    def begin(self) -> None:
+        """Coordinate the loaded ids; `resume` is to be called next."""
+        self.restore(self._loaded.values())
+        self._loaded.clear()
+
+    def restore(self, transactions: Iterable[Transaction]) -> None:
+        """Coordinate these ids, also those beyond the limit, so that their transactions end."""
+        for transaction in transactions:
+            self._ledger.restore(transaction)
 
     # -- Who is asked, and what is known -----------------------------------------------------------------------------
 

@@ -33,21 +33,21 @@ class Enrolment:
         """Tell whether `ask` has to be awaited before these may be written to."""
         if self.transactions.enrols_at_once or not self._unenrolled(partitions):
             return False
-        return not self.transactions.internal.is_one_log or self._is_elsewhere
+        return not self.transactions.internal.is_one_log or self._is_remote
 
     async def ask(self, partitions: Collection[Partition]) -> None:
         """Have partitions enrolled, durably, where that is to be waited for; `take_nowait` says how it went."""
         unenrolled = self._unenrolled(partitions)
         if not unenrolled:
             return
-        if not self._is_elsewhere:
+        if not self._is_remote:
             if not self.transactions.internal.is_one_log:
                 await self.transactions.enrol(
                     self.identity, _places(unenrolled), transaction_version=self.transaction_version
                 )
             return
         expected = {each: each.transactions.expect(self.identity.producer_id) for each in unenrolled}
-        codes = await self.transactions.enrol_elsewhere(
+        codes = await self.transactions.remote.enrol(
             self.identity, _places(unenrolled), transaction_version=self.transaction_version
         )
         for partition, expectation in expected.items():
@@ -71,8 +71,8 @@ class Enrolment:
         return refused | {each: code for each in left if (code := codes[_place(each)]) != NONE}
 
     @property
-    def _is_elsewhere(self) -> bool:
-        return self.transactions.is_elsewhere(self.identity.transactional_id)
+    def _is_remote(self) -> bool:
+        return self.transactions.is_remote(self.identity.transactional_id)
 
     def _is_expected(self, partition: Partition) -> bool:
         expectation = self._expected.get(partition)

@@ -16,7 +16,7 @@ from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.markers import MarkerFate, marker_fate
 from kafscale.cluster.transactions.outcome import MarkersToSend, Outcome
-from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
 from kafscale.cluster.transactions.requests import MarkersWritten
 from kafscale.cluster.transactions.state_records import end_marker, now_ms
 from kafscale.cluster.transactions.values import Marker, TopicPartition
@@ -38,7 +38,8 @@ class MarkerSender:
     internal: InternalLog
     exists: Callable[[TopicPartition], bool]
     report: Report
-    elsewhere: Elsewhere | None = None
+    resign: Callable[[TransactionCoordinator], None]
+    remote: RemoteCoordinators
     progress: Signal = attrs.field(factory=Signal, init=False)
     _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(SENDINGS_AT_ONCE_COUNT), init=False
@@ -87,14 +88,14 @@ class MarkerSender:
                 except StorageFailed as exc:
                     logger.warning("the marker for %s-%d has to be written again: %s", *attrs.astuple(partition), exc)
         if MarkerFate.FENCED in fates.values():
-            coordinator.resign()
+            self.resign(coordinator)
         return {at for at, fate in fates.items() if fate is MarkerFate.WRITTEN}
 
     def _by_leader(self, markers: Iterable[Marker]) -> Mapping[int, Sequence[Marker]]:
         """The markers of partitions that other brokers lead, as far as this one knows."""
         found: dict[int, list[Marker]] = {}
         for each in markers:
-            leader = None if self.elsewhere is None else self.elsewhere.leader(each.partition)
+            leader = self.remote.leader(each.partition)
             if leader is not None:
                 found.setdefault(leader, []).append(each)
         return found
@@ -102,8 +103,7 @@ class MarkerSender:
     async def _send_to(
         self, broker_id: int, markers: Sequence[Marker], fates: dict[TopicPartition, MarkerFate]
     ) -> None:
-        assert self.elsewhere is not None
-        for at, error_code in (await self.elsewhere.write_markers(broker_id, markers)).items():
+        for at, error_code in (await self.remote.write_markers(broker_id, markers)).items():
             fates[at] = marker_fate(error_code)
 
     def _append(self, marker: Marker, waiting: dict[TopicPartition, Appended]) -> MarkerFate | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
+from kafscale.cluster.coordinator import LedPartitions
+from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.outcome import Held
 from kafscale.cluster.transactions.states import STATES_BY_NAME, TransactionState
 from kafscale.cluster.transactions.transaction import Transaction
@@ -15,7 +15,8 @@ from kafscale.cluster.transactions.values import (
     NO_TIMESTAMP_MS,
     partitions_by_topic,
 )
-from kafscale.wire.error_codes import NONE
+from kafscale.errors import KafkaError
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, INVALID_REQUEST, NONE, TRANSACTIONAL_ID_NOT_FOUND
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema
 
 ANY_DURATION_MS = -1
@@ -91,14 +92,34 @@ class TransactionListing:
     transactions: tuple[ListedTransaction, ...] = ()
 
 
-def list_transactions(held: Iterable[Held], wanted: TransactionFilter, *, now_ms: int) -> TransactionListing:
-    """Name those that fit, in order of their ids."""
-    fitting = [each.transaction for each in held if wanted.fits(each.transaction, now_ms)]
-    fitting.sort(key=lambda each: each.transactional_id)
+def describe_transaction(led: LedPartitions[TransactionCoordinator], transactional_id: str) -> TransactionDescription:
+    """Answer for one id of a DescribeTransactions."""
+    if not transactional_id:
+        return TransactionDescription(transactional_id=transactional_id, error_code=INVALID_REQUEST)
+    try:
+        held = led.find(transactional_id).get(transactional_id)
+    except KafkaError as exc:
+        return TransactionDescription(transactional_id=transactional_id, error_code=exc.code)
+    if held is None:
+        return TransactionDescription(transactional_id=transactional_id, error_code=TRANSACTIONAL_ID_NOT_FOUND)
+    return TransactionDescription.of(held)
+
+
+def list_transactions(
+    led: LedPartitions[TransactionCoordinator], wanted: TransactionFilter, *, now_ms: int
+) -> TransactionListing:
+    """Answer a ListTransactions: the transactional ids of this broker that fit, in order."""
+    if led.is_loading:
+        return TransactionListing(error_code=COORDINATOR_LOAD_IN_PROGRESS)
+    transactions = [held.transaction for coordinator in led for held in coordinator.held()]
+    fitting = [transaction for transaction in transactions if wanted.fits(transaction, now_ms)]
+    fitting.sort(key=lambda transaction: transaction.transactional_id)
     listed = (
         ListedTransaction(
-            transactional_id=each.transactional_id, producer_id=each.producer_id, state=each.state.kafka_name
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            state=transaction.state.kafka_name,
         )
-        for each in fitting
+        for transaction in fitting
     )
     return TransactionListing(unknown_state_names=wanted.unknown_state_names, transactions=tuple(listed))

@@ -1,8 +1,8 @@
-"""What a broker asks others of transactions: coordinators to enrol partitions, leaders of partitions for markers.
+"""Requests about transactions to other brokers: to coordinators to enrol partitions, to leaders to write markers.
 
-AddPartitionsToTxn 4 and 5    the leader of a partition, at the first batch of a transaction (KIP-890)
-WriteTxnMarkers 2             the coordinator, when a transaction has been decided (KIP-98, KIP-1228)
-ListTransactions 2            the leader of a partition, of what nobody seems to end, with tagged fields of our own
+AddPartitionsToTxn 4 and 5    from the leader of a partition, at the first batch of a transaction (KIP-890)
+WriteTxnMarkers 2             from the coordinator, when a transaction has been decided (KIP-98, KIP-1228)
+BrokerHeartbeat               from the leader of a partition with a transaction that may hang, with fields of our own
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from kafscale.wire.error_codes import (
     INVALID_TXN_STATE,
     NETWORK_EXCEPTION,
 )
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
 from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
-    EnrolledRequest,
-    EnrolledResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -56,25 +55,28 @@ class AskBroker(Protocol):
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Elsewhere:
-    """The other brokers, as far as transactions go.
+class RemoteCoordinators:
+    """The coordinators and leaders at other brokers.
 
-    `leader` is the id of the broker that leads a partition, None if nobody does just now. `coordinated_at` is the
-    partition of `__transaction_state` that has an id. What is for one broker is one request at a time of each kind,
-    with all that has come meanwhile, as whoever answers waits for its log.
+    `leader` returns the id of the other broker that leads a partition; None if this broker leads it, or none does.
+    `coordinated_at` returns the partition of `__transaction_state` that an id hashes to. `heartbeat` makes a heartbeat
+    of this broker. A broker gets one request of each kind at a time, with all that has come meanwhile, as it answers
+    only when its log is durable.
     """
 
     ask: AskBroker
     leader: Callable[[TopicPartition], int | None]
     coordinated_at: Callable[[str], TopicPartition]
+    heartbeat: Callable[[], OwnHeartbeatRequest]
+    has_peers: bool = True
     _enrolling: dict[int, Gathering[AddPartitionsToTxnTransaction, Errors]] = attrs.field(factory=dict, init=False)
     _marking: dict[int, Gathering[Sequence[Marker], Errors]] = attrs.field(factory=dict, init=False)
-    _in_vain: set[int] = attrs.field(factory=set, init=False)  # brokers that were asked so last; it is said once
+    _unavailable: set[int] = attrs.field(factory=set, init=False)  # brokers whose last request failed
 
     async def enrol(
         self, identity: Identity, partitions: Collection[TopicPartition], *, transaction_version: int
     ) -> Errors:
-        """Have a producer's coordinator enrol partitions, durably, or below version 2 say whether they are.
+        """Enrol partitions durably at a producer's coordinator; below version 2 verify that they are enrolled.
 
         Returns an error code for each.
         """
@@ -98,9 +100,9 @@ class Elsewhere:
         except KafkaError as exc:
             return dict.fromkeys(partitions, exc.code)
         except KafScaleError as exc:
-            self._note_in_vain(coordinator, exc)
+            self._note_failure(coordinator, exc)
             return dict.fromkeys(partitions, NETWORK_EXCEPTION)
-        self._in_vain.discard(coordinator)
+        self._unavailable.discard(coordinator)
         return {each: codes.get(each, NETWORK_EXCEPTION) for each in partitions}
 
     async def _enrol_at(self, broker_id: int, wanted: Sequence[AddPartitionsToTxnTransaction]) -> Sequence[Errors]:
@@ -124,15 +126,15 @@ class Elsewhere:
         ]
 
     async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> Errors:
-        """Have a broker write a transaction's markers into partitions that it leads, durably. Returns error codes."""
+        """Write a transaction's markers durably into partitions that another broker leads. Returns error codes."""
         if broker_id not in self._marking:
             self._marking[broker_id] = Gathering(partial(self._mark_at, broker_id), AT_ONCE_COUNT)
         try:
             errors = await self._marking[broker_id].request(markers, _interrupted(broker_id))
         except KafScaleError as exc:
-            self._note_in_vain(broker_id, exc)
+            self._note_failure(broker_id, exc)
             return {}
-        self._in_vain.discard(broker_id)
+        self._unavailable.discard(broker_id)
         return errors
 
     async def _mark_at(self, broker_id: int, wanted: Sequence[Sequence[Marker]]) -> Sequence[Errors]:
@@ -151,16 +153,16 @@ class Elsewhere:
         ]
 
     async def known(self, broker_id: int, producer_ids: Collection[int]) -> Knowledge:
-        """Return what is coordinated at another broker of these producers.
+        """Return the partitions that these producers have enrolled at another broker.
 
         Raises BrokerUnavailable, ProtocolError, KafkaError.
         """
-        request = EnrolledRequest(producer_id_filters=sorted(producer_ids), wants_enrolled=True)
-        response = await self.ask(broker_id, request, EnrolledResponse)
+        request = attrs.evolve(self.heartbeat(), producer_ids=sorted(producer_ids))
+        response = await self.ask(broker_id, request, OwnHeartbeatResponse)
         if response.error_code:
             raise KafkaError(response.error_code)
         return Knowledge(
-            epochs={each.partition_index: each.leader_epoch for each in response.coordinated},
+            epochs={partition.partition_index: partition.leader_epoch for partition in response.coordinated},
             enrolled={
                 (producer.producer_id, TopicPartition(topic.name, index)): producer.producer_epoch
                 for producer in response.enrolled
@@ -169,15 +171,33 @@ class Elsewhere:
             },
         )
 
-    def _note_in_vain(self, broker_id: int, exc: KafScaleError) -> None:
-        """Log it the first time: it is tried again all the time, for as long as the broker is away."""
-        level = logging.DEBUG if broker_id in self._in_vain else logging.WARNING
-        self._in_vain.add(broker_id)
-        logger.log(level, "broker %d was asked in vain to enrol partitions or write markers: %s", broker_id, exc)
+    def _note_failure(self, broker_id: int, exc: KafScaleError) -> None:
+        """Log the first failure: requests are repeated for as long as the broker is away."""
+        level = logging.DEBUG if broker_id in self._unavailable else logging.WARNING
+        self._unavailable.add(broker_id)
+        logger.log(level, "broker %d did not enrol partitions or write markers, and is asked again: %s", broker_id, exc)
+
+
+def no_peers() -> RemoteCoordinators:
+    """Return the remote coordinators of a broker that shares its bucket with no other: there are none."""
+
+    async def ask(broker_id: int, message: object, response_class: type[R]) -> R:
+        raise BrokerUnavailable(f"there is no broker {broker_id}")
+
+    def heartbeat() -> OwnHeartbeatRequest:
+        raise BrokerUnavailable("there are no other brokers")
+
+    return RemoteCoordinators(
+        ask=ask,
+        leader=lambda at: None,
+        coordinated_at=lambda transactional_id: TopicPartition("", 0),
+        heartbeat=heartbeat,
+        has_peers=False,
+    )
 
 
 def _interrupted(broker_id: int) -> BrokerUnavailable:
-    return BrokerUnavailable(f"who asked broker {broker_id} for all of them has gone")
+    return BrokerUnavailable(f"the request that also asked broker {broker_id} for this one was cancelled")
 
 
 def _writable(markers: Sequence[Marker]) -> WritableTxnMarker:

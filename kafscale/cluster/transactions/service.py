@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import Appended, EndEntry, Entry, InternalBatch, InternalLog, LeftOut, RecordsEntry
+from kafscale.cluster.coordinator import Appended, EndEntry, Entry, InternalLog, LedPartitions, RecordsEntry
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.coordinators import Loading, TransactionCoordinators
-from kafscale.cluster.transactions.hanging import Knowledge, Suspect, abort_hanging, known_to, open_in
+from kafscale.cluster.transactions.hanging import Knowledge, Suspect
+from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.marker_sender import MarkerSender
 from kafscale.cluster.transactions.outcome import Outcome, PartitionsReply, ProducerReply
-from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
     EndTransaction,
@@ -37,13 +37,12 @@ from kafscale.cluster.transactions.requests import (
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.state_records import decode_state, encode_state, end_marker, now_ms
+from kafscale.cluster.transactions.state_records import encode_state, end_marker, now_ms
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import DamagedObject, DecodeError, Fenced, KafkaError, StorageFailed, StoreError
-from kafscale.log.partition.partition import Partition
+from kafscale.errors import DamagedObject, Fenced, KafkaError, StorageFailed, StoreError
 from kafscale.metrics import Counter, Metrics
 from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
@@ -81,38 +80,13 @@ class _Written:
     appended: Appended
 
 
-@attrs.define(eq=False, repr=False)
-class _Loader:
-    """Takes the records of one partition; a `Loader` of `kafscale.cluster.coordinator`."""
-
-    transactions: Transactions
-    loading: Loading
-    left_out: LeftOut = attrs.field(factory=LeftOut, init=False)
-
-    def apply(self, batch: InternalBatch) -> None:
-        if batch.damage is not None:
-            self.left_out.note(batch.header.base_offset, batch.damage, batch.header.record_count)
-        for record in batch.records:
-            try:
-                state = decode_state(record)
-                if state is not None:
-                    self.loading.apply(state)
-            except (DecodeError, ValueError) as exc:
-                self.left_out.note(record.offset, exc)
-
-    def finish(self) -> None:
-        coordinator = self.transactions.coordinators.finish_loading(self.loading)
-        if coordinator is not None:
-            self.transactions.begin(coordinator)
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Transactions:
     """All transactional ids that are coordinated here. `run` it, and have it told of leadership: it is a `Keeper`.
 
     `topic` is `__transaction_state`, `partition_count` says how many partitions it has, 0 while there is none.
     `exists` tells whether the cluster has a partition, wherever it is led. `check_lead` raises Fenced if another broker
-    has taken over. `elsewhere` are the other brokers, if there are any.
+    has taken over.
     """
 
     internal: InternalLog
@@ -122,9 +96,10 @@ class Transactions:
     exists: Callable[[TopicPartition], bool]
     allocate_producer_id: Callable[[], Awaitable[int]]
     check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-    elsewhere: Elsewhere | None = None
+    remote: RemoteCoordinators = attrs.field(factory=no_peers)
     check_interval_seconds: float = 10.0
-    coordinators: TransactionCoordinators = attrs.field(init=False)
+    led: LedPartitions[TransactionCoordinator] = attrs.field(init=False)
+    places: Places = attrs.field(init=False)
     ended: dict[str, Counter] = attrs.field(init=False)
     hanging: Counter = attrs.field(factory=Counter, init=False)  # that were found open, and known to no coordinator
     _sender: MarkerSender = attrs.field(init=False)
@@ -136,16 +111,26 @@ class Transactions:
     _has_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.coordinators = TransactionCoordinators(partition_count=1, settings=self.settings, leads=self._leads)
+        self.places = Places(self.settings.max_transactional_id_count)
+        self.led = LedPartitions(
+            topic=self.topic,
+            known_count=self.partition_count,
+            new_state=self._new_coordinator,
+            on_loaded=self._loaded,
+            on_resigned=self._resigned,
+        )
         self._sender = MarkerSender(
-            internal=self.internal, exists=self.exists, report=self.report, elsewhere=self.elsewhere
+            internal=self.internal,
+            exists=self.exists,
+            report=self.report,
+            resign=self._resign,
+            remote=self.remote,
         )
         self.ended = {"commit": Counter(), "abort": Counter()}
 
     def register(self, metrics: Metrics) -> None:
         """Show the ids, and how transactions end, to whoever scrapes."""
-        places = self.coordinators.places
-        metrics.gauge("kafscale_transactional_ids", "Transactional ids coordinated here.", lambda: places.count)
+        metrics.gauge("kafscale_transactional_ids", "Transactional ids coordinated here.", lambda: self.places.count)
         help = "Transactions that were decided here."
         name = "kafscale_transactions_total"
         metrics.counts(name, help, "outcome", lambda: {each: count.value for each, count in self.ended.items()})
@@ -175,7 +160,7 @@ class Transactions:
         """Ask the coordinator of an id, and return it with its outcome once that is durable. Raises as `decide`."""
         new_producer_id: int | None = None
         while True:
-            coordinator = self.coordinators.find(transactional_id)
+            coordinator = self.led.find(transactional_id)
             outcome = ask(coordinator, now_ms(), new_producer_id)
             if outcome.needs_producer_id:
                 new_producer_id = await self.allocate_producer_id()
@@ -246,7 +231,7 @@ class Transactions:
         no room, NOT_ENOUGH_REPLICAS, after which producers try again.
         """
         try:
-            coordinator = self.coordinators.find(identity.transactional_id)
+            coordinator = self.led.find(identity.transactional_id)
             outcome = _enrolment(coordinator, identity, partitions, transaction_version)
             error = NONE
             if not self.internal.is_one_log and not coordinator.is_durable(outcome):
@@ -280,26 +265,12 @@ class Transactions:
 
     @property
     def enrols_at_once(self) -> bool:
-        """Tell whether nobody ever waits for an enrolment: all is coordinated here, and written to one log."""
-        return self.internal.is_one_log and self.elsewhere is None
+        """Tell whether enrolment never waits: this broker coordinates every id, and has one log for all partitions."""
+        return self.internal.is_one_log and not self.remote.has_peers
 
-    def is_elsewhere(self, transactional_id: str) -> bool:
+    def is_remote(self, transactional_id: str) -> bool:
         """Tell whether another broker coordinates an id, as far as this one knows."""
-        if self.elsewhere is None:
-            return False
-        try:
-            self.coordinators.find(transactional_id)
-        except KafkaError as exc:
-            return exc.code == NOT_COORDINATOR
-        return False
-
-    async def enrol_elsewhere(
-        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
-    ) -> Mapping[TopicPartition, int]:
-        """Have another broker enrol partitions that are led here; as `enrol`."""
-        if self.elsewhere is None:
-            return dict.fromkeys(partitions, NOT_COORDINATOR)
-        return await self.elsewhere.enrol(identity, partitions, transaction_version=transaction_version)
+        return self.led.error_code(transactional_id) == NOT_COORDINATOR
 
     async def wait_settled(self) -> None:
         """Wait until all that was decided before is durable, so that a question about all ids may be answered.
@@ -324,7 +295,7 @@ class Transactions:
             coordinator.undo(outcome)
             if exc.code == TRANSACTION_COORDINATOR_FENCED:
                 logger.warning("%s-%d is coordinated elsewhere: %s", self.topic, coordinator.partition, exc)
-                self.resign(coordinator.partition)
+                self._resign(coordinator)
             raise KafkaError(NOT_COORDINATOR, str(exc)) from exc
         except StorageFailed:
             coordinator.undo(outcome)
@@ -351,9 +322,7 @@ class Transactions:
         self, coordinator: TransactionCoordinator, decided: Sequence[StateRecord | Marker], time_ms: int
     ) -> Sequence[Entry]:
         """Return what is to be appended: no markers for what exists no more."""
-        own = self.internal.partition(self.topic, coordinator.partition)
-        if own is None:
-            raise KafkaError(NOT_COORDINATOR)
+        own = self.internal.led_partition(self.topic, coordinator.partition)
         entries: list[Entry] = []
         for each in decided:
             if isinstance(each, StateRecord):
@@ -408,35 +377,57 @@ class Transactions:
 
     # ---- leadership -------------------------------------------------------------------------------------------
 
-    def begin_loading(self, partition: Partition) -> _Loader:
-        self.coordinators.partition_count = max(self.partition_count(), partition.index + 1)
-        self.resign(partition.index)
-        return _Loader(self, self.coordinators.begin_loading(partition.index, partition.leader_epoch))
+    def _new_coordinator(self, index: int, leader_epoch: int) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            partition=index,
+            coordinator_epoch=leader_epoch,
+            settings=self.settings,
+            leads=self._leads,
+            places=self.places,
+        )
 
-    def resign(self, index: int) -> None:
-        self.coordinators.resign(index)
-        for coordinator in [each for each in self._latest if each.is_resigned]:
-            del self._latest[coordinator]
-
-    def begin(self, coordinator: TransactionCoordinator) -> None:
-        """Coordinate what has been read; what was decided and not completed is completed now."""
+    def _loaded(self, coordinator: TransactionCoordinator) -> None:
+        """Coordinate a loaded partition, and complete the transactions that were decided before."""
+        coordinator.begin()
         self._start_soon(partial(self._write_all, coordinator, lambda: coordinator.resume(now_ms=now_ms())))
 
-    async def abort_hanging(self, partitions: Iterable[Partition]) -> None:
-        """Abort what is open in these partitions and unknown to all coordinators, which have read what there is."""
-        if len(list(self.coordinators)) == self.partition_count():
-            known = known_to(self.coordinators)
-            await self.abort([each for each in open_in(partitions) if not each.is_known(known.enrolled)])
+    def _resigned(self, coordinator: TransactionCoordinator) -> None:
+        coordinator.resign()
+        self._latest.pop(coordinator, None)
 
-    async def abort(self, found: Sequence[Suspect]) -> None:
-        """Abort what is unknown to all coordinators."""
-        self.hanging.value += len(found)
-        await abort_hanging(self.internal, found)
+    def _resign(self, coordinator: TransactionCoordinator) -> None:
+        """Stop coordinating a partition whose decisions can't be written any more."""
+        if self.led.is_current(coordinator):
+            self.led.resign(coordinator.partition)
+
+    async def abort(self, hanging: Sequence[Suspect]) -> None:
+        """Abort transactions that no coordinator knows, as far as they are still open."""
+        self.hanging.value += len(hanging)
+        for suspect in hanging:
+            if not suspect.is_open:
+                continue
+            logger.warning(
+                "%s: aborting the transaction of producer %d from offset %d on, as no coordinator knows of it",
+                *(suspect.partition, suspect.transaction.producer_id, suspect.transaction.first_offset),
+            )
+            try:
+                await self.internal.append([EndEntry(suspect.partition, suspect.marker)], now_ms())
+            except KafkaError as exc:
+                logger.warning("%s: the transaction is not aborted: %s", suspect.partition, exc)
 
     async def known(self, producer_ids: Collection[int]) -> Knowledge:
-        """Return what is coordinated here of these producers. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        """Return what these producers have enrolled here. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
         await self.wait_settled()
-        return known_to(self.coordinators, producer_ids)
+        return Knowledge(
+            epochs={coordinator.partition: coordinator.coordinator_epoch for coordinator in self.led},
+            enrolled={
+                (held.transaction.producer_id, at): held.transaction.producer_epoch
+                for coordinator in self.led
+                for held in coordinator.held()
+                if held.transaction.producer_id in producer_ids
+                for at in held.transaction.partitions | held.outstanding
+            },
+        )
 
     # ---- what nobody asks for ---------------------------------------------------------------------------------
 
@@ -468,8 +459,7 @@ class Transactions:
                     await first.appended.wait()
                 except StorageFailed as exc:
                     logger.error("%s-%d: a decision is lost: %s", self.topic, first.coordinator.partition, exc)
-                    if self.coordinators.is_current(first.coordinator):
-                        self.resign(first.coordinator.partition)
+                    self._resign(first.coordinator)
                 else:
                     self._done(first.coordinator, first.outcome)
                 self._written.popleft()
@@ -480,19 +470,21 @@ class Transactions:
         while True:
             await self._owing.wait()
             self._owing.clear()
-            owed = [(each, held) for each in self.coordinators if (held := each.owed())]
+            owed = [(each, held) for each in self.led if (held := each.owed())]
             await trio.sleep(OWED_SECONDS)
             for coordinator, held in owed:
                 await self._write_all(coordinator, partial(coordinator.completions, held))
 
     async def _watch_time(self) -> None:
         while True:
-            due_ms = self.coordinators.next_due_ms()
+            due_ms = min(
+                (due for coordinator in self.led if (due := coordinator.next_due_ms()) is not None), default=None
+            )
             seconds = self.check_interval_seconds
             if due_ms is not None:
                 seconds = min(seconds, max(0.0, (due_ms - now_ms()) / 1000))
             await trio.sleep(seconds)
-            for coordinator in list(self.coordinators):
+            for coordinator in list(self.led):
                 coordinator.begin_by(now_ms())
                 due = coordinator.next_due_ms()
                 if due is not None and due <= now_ms():

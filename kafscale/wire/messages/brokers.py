@@ -93,6 +93,8 @@ class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     secret: bytes = wire(
         "bytes", tag=OWN_TAG + 3, default=b""
     )  # of the sender (`kafscale.cluster.membership.peers.senders`)
+    # of possibly hanging transactions (`kafscale.cluster.transactions.hanging`): the receiver tells what they enrolled
+    producer_ids: list[int] | None = wire(Array("int64"), tag=OWN_TAG + 4, default=None)
 
 
 @attrs.define(kw_only=True)
@@ -104,9 +106,34 @@ class Surplus:
 
 
 @attrs.define(kw_only=True)
+class CoordinatedPartition:
+    """A partition of `__transaction_state` that has been read completely, and is led with this epoch."""
+
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+
+
+@attrs.define(kw_only=True)
+class EnrolledTopic:
+    name: str = wire("string")
+    partitions: list[int] = wire(Array("int32"))
+
+
+@attrs.define(kw_only=True)
+class EnrolledProducer:
+    """Partitions that take part in a producer's transaction, or lack its marker."""
+
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    topics: list[EnrolledTopic] = wire(Array(EnrolledTopic))
+
+
+@attrs.define(kw_only=True)
 class OwnHeartbeatResponse(BrokerHeartbeatResponse):
     surpluses: list[Surplus] = wire(Array(Surplus), tag=OWN_TAG, factory=list)
     store_silent_ms: int = wire("int32", tag=OWN_TAG + 1, default=0)
+    coordinated: list[CoordinatedPartition] = wire(Array(CoordinatedPartition), tag=OWN_TAG + 2, factory=list)
+    enrolled: list[EnrolledProducer] = wire(Array(EnrolledProducer), tag=OWN_TAG + 3, factory=list)
 
 
 @attrs.define(kw_only=True)

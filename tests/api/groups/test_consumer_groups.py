@@ -150,12 +150,12 @@ async def test_draining_and_an_unknown_coordinator_send_members_to_look_again(
 ) -> None:
     (a,) = await stable(world, "a")
     partition = world.groups.led.partition_of("g")
-    world.groups.resign(partition)
+    world.groups.led.resign(partition)
     assert (await a.beat()).error_code == e.NOT_COORDINATOR
     assert (await world.describe()).error_code == e.NOT_COORDINATOR
-    loading = world.groups.begin_loading(partition, 2, partition_count=world.log.partition_count)
+    finish_loading = world.log.begin_loading(world.groups, partition, leader_epoch=2)
     assert (await a.beat()).error_code == e.COORDINATOR_LOAD_IN_PROGRESS
-    world.groups.take_over(loading)
+    assert finish_loading()
     world.draining.set()
     assert (await a.beat()).error_code == e.COORDINATOR_NOT_AVAILABLE
 
@@ -206,7 +206,7 @@ async def test_what_was_found_for_a_group_that_is_gone_is_of_no_account(
 ) -> None:
     await member(world, topics=None, regex="t.*").beat()
     written = world.log.batch_count
-    world.groups.resign(world.groups.led.partition_of("g"))  # before the search has begun, or while it goes on
+    world.groups.led.resign(world.groups.led.partition_of("g"))  # before the search has begun, or while it goes on
     await wait_all_tasks_blocked()
     assert (world.log.batch_count, world.groups.state_bytes.used_bytes) == (written, 0)
 
@@ -460,7 +460,7 @@ async def test_the_numbers_of_groups_and_of_their_members_are_bounded(
 async def test_a_resigned_group_leaves_nothing_behind(autojump_clock: MockClock, world: GroupWorld) -> None:
     await stable(world, "a", "b")
     for partition in range(world.log.partition_count):
-        world.groups.resign(partition)
+        world.groups.led.resign(partition)
     written = world.log.batch_count
     assert world.groups.state_bytes.used_bytes == 0
     await trio.sleep(1000)

@@ -70,7 +70,9 @@ async def services(nursery: trio.Nursery) -> Any:
     topics = TopicRegistry(store=store)
     await topics.create([NewTopic(name="t", partition_count=2), NewTopic(name="u", partition_count=1)])
     offsets_log = MemoryOffsetsLog()
-    groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
+    groups = GroupCoordinator(
+        offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
+    )
     offsets_log.load(groups)
     await nursery.start(groups.run)
     return some_services(node=NODE, topics=topics, groups=groups, internal=LOCAL_LOG)

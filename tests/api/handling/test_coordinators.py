@@ -78,7 +78,9 @@ async def services(autojump_clock: MockClock, nursery: trio.Nursery) -> Any:
     await nursery.start(metadata.run)
     topics = TopicRegistry(store=metadata)
     offsets_log = MemoryOffsetsLog()
-    groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
+    groups = GroupCoordinator(
+        offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
+    )
     offsets_log.load(groups)
     topics.follow(TopicListener(on_deleted=lambda topic: groups.forget_topic(topic.name)))
     await topics.create([NewTopic(name="t", partition_count=PARTITION_COUNT)])

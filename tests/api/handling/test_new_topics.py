@@ -200,7 +200,9 @@ async def late(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) ->
         nursery.start_soon(each.run)
     await compete(store, lambda: others.create([NewTopic(name=KNOWN)]))
     offsets_log = MemoryOffsetsLog()
-    groups = GroupCoordinator(offsets_log, GroupSettings(), draining=trio.Event())
+    groups = GroupCoordinator(
+        offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
+    )
     offsets_log.load(groups)
     await nursery.start(groups.run)
     services = some_services(

@@ -9,7 +9,11 @@ import trio
 from kafscale.api.transactions import list_transactions
 from kafscale.api.transactions.list_transactions import API
 from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
-from kafscale.cluster.transactions.questions import ListedTransaction, TransactionListing
+from kafscale.cluster.transactions.coordinator import TransactionCoordinator
+from kafscale.cluster.transactions.ledger import Places
+from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.transactions.transaction import Transaction
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest
 from tests.devtools.fakes.handlers import ask, some_services
@@ -17,12 +21,28 @@ from tests.devtools.fakes.handlers import ask, some_services
 IDS_COUNT = 1_000
 
 
+class Led(list[TransactionCoordinator]):
+    """Led partitions that are all loaded."""
+
+    is_loading = False
+
+
 def transactions(count: int) -> Any:
-    listed = tuple(
-        ListedTransaction(transactional_id=f"id-{number}", producer_id=number, state="Empty") for number in range(count)
+    coordinator = TransactionCoordinator(
+        partition=0, coordinator_epoch=1, settings=TransactionSettings(), leads=lambda _: True, places=Places(count)
     )
-    coordinators = SimpleNamespace(list=lambda wanted, now_ms: TransactionListing(transactions=listed))
-    return SimpleNamespace(wait_settled=trio.lowlevel.checkpoint, coordinators=coordinators)
+    coordinator.restore(
+        Transaction(
+            transactional_id=f"id-{number}",
+            producer_id=number,
+            producer_epoch=0,
+            timeout_ms=1,
+            state=TransactionState.EMPTY,
+            last_update_timestamp_ms=0,
+        )
+        for number in range(count)
+    )
+    return SimpleNamespace(wait_settled=trio.lowlevel.checkpoint, led=Led([coordinator]))
 
 
 async def test_others_are_served_while_ids_are_held_against_an_expression(nursery: trio.Nursery) -> None:

@@ -11,9 +11,9 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.coordinator import load
+from kafscale.cluster.coordinator import SkippedRecords, apply_batch, load
 from kafscale.cluster.groups.common.records import TopicPartition
-from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.loading import LoadedGroups
 from kafscale.cluster.transactions import offset_commits
 from kafscale.config import CoordinatorSettings, Durability
 from kafscale.wire import codec
@@ -323,10 +323,10 @@ async def _logged(services: Any) -> tuple[dict[Any, int], set[Any]]:
     """Return what a restart would read: the offsets, and where they are unstable."""
     offsets, unstable = {}, set()
     for partition in services.log.by_name["__consumer_offsets"]:
-        loading = GroupsLoading(partition.index, 1)
+        loading = LoadedGroups(partition.index)
         async with aclosing(load(services.log.reader, partition)) as found:
             async for batch in found:
-                loading.apply(batch)
+                apply_batch(loading, batch, SkippedRecords())
         for group_id, group in loading.groups.items():
             offsets |= {(group_id, at): logged.offset.offset for at, logged in group.offsets.items()}
         for by_group in loading.pending.values():

@@ -1,4 +1,4 @@
-"""Keepers are told what an internal partition has when it is led here, and let go of it before anybody else leads."""
+"""Internal partitions are loaded when they are led here, and resigned before another broker leads them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.coordinator import InternalBatch, InternalLog, Leadership, LeftOut, RecordsEntry, load
+from kafscale.cluster.coordinator import InternalLog, Leadership, LedPartitions, RecordsEntry, load
 from kafscale.config import Durability
 from kafscale.log.hand_over import acquire_partition, release_partition
-from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.wire.batch_header import BatchHeader
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.records import ProducerStamp, Record
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
 from tests.devtools.fakes.transactions import NOW_MS, abort
@@ -25,39 +26,48 @@ NEVER_SECONDS = 1e9
 
 
 @attrs.define(eq=False)
-class _Loader:
-    keeper: Kept
-    partition: Partition
-    batches: list[InternalBatch] = attrs.field(factory=list)
-    left_out: LeftOut = attrs.field(factory=LeftOut)
+class State:
+    """The records of a partition, as they were applied."""
 
-    def apply(self, batch: InternalBatch) -> None:
-        if batch.damage is not None:
-            self.left_out.note(batch.header.base_offset, batch.damage)
-        self.batches.append(batch)
+    partition: int
+    records: list[tuple[Record, BatchHeader]] = attrs.field(factory=list)
+    markers: list[EndMarker] = attrs.field(factory=list)
 
-    def finish(self) -> None:
-        self.keeper.loaded[self.partition.index] = self
+    def apply(self, record: Record, header: BatchHeader) -> None:
+        self.records.append((record, header))
+
+    def apply_marker(self, marker: EndMarker) -> None:
+        self.markers.append(marker)
 
 
 @attrs.define(eq=False)
 class Kept:
-    """A keeper that remembers."""
+    """The states of the partitions that are led here."""
 
     begun: list[tuple[int, int]] = attrs.field(factory=list)  # index and leader epoch
     resigned: list[int] = attrs.field(factory=list)
-    loaded: dict[int, _Loader] = attrs.field(factory=dict)
+    loaded: dict[int, State] = attrs.field(factory=dict)
+    led: LedPartitions[State] = attrs.field(init=False)
 
-    def begin_loading(self, partition: Partition) -> _Loader:
-        self.begun.append((partition.index, partition.leader_epoch))
-        return _Loader(self, partition)
+    def __attrs_post_init__(self) -> None:
+        self.led = LedPartitions(
+            topic=TOPIC,
+            known_count=lambda: 2,
+            new_state=self._begin,
+            on_loaded=lambda state: self.loaded.update({state.partition: state}),
+            on_resigned=self._resigned,
+        )
 
-    def resign(self, index: int) -> None:
-        self.resigned.append(index)
-        self.loaded.pop(index, None)
+    def _begin(self, index: int, leader_epoch: int) -> State:
+        self.begun.append((index, leader_epoch))
+        return State(index)
+
+    def _resigned(self, state: State) -> None:
+        self.resigned.append(state.partition)
+        self.loaded.pop(state.partition, None)
 
     def values(self, index: int = 0) -> list[bytes | None]:
-        return [record.value for batch in self.loaded[index].batches for record in batch.records]
+        return [record.value for record, _ in self.loaded[index].records]
 
 
 async def write(log: MemoryLog, *values: bytes, producer: ProducerStamp | None = None) -> None:
@@ -80,16 +90,15 @@ async def test_a_start_reads_all_of_it(autojump_clock, durability, flushes):
         await write(log, b"a2")
         disk = disk.crash()
     async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
-        leadership = Leadership(log.log, {TOPIC: kept})
+        leadership = Leadership(log.log, {TOPIC: kept.led})
         await nursery.start(leadership.run)
         assert sorted(kept.begun) == [(0, 2), (1, 2)]
         assert leadership.loading_count == 2
         await leadership.wait_loaded()
         assert kept.values() == [b"a1", b"b1", b"c1", b"a2"]
-        in_transaction = [batch for batch in kept.loaded[0].batches if batch.header.is_transactional]
-        assert [batch.header.producer_id for batch in in_transaction] == [7, 7]
-        assert [batch.marker is not None and batch.marker.is_commit for batch in in_transaction] == [False, False]
-        assert in_transaction[1].marker is not None
+        in_transaction = [header.producer_id for _, header in kept.loaded[0].records if header.is_transactional]
+        assert in_transaction == [7]
+        assert [(marker.producer_id, marker.is_commit) for marker in kept.loaded[0].markers] == [(7, False)]
         assert kept.values(1) == []
         nursery.cancel_scope.cancel()
 
@@ -97,7 +106,7 @@ async def test_a_start_reads_all_of_it(autojump_clock, durability, flushes):
 async def test_a_partition_that_leaves_is_resigned_and_read_again_when_it_comes_back(autojump_clock):
     kept = Kept()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
-        await nursery.start(Leadership(log.log, {TOPIC: kept}).run)
+        await nursery.start(Leadership(log.log, {TOPIC: kept.led}).run)
         await write(log, b"a1")
         await release_partition(log.log, log.partition(name=TOPIC))
         assert set(kept.resigned) == {0}
@@ -120,7 +129,7 @@ async def test_a_partition_that_leaves_while_it_is_read_is_never_finished(autoju
         await log.log.flusher.flush_all()
         disk = disk.crash()
     async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
-        leadership = Leadership(log.log, {TOPIC: kept})
+        leadership = Leadership(log.log, {TOPIC: kept.led})
         await nursery.start(leadership.run)
         log.log.close_topic(TOPIC)
         await leadership.wait_loaded()
@@ -138,7 +147,7 @@ async def test_a_store_that_fails_is_asked_again(autojump_clock):
         await log.log.flusher.flush_all()
         disk = disk.crash()
     async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
-        leadership = Leadership(log.log, {TOPIC: kept})
+        leadership = Leadership(log.log, {TOPIC: kept.led})
         store.fail(On("get*", "*.kfs", times=2))
         await nursery.start(leadership.run)
         await leadership.wait_loaded()
@@ -158,7 +167,7 @@ async def test_what_retention_deletes_while_it_is_read_is_left_out(autojump_cloc
             await log.log.flusher.flush_all()
         disk = disk.crash()
     async with memory_log(store, disk, leader_epoch=2, **settings) as log, trio.open_nursery() as nursery:
-        leadership, partition = Leadership(log.log, {TOPIC: kept}), log.partition(name=TOPIC)
+        leadership, partition = Leadership(log.log, {TOPIC: kept.led}), log.partition(name=TOPIC)
         second = partition.manifest.segments[1]
         gate = store.hold(On("get*", second.kfs_key))
         await nursery.start(leadership.run)
@@ -185,10 +194,10 @@ async def test_what_is_appended_while_it_is_read_is_not_missed(autojump_clock):
         assert found == [b"a1", b"b1", b"b2", b"b3"]
 
 
-async def test_a_topic_without_a_keeper_is_not_read(autojump_clock):
+async def test_a_topic_that_is_not_coordinated_is_not_read(autojump_clock):
     kept = Kept()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
-        leadership = Leadership(log.log, {"__transaction_state": kept})
+        leadership = Leadership(log.log, {"__transaction_state": kept.led})
         await nursery.start(leadership.run)
         log.log.close_topic(TOPIC)
         assert (kept.begun, kept.resigned, leadership.loading_count) == ([], [], 0)
@@ -205,12 +214,11 @@ async def test_what_is_no_batch_of_records_is_left_out_told_of_once_and_counted(
         view[batch.start + batch.size_bytes - len(b"damaged") - 2] = 0xFF  # the length of the value
         await round.wait()
         await write(log, b"b1")
-        leadership = Leadership(log.log, {TOPIC: kept})
+        leadership = Leadership(log.log, {TOPIC: kept.led})
         leadership.register(metrics)
         await nursery.start(leadership.run)
         await leadership.wait_loaded()
         assert kept.values() == [b"a1", b"b1"]
-        assert caplog.text.count(f"{TOPIC}-0: 1 records can't be read and are left out") == 1
-        assert "the first is at offset 1: " in caplog.text
+        assert caplog.text.count(f"{TOPIC}-0: skipped 1 unreadable records, the first at offset 1: ") == 1
         assert f'kafscale_internal_records_left_out_total{{topic="{TOPIC}"}} 1\n' in metrics.expose()
         nursery.cancel_scope.cancel()

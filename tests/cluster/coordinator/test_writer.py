@@ -9,14 +9,20 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.cluster.coordinator.writer import BATCH_RECORDS_COUNT, BATCH_TARGET_BYTES, LATE_RETRY_SECONDS, GroupLog
+from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.writer import (
+    BATCH_RECORDS_COUNT,
+    BATCH_TARGET_BYTES,
+    LATE_RETRY_SECONDS,
+    RecordWriter,
+)
 from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.log_records import offset_record
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.records import Record
-from tests.devtools.fakes.group_log import MemoryAppended, MemoryOffsetsLog
+from tests.devtools.fakes.group_log import MemoryOffsetsLog
 
 
 def record(number: int, metadata: str = "") -> Record:
@@ -37,7 +43,7 @@ class Bench:
     """A group log that runs, and what it has called back."""
 
     log: MemoryOffsetsLog
-    groups: GroupLog
+    groups: RecordWriter
     told: list[tuple[int, bool]] = attrs.field(factory=list)
     late: list[int] = attrs.field(factory=list)
 
@@ -55,7 +61,7 @@ class Bench:
 @pytest.fixture
 async def bench(autojump_clock: MockClock, nursery: trio.Nursery) -> Bench:
     log = MemoryOffsetsLog()
-    groups = GroupLog(log)
+    groups = RecordWriter(log)
     await nursery.start(groups.run)
     return Bench(log, groups)
 
@@ -80,7 +86,7 @@ async def test_what_comes_in_one_turn_or_while_a_batch_is_on_its_way_shares_a_ba
 
 
 async def test_what_was_submitted_before_it_runs_is_written(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    bench = Bench(log := MemoryOffsetsLog(), GroupLog(log))
+    bench = Bench(log := MemoryOffsetsLog(), RecordWriter(log))
     bench.submit(1)
     await nursery.start(bench.groups.run)
     await wait_all_tasks_blocked()
@@ -156,8 +162,8 @@ async def test_what_takes_long_is_told_so_and_called_back_when_it_is_durable(
 ) -> None:
     round = Round()
 
-    def append(partition: int, records: Sequence[Record]) -> MemoryAppended:
-        return MemoryAppended(round)
+    def append(partition: int, records: Sequence[Record]) -> Appended:
+        return Appended(round)
 
     monkeypatch.setattr(bench.groups, "log", SlowLog(append))
     bench.submit(1)
@@ -228,7 +234,7 @@ async def test_what_follows_a_batch_of_somebody_else_comes_behind_what_is_before
 async def test_what_follows_a_batch_that_is_lost_is_told_so(autojump_clock: MockClock, bench: Bench) -> None:
     lost = Round()
     lost.fail(StorageFailed("gone"))
-    bench.groups.follow(0, MemoryAppended(lost), lambda durable: bench.told.append((1, durable)))
+    bench.groups.follow(0, Appended(lost), lambda durable: bench.told.append((1, durable)))
     await wait_all_tasks_blocked()
     assert bench.told == [(1, False)]
 

@@ -46,7 +46,11 @@ class Broker:
     async def start(self) -> GroupCoordinator:
         self.scope, self.draining = trio.CancelScope(), trio.Event()
         self.coordinator = GroupCoordinator(
-            self.log, self.settings, draining=self.draining, wall_clock_ms=wall_clock_ms
+            self.log,
+            self.settings,
+            partition_count=self.log.known_count,
+            draining=self.draining,
+            wall_clock_ms=wall_clock_ms,
         )
         self.log.load(self.coordinator)
         await self.nursery.start(self._run)
@@ -267,7 +271,9 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
 async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: MockClock, broker: Broker) -> None:
     member_id = await broker.stable_member()
     broker.scope.cancel()
-    coordinator = GroupCoordinator(broker.log, GroupSettings(), draining=trio.Event())
+    coordinator = GroupCoordinator(
+        broker.log, GroupSettings(), partition_count=broker.log.known_count, draining=trio.Event()
+    )
     broker.log.load(coordinator)
     await trio.sleep(600)  # the log is replayed
     await broker.nursery.start(coordinator.run)
@@ -354,7 +360,9 @@ async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_kil
         await wait_all_tasks_blocked()
         assert not answered.is_set()
         broker.log.gate.set()
-    restarted = GroupCoordinator(broker.log, GroupSettings(), draining=trio.Event())
+    restarted = GroupCoordinator(
+        broker.log, GroupSettings(), partition_count=broker.log.known_count, draining=trio.Event()
+    )
     broker.log.load(restarted)
     group = restarted.group("g")
     assert group is not None
@@ -543,7 +551,13 @@ async def test_no_time_goes_by_for_members_before_clients_are_served(
     assert (await broker.coordinator.consumer_heartbeat("new", heartbeat).wait()).error_code == e.NONE
     broker.scope.cancel()
     serving = trio.Event()
-    later = GroupCoordinator(broker.log, GroupSettings(), draining=trio.Event(), wall_clock_ms=wall_clock_ms)
+    later = GroupCoordinator(
+        broker.log,
+        GroupSettings(),
+        partition_count=broker.log.known_count,
+        draining=trio.Event(),
+        wall_clock_ms=wall_clock_ms,
+    )
     broker.log.load(later)
     classic, consumer = later.group("g"), later.consumer_group("new")
     assert classic is not None

@@ -39,7 +39,13 @@ def log() -> MemoryOffsetsLog:
 
 @pytest.fixture
 async def coordinator(autojump_clock: MockClock, nursery: trio.Nursery, log: MemoryOffsetsLog) -> GroupCoordinator:
-    coordinator = GroupCoordinator(log, GroupSettings(), draining=trio.Event(), has_topic=lambda name: name != "gone")
+    coordinator = GroupCoordinator(
+        log,
+        GroupSettings(),
+        partition_count=log.known_count,
+        draining=trio.Event(),
+        has_topic=lambda name: name != "gone",
+    )
     await nursery.start(coordinator.run)
     log.load(coordinator)
     return coordinator
@@ -70,16 +76,14 @@ async def test_a_partition_takes_its_groups_along_and_brings_them_back(
     assert 1 < len(moved) < len(others), "the test needs others in both"
     before = coordinator.state_bytes.used_bytes
 
-    coordinator.resign(partition)
+    coordinator.led.resign(partition)
     assert names(coordinator) == {*others, "g"} - moved
     assert coordinator.error_code("g") == e.NOT_COORDINATOR
     assert coordinator.state_bytes.used_bytes < before
 
-    loading = coordinator.begin_loading(partition, 7, partition_count=log.partition_count)
+    finish_loading = log.begin_loading(coordinator, partition, leader_epoch=7)
     assert coordinator.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS
-    for batch in log.read(partition):
-        loading.apply(batch)
-    coordinator.take_over(loading)
+    assert finish_loading()
     assert coordinator.error_code("g") == e.NONE
     assert names(coordinator) == {*others, "g"}
     assert coordinator.state_bytes.used_bytes == before
@@ -105,7 +109,7 @@ async def test_whoever_waits_is_sent_elsewhere_and_nothing_is_left(
     synced = coordinator.sync("s", Sync(identity=Identity(member_id=follower, generation_id=2)))
     assert (await rejoined.wait()).error_code == e.NONE
     for partition in range(4):
-        coordinator.resign(partition)
+        coordinator.led.resign(partition)
     assert (await waiting.wait()).error_code == e.NOT_COORDINATOR
     assert (await synced.wait()).error_code == e.NOT_COORDINATOR
     assert names(coordinator) == set()
@@ -139,11 +143,9 @@ async def test_a_partition_that_is_given_up_while_it_is_read_is_not_coordinated(
 ) -> None:
     assert await coordinator.commit("g", SIMPLE, {T0: OFFSET}).wait() == e.NONE
     partition = coordinator.led.partition_of("g")
-    loading = coordinator.begin_loading(partition, 2, partition_count=log.partition_count)
-    for batch in log.read(partition):
-        loading.apply(batch)
-    coordinator.resign(partition)
-    coordinator.take_over(loading)
+    finish_loading = log.begin_loading(coordinator, partition, leader_epoch=2)
+    coordinator.led.resign(partition)
+    assert not finish_loading()
     assert coordinator.group("g") is None
     assert coordinator.error_code("g") == e.NOT_COORDINATOR
 
@@ -162,7 +164,9 @@ async def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_forgotten(
 async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    coordinator = GroupCoordinator(MemoryOffsetsLog(), GroupSettings(), draining=trio.Event())
+    coordinator = GroupCoordinator(
+        MemoryOffsetsLog(), GroupSettings(), partition_count=MemoryOffsetsLog().known_count, draining=trio.Event()
+    )
     await nursery.start(coordinator.run)
     assert coordinator.error_code("g") == e.NONE
     assert (await coordinator.join("g", JOIN).wait()).error_code == e.COORDINATOR_NOT_AVAILABLE
@@ -193,7 +197,7 @@ async def test_a_record_of_a_consumer_group_that_cannot_be_read_ends_nobody(
                     for each in batch.records
                 ],
             )
-        again = GroupCoordinator(damaged, GroupSettings(), draining=trio.Event())
+        again = GroupCoordinator(damaged, GroupSettings(), partition_count=damaged.known_count, draining=trio.Event())
         await nursery.start(again.run)
         damaged.load(again)
         assert again.heartbeat("h", other.member_id, None, generation_id=1) == e.NONE

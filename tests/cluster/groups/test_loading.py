@@ -1,4 +1,4 @@
-"""The state of groups from the batches of a partition of `__consumer_offsets`, in order; and which are led here."""
+"""The state of groups from the batches of a partition of `__consumer_offsets`, in order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.coordinator import InternalBatch
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator import InternalBatch, SkippedRecords, apply_batch
 from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
 from kafscale.cluster.groups.consumer.records import CoordinatorRecord
-from kafscale.cluster.groups.led_partitions import LedPartitions
-from kafscale.cluster.groups.loading import GroupsLoading
+from kafscale.cluster.groups.loading import LoadedGroups
 from kafscale.cluster.groups.log_records import consumer_group_records, group_record, offset_record
-from kafscale.wire import error_codes as e
 from kafscale.wire.batch_header import TRANSACTIONAL, parse_header
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.internal_topics.consumer_offsets import (
@@ -80,14 +77,14 @@ def batches(steps: Sequence[Step]) -> Iterator[InternalBatch]:
             yield InternalBatch(header, list(iterate_records(view)))
 
 
-def load(steps: Sequence[Step]) -> GroupsLoading:
-    loading = GroupsLoading(0, 1)
+def load(steps: Sequence[Step], skipped: SkippedRecords | None = None) -> LoadedGroups:
+    loading = LoadedGroups(0)
     for batch in batches(steps):
-        loading.apply(batch)
+        apply_batch(loading, batch, SkippedRecords() if skipped is None else skipped)
     return loading
 
 
-def offsets_of(loading: GroupsLoading) -> dict[tuple[str, TopicPartition], int]:
+def offsets_of(loading: LoadedGroups) -> dict[tuple[str, TopicPartition], int]:
     return {
         (group_id, place): logged.offset.offset
         for group_id, group in loading.groups.items()
@@ -236,10 +233,11 @@ def test_a_record_that_cannot_be_read_is_left_out_and_no_other_one_with_it() -> 
     no_group = Record(bytes.fromhex("0002000567726f7570"), bytes.fromhex("0003"))
     no_key = Record(bytes.fromhex("0001ffff"), b"")
     first, other = offset_record("g", PLACES[0], at(1)), offset_record("h", PLACES[1], at(3))
-    loading = load([Write((first, newer)), Write((no_group, no_key, Record(None, b""), other))])
+    skipped = SkippedRecords()
+    loading = load([Write((first, newer)), Write((no_group, no_key, Record(None, b""), other))], skipped)
     assert offsets_of(loading) == {("g", PLACES[0]): 1, ("h", PLACES[1]): 3}
-    assert loading.left_out.count == 4
-    assert loading.left_out.first == "offset 1: group 'g': OffsetCommitValue of version 99; known are 0 to 4"
+    assert skipped.count == 4
+    assert skipped.first == "offset 1: group 'g': OffsetCommitValue of version 99; known are 0 to 4"
     later = offset_record("g", PLACES[0], at(4))
     assert offsets_of(load([Write((first, newer, later))])) == {("g", PLACES[0]): 4}
 
@@ -270,46 +268,3 @@ def test_whatever_bytes_a_record_has_the_others_are_read(data: st.DataObject) ->
     other = offset_record("other", PLACES[2], at(3))
     loading = load([Write((Record(bytes(key), bytes(value)), other))])
     assert offsets_of(loading)["other", PLACES[2]] == 3
-
-
-# -- Which partitions are led here -----------------------------------------------------------------------------------
-
-
-def test_a_group_is_for_who_leads_its_partition_and_has_read_it() -> None:
-    partitions = LedPartitions()
-    assert not partitions.has_topic
-    assert partitions.error_code("orders") == e.NONE, "there are no groups anywhere"
-    partition = coordinator_partition("orders", 50)
-    partitions.begin_loading((partition + 1) % 50, 3, partition_count=50)
-    assert partitions.has_topic
-    partitions.resign((partition + 1) % 50)
-    assert partitions.partition_of("orders") == partition
-    assert partitions.error_code("orders") == e.NOT_COORDINATOR
-
-    loading = partitions.begin_loading(partition, 3, partition_count=50)
-    assert partitions.error_code("orders") == e.COORDINATOR_LOAD_IN_PROGRESS
-    assert partitions.leader_epoch(partition) is None
-    assert partitions.loading_count == 1
-    assert partitions.finish_loading(loading)
-    assert partitions.error_code("orders") == e.NONE
-    assert partitions.leader_epoch(partition) == 3
-    assert partitions.loading_count == 0
-
-    partitions.resign(partition)
-    assert partitions.error_code("orders") == e.NOT_COORDINATOR
-
-
-def test_a_loading_that_was_overtaken_comes_to_nothing() -> None:
-    partitions = LedPartitions()
-    first = partitions.begin_loading(0, 1, partition_count=1)
-    second = partitions.begin_loading(0, 2, partition_count=1)
-    assert not partitions.finish_loading(first)
-    assert partitions.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS
-    assert partitions.finish_loading(second)
-    assert partitions.leader_epoch(0) == 2
-
-    given_up = partitions.begin_loading(0, 3, partition_count=1)
-    assert partitions.error_code("g") == e.COORDINATOR_LOAD_IN_PROGRESS, "what was there before counts no more"
-    partitions.resign(0)
-    assert not partitions.finish_loading(given_up)
-    assert partitions.error_code("g") == e.NOT_COORDINATOR

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from kafscale.cluster.membership.placement.administration import BrokerAdministration
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
-from kafscale.cluster.transactions.hanging_search import ROUND_SECONDS
+from kafscale.cluster.transactions.hanging import INTERVAL_SECONDS
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
@@ -46,11 +46,11 @@ async def test_what_was_enrolled_on_a_lost_disk_only_is_aborted(autojump_clock: 
         await until(lambda: running.state(left[0]).brokers[lost].state is BrokerState.AWAY)
         partition = brokers[left[0]].broker.services.log.partition_named(TOPIC, index)
         assert partition is not None
-        await trio.sleep(5 * ROUND_SECONDS)
+        await trio.sleep(5 * INTERVAL_SECONDS)
         assert partition.transactions.open  # its coordinator may come back, and know
         await BrokerAdministration(running.state(left[0])).give_up(lost)
         await until(lambda: sum(len(led_by_all(brokers[each], TRANSACTION_STATE_NAME)) for each in left) == 4)
-        await trio.sleep(3 * ROUND_SECONDS)
+        await trio.sleep(3 * INTERVAL_SECONDS)
         assert not partition.transactions.open
         assert partition.last_stable_offset == partition.next_offset
         assert brokers[left[0]].broker.services.transactions.hanging.value == 1
@@ -68,7 +68,7 @@ async def test_what_another_broker_coordinates_stays_open_until_it_ends(
         here, there = two.places()
         await producer.write(here, b"x")
         await producer.write(there, b"x")
-        await trio.sleep(5 * ROUND_SECONDS)
+        await trio.sleep(5 * INTERVAL_SECONDS)
         assert two.partition(here).transactions.open
         assert two.partition(there).transactions.open
         assert await producer.end(committed=True) == e.NONE

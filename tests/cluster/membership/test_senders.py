@@ -21,7 +21,6 @@ from kafscale.testing.faulty_store import FaultyStore
 from kafscale.wire import error_codes
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE
 from kafscale.wire.messages.brokers import BegunPartition, OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
-from kafscale.wire.messages.transactions import EnrolledRequest, EnrolledResponse
 from tests.cluster.membership.test_fail_over import Cluster, check_goes_on, cluster, topic_of
 from tests.cluster.membership.test_several import Machine, led_by, until
 from tests.devtools.fakes.broker_network import RunningBroker
@@ -185,17 +184,15 @@ async def test_each_start_has_a_secret_of_its_own_which_is_not_in_the_bucket(aut
                 assert not any(each in data for each in (secret, b85encode(secret), secret.hex().encode()))
 
 
-async def test_who_has_enrolled_what_is_told_to_brokers_alone(autojump_clock: MockClock) -> None:
+async def test_enrolled_partitions_are_told_to_brokers_alone(autojump_clock: MockClock) -> None:
     async with cluster(2) as running:
         client = await running.brokers[1].connect()
-        record = running.state(1).brokers[2]
-        for claim in ({}, {"broker_id": 2, "broker_epoch": record.incarnation}):
-            request = EnrolledRequest(wants_enrolled=True, **claim)
-            response = await client.request(request, EnrolledResponse)
-            assert response.error_code == CLUSTER_AUTHORIZATION_FAILED
-        elsewhere = running.brokers[2].broker.services.transactions.elsewhere
-        assert elsewhere is not None
-        assert (await elsewhere.known(1, [1])).enrolled == {}
+        response = await client.request(
+            forged(2, running.state(1).brokers[2], secret=b"", producer_ids=[1]), OwnHeartbeatResponse
+        )
+        assert response.error_code == CLUSTER_AUTHORIZATION_FAILED
+        remote = running.brokers[2].broker.services.transactions.remote
+        assert (await remote.known(1, [1])).enrolled == {}
 
 
 def before_secrets(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
@@ -216,9 +213,8 @@ async def test_a_broker_of_an_earlier_version_takes_part_and_is_known_by_its_sec
             await running.start(2)
         await running.start(WATCHED_ID)
         await topic_of(running, 6)
-        elsewhere = running.brokers[2].broker.services.transactions.elsewhere
-        assert elsewhere is not None
-        assert (await elsewhere.known(1, [1])).enrolled == {}
+        remote = running.brokers[2].broker.services.transactions.remote
+        assert (await remote.known(1, [1])).enrolled == {}
         await trio.sleep(QUIET_SECONDS)
         assert list(running.state(1).live()) == [1, 2, WATCHED_ID]
         record, began = running.state(WATCHED_ID).brokers[2], looks(seen)

@@ -225,15 +225,14 @@ async def test_a_batch_whose_transaction_ended_while_it_was_enrolled_opens_none(
         if version < NEW:
             assert await producer.add(there) == [e.NONE]
         transactions, codes = two.brokers[2].broker.services.transactions, []
-        elsewhere, may_go_on = transactions.elsewhere, trio.Event()
-        assert elsewhere is not None
+        remote, may_go_on = transactions.remote, trio.Event()
 
         async def ask_slowly(*asked: object) -> object:
-            answer = await elsewhere.ask(*asked)  # type: ignore[arg-type]
+            answer = await remote.ask(*asked)  # type: ignore[arg-type]
             await may_go_on.wait()
             return answer
 
-        transactions.elsewhere = attrs.evolve(elsewhere, ask=ask_slowly)
+        transactions.remote = attrs.evolve(remote, ask=ask_slowly)
         late = attrs.evolve(producer, sequences={})
 
         async def send_late() -> None:

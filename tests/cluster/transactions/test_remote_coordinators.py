@@ -8,7 +8,7 @@ from typing import TypeVar
 import attrs
 import pytest
 
-from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.remote_coordinators import no_peers
 from kafscale.cluster.transactions.values import Marker, TopicPartition
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.error_codes import NONE
@@ -46,12 +46,14 @@ class OtherBroker:
 async def test_a_broker_that_is_away_is_told_of_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     other = OtherBroker()
-    elsewhere = Elsewhere(ask=other.ask, leader=lambda _at: 2, coordinated_at=lambda _id: AT)
+    remote = attrs.evolve(no_peers(), ask=other.ask, leader=lambda _at: 2, coordinated_at=lambda _id: AT)
     for _ in range(3):
-        assert await elsewhere.write_markers(2, [MARKER]) == {}
-    assert caplog.messages == ["broker 2 was asked in vain to enrol partitions or write markers: broker 2 is away"]
+        assert await remote.write_markers(2, [MARKER]) == {}
+    assert caplog.messages == [
+        "broker 2 did not enrol partitions or write markers, and is asked again: broker 2 is away"
+    ]
     other.is_there = True
-    assert await elsewhere.write_markers(2, [MARKER]) == {AT: NONE}
+    assert await remote.write_markers(2, [MARKER]) == {AT: NONE}
     other.is_there = False
-    await elsewhere.write_markers(2, [MARKER])
+    await remote.write_markers(2, [MARKER])
     assert len(caplog.messages) == 2

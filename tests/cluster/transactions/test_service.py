@@ -21,7 +21,19 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.coordination import DATA, NEWEST, STATE, TOPICS, add, coordinating, end, init, states, write
+from tests.devtools.fakes.coordination import (
+    DATA,
+    NEWEST,
+    STATE,
+    TOPICS,
+    abort_hanging,
+    add,
+    coordinating,
+    end,
+    init,
+    states,
+    write,
+)
 from tests.devtools.fakes.memory_log import memory_log
 from tests.devtools.fakes.transactions import read_committed, send
 
@@ -251,7 +263,7 @@ async def test_an_id_that_nobody_uses_is_forgotten(autojump_clock, monkeypatch):
             await trio.sleep(120.0)
             assert await states(log) == [S.EMPTY, S.DEAD]
             assert await add(transactions, who, 0) == e.INVALID_PRODUCER_ID_MAPPING
-            assert transactions.coordinators.places.count == 0
+            assert transactions.places.count == 0
 
 
 @attrs.define
@@ -305,11 +317,11 @@ async def test_another_broker_that_leads_takes_the_ids_with_it(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
         who = await init(transactions)
         await write(transactions, log, who, 0, b"v")
-        index = transactions.coordinators.partition_of("x")
+        index = transactions.led.partition_of("x")
         await release_partition(log.log, log.partition(index, name=STATE))
         with refused(e.NOT_COORDINATOR):
             await add(transactions, who, 1)
-        assert transactions.coordinators.places.count == 0
+        assert transactions.places.count == 0
         await acquire_partition(log.log, attrs.evolve(TOPICS[0], leader_epochs={index: 9}), index)
         await trio.sleep(1.0)
         await write(transactions, log, who, 1, b"w")
@@ -378,7 +390,7 @@ async def test_epochs_that_are_used_up_go_over_to_a_new_id_over_a_crash(autojump
     async with memory_log(store, disk, **settings) as log, coordinating(log) as transactions:
         who = await init(transactions)
         last = attrs.evolve(who, producer_epoch=LAST_GIVEN_EPOCH)
-        coordinator = transactions.coordinators.find("x")
+        coordinator = transactions.led.find("x")
         held = coordinator.get("x")
         assert held is not None
         index = coordinator.partition
@@ -424,8 +436,8 @@ async def test_what_no_coordinator_knows_of_is_aborted(autojump_clock, durabilit
         await send(log.partition(0, name=DATA), b"unknown", producer_id=5)
         await send(log.partition(1, name=DATA), b"unknown", producer_id=who.producer_id)
         partitions = list(log.log.partitions.values())
-        await transactions.abort_hanging(partitions)
-        await transactions.abort_hanging(partitions)
+        await abort_hanging(log, transactions, partitions)
+        await abort_hanging(log, transactions, partitions)
         assert [list(log.partition(index, name=DATA).transactions.open) for index in (0, 1)] == [[who.producer_id], []]
         assert caplog.text.count("no coordinator knows of it") == transactions.hanging.value == 2
         await end(transactions, who)
@@ -437,7 +449,7 @@ async def test_nothing_is_said_to_be_aborted_in_a_partition_that_is_led_elsewher
         partition = log.partition(0, name=DATA)
         await send(partition, b"unknown", producer_id=5)
         log.log.close_partition(partition, e.NOT_LEADER_OR_FOLLOWER)
-        await transactions.abort_hanging([partition])
+        await abort_hanging(log, transactions, [partition])
         assert "no coordinator knows of it" not in caplog.text
 
 
@@ -450,7 +462,7 @@ async def test_what_a_coordinator_knows_with_an_older_epoch_is_aborted(autojump_
         assert not await add(transactions, who, 0)  # all that is left of its coordinator's records
         later = attrs.evolve(who, producer_epoch=who.producer_epoch + 5)
         await send(partition, b"later", producer_id=later.producer_id, epoch=later.producer_epoch)
-        await transactions.abort_hanging([partition])
+        await abort_hanging(log, transactions, [partition])
         await trio.sleep(60.0)  # the one that is known times out, and its marker is of no use there
         assert not partition.transactions.open
         assert partition.last_stable_offset == partition.next_offset
@@ -460,8 +472,8 @@ async def test_what_a_coordinator_knows_with_an_older_epoch_is_aborted(autojump_
 async def test_nothing_is_taken_to_hang_while_a_coordinator_is_missing(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
         await send(log.partition(0, name=DATA), b"unknown", producer_id=5)
-        transactions.resign(1)
-        await transactions.abort_hanging(list(log.log.partitions.values()))
+        transactions.led.resign(1)
+        await abort_hanging(log, transactions, list(log.log.partitions.values()))
         assert list(log.partition(0, name=DATA).transactions.open) == [5]
 
 
@@ -472,7 +484,8 @@ async def test_what_has_been_read_when_all_is_cancelled_is_not_coordinated(autoj
             await write(transactions, log, who, 0, b"left open")
         appended_to = [partition.next_offset for partition in log.log.partitions.values()]
         for index in range(transactions.partition_count()):  # a load's last step takes no notice of a cancellation
-            transactions.begin_loading(log.partition(index, name=STATE)).finish()
+            coordinator = transactions.led.begin_loading(index, log.partition(index, name=STATE).leader_epoch)
+            assert transactions.led.finish_loading(coordinator)
         assert [partition.next_offset for partition in log.log.partitions.values()] == appended_to
 
 

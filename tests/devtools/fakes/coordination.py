@@ -5,7 +5,7 @@ async with coordinating(log) as transactions: …      log has the topics of TOP
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -14,12 +14,14 @@ import trio
 import trio.testing
 
 from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, Identity, InitProducerId
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.log.partition.partition import Partition
 from tests.devtools.fakes.memory_log import MemoryLog, topic_spec
 from tests.devtools.fakes.transactions import send
 
@@ -53,7 +55,7 @@ async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: An
         exists=exists,
         allocate_producer_id=allocate,
     )
-    leadership = Leadership(log.log, {STATE: transactions})
+    leadership = Leadership(log.log, {STATE: transactions.led})
     async with trio.open_nursery() as nursery:
         await nursery.start(transactions.run)
         await nursery.start(leadership.run)
@@ -62,6 +64,24 @@ async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: An
             await trio.testing.wait_all_tasks_blocked()
         yield transactions
         nursery.cancel_scope.cancel()
+
+
+async def abort_hanging(log: MemoryLog, transactions: Transactions, partitions: Iterable[Partition]) -> None:
+    """Abort what is open in these partitions and unknown to the coordinators, which are all here."""
+
+    async def ask(broker_id: int, producer_ids: Collection[int]) -> Knowledge:
+        return await transactions.known(producer_ids)
+
+    epochs = [log.partition(index, name=STATE).leader_epoch for index in range(STATE_COUNT)]
+    search = HangingSearch(
+        partitions=lambda: partitions,
+        leaders=lambda: [CoordinatedBy(1, epoch) for epoch in epochs],
+        ask=ask,
+        look=trio.lowlevel.checkpoint,
+        abort=transactions.abort,
+    )
+    await search.search_once()
+    await search.search_once()
 
 
 async def init(transactions: Transactions, transactional_id: str = "x", *, timeout_ms: int = 60_000) -> Identity:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import InternalBatch
+from kafscale.cluster.coordinator import Appended, InternalBatch, SkippedRecords, apply_batch
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.log_records import Change, GroupChange, OffsetChange, read_record
 from kafscale.log.wal.journal import Round
@@ -15,17 +15,9 @@ from kafscale.wire.batch_header import parse_header
 from kafscale.wire.records import Record, build_batch, iterate_records
 
 
-@attrs.frozen(eq=False)
-class MemoryAppended:
-    """A batch that is in the log; `round` is None where it is durable already."""
-
-    round: Round | None
-    base_offset: int = 0
-
-
 @attrs.define(eq=False)
 class GatedRound(Round):
-    """One that is durable when a gate has been opened, as whoever waits for it finds."""
+    """A round that is done for each task that waits for it once a gate is open."""
 
     log: MemoryOffsetsLog
     gate: trio.Event
@@ -51,11 +43,12 @@ class MemoryOffsetsLog:
     gate: trio.Event | None = None
     failure: Exception | None = None
     full: bool = False
+    has_topic: bool = False  # it is made when a partition is led first
     batches: dict[int, list[bytearray]] = attrs.field(factory=dict, init=False)
     _next_offsets: dict[int, int] = attrs.field(factory=dict, init=False)
     _room: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    def append(self, partition: int, records: Sequence[Record]) -> MemoryAppended | None:
+    def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
         if self.failure is not None:
             raise self.failure
         if self.full:
@@ -65,8 +58,8 @@ class MemoryOffsetsLog:
         batch = build_batch(records, base_offset=base_offset)
         if self.gate is None or self.gate.is_set():
             self.keep(partition, batch)
-            return MemoryAppended(None, base_offset)
-        return MemoryAppended(GatedRound(self, self.gate, partition, batch), base_offset)
+            return Appended(None, base_offset)
+        return Appended(GatedRound(self, self.gate, partition, batch), base_offset)
 
     async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
         await self._room.wait()
@@ -78,7 +71,7 @@ class MemoryOffsetsLog:
         self._room = trio.Event()
 
     def keep(self, partition: int, batch: bytearray) -> None:
-        """It is durable."""
+        """Keep a batch, which is durable."""
         self.batches.setdefault(partition, []).append(batch)
 
     async def wait_loaded(self) -> None:
@@ -95,12 +88,27 @@ class MemoryOffsetsLog:
             yield InternalBatch(parse_header(view), list(iterate_records(view)))
 
     def load(self, coordinator: GroupCoordinator, *partitions: int) -> None:
-        """Have a coordinator lead these partitions, or all, with what is in them."""
+        """Lead these partitions, or all, in a coordinator, and load them."""
         for partition in partitions or range(self.partition_count):
-            loading = coordinator.begin_loading(partition, 1, partition_count=self.partition_count)
+            self.begin_loading(coordinator, partition)()
+
+    def begin_loading(
+        self, coordinator: GroupCoordinator, partition: int, *, leader_epoch: int = 1
+    ) -> Callable[[], bool]:
+        """Lead a partition in a coordinator; the result loads it to its end."""
+        self.has_topic = True
+        state = coordinator.led.begin_loading(partition, leader_epoch)
+
+        def finish() -> bool:
             for batch in self.read(partition):
-                loading.apply(batch)
-            coordinator.take_over(loading)
+                apply_batch(state, batch, SkippedRecords())
+            return coordinator.led.finish_loading(state)
+
+        return finish
+
+    def known_count(self) -> int:
+        """Return how many partitions a broker knows the topic to have."""
+        return self.partition_count if self.has_topic else 0
 
     def live(self) -> Sequence[Change]:
         """Return what is left when all has been compacted, and tombstones are gone, in order of the keys."""

@@ -105,6 +105,7 @@ class GroupWorld:
         groups = GroupCoordinator(
             self.log,
             self.settings,
+            partition_count=self.log.known_count,
             draining=self.draining,
             consumer_settings=self.consumer_settings,
             has_topic=lambda name: self.topics.get(name) is not None,

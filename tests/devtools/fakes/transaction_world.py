@@ -14,7 +14,6 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.coordinators import Loading
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.outcome import MarkersToSend, Outcome
 from kafscale.cluster.transactions.requests import MarkersWritten
@@ -124,10 +123,6 @@ class World:
     def load(
         self, entries: list[StateRecord | Marker | Data], coordinator_epoch: int, places: Places
     ) -> TransactionCoordinator:
-        loading = Loading(0, coordinator_epoch)
-        for entry in entries:
-            if isinstance(entry, StateRecord):
-                loading.apply(entry)
         coordinator = TransactionCoordinator(
             partition=0,
             coordinator_epoch=coordinator_epoch,
@@ -135,7 +130,10 @@ class World:
             leads=lambda partition: partition not in self.elsewhere,
             places=places,
         )
-        coordinator.restore(loading.transactions)
+        for entry in entries:
+            if isinstance(entry, StateRecord):
+                coordinator.apply_state(entry)
+        coordinator.begin()
         return coordinator
 
     # -- The log -----------------------------------------------------------------------------------------------------

@@ -18,18 +18,10 @@ from kafscale.wire.messages.replicas import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from kafscale.wire.messages.transactions import (
-    EnrolledRequest,
-    EnrolledResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
 from kafscale.wire.schema import fields_of
 from tests.devtools.fakes.wire_messages import some_messages, versions_of
 
 MESSAGES = [
-    (EnrolledRequest, ListTransactionsRequest),
-    (EnrolledResponse, ListTransactionsResponse),
     (OwnHeartbeatRequest, BrokerHeartbeatRequest),
     (OwnHeartbeatResponse, BrokerHeartbeatResponse),
     (BalanceRequest, ListPartitionReassignmentsRequest),

@@ -1,9 +1,9 @@
 """Brokers of a cluster know each other by secrets: any client may connect to the listener by which they do.
 
-Each start of a broker makes a secret, whose hash is in its broker record in the metadata. A request of our own that
-only brokers send (BrokerHeartbeat, ListTransactions with `wants_enrolled`) has the sender's id, incarnation and secret.
-Its receiver believes it if the hash fits the sender's record. The secret itself is stored nowhere, so readers of the
-bucket do not learn it. It is sent as a password is: TLS hides it from those who listen on the network.
+Each start of a broker makes a secret, whose hash is in its broker record in the metadata. BrokerHeartbeat, which only
+brokers send, has the sender's id, incarnation and secret. Its receiver believes it if the hash fits the sender's
+record. The secret itself is stored nowhere, so readers of the bucket do not learn it. It is sent as a password is: TLS
+hides it from those who listen on the network.
 
 A broker of an earlier version has no hash in its record and sends no secret. It is believed until it is upgraded; until
 then any client can claim to be that broker, which costs one look at the metadata a second at most.
@@ -20,10 +20,9 @@ from typing import TypeVar
 import attrs
 
 from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
-from kafscale.cluster.membership.records import NOBODY, BrokerRecord
+from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.clocks import elapsed
-from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
     CLUSTER_AUTHORIZATION_FAILED,
@@ -31,13 +30,11 @@ from kafscale.wire.error_codes import (
     STALE_BROKER_EPOCH,
 )
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest
-from kafscale.wire.messages.transactions import EnrolledRequest
 
 SECRET_BYTES = 32
 LOOK_SECONDS = 1.0  # between two looks at the metadata for claims that can't be checked
 
 R = TypeVar("R")
-BrokerRequest = OwnHeartbeatRequest | EnrolledRequest
 
 
 def hash_of(secret: bytes) -> bytes:
@@ -46,7 +43,7 @@ def hash_of(secret: bytes) -> bytes:
 
 
 def introduced(connect: Connect, broker_id: int, incarnation: int, secret: bytes) -> Connect:
-    """Return a `connect` whose connections name this incarnation as the sender of each `BrokerRequest`."""
+    """Return a `connect` whose connections name this incarnation as the sender of each heartbeat."""
 
     async def connect_as_broker(to: int, record: BrokerRecord) -> PeerConnection:
         return _IntroducedConnection(await connect(to, record), broker_id, incarnation, secret)
@@ -62,7 +59,7 @@ class _IntroducedConnection:
     secret: bytes
 
     async def request(self, message: object, response_class: type[R]) -> R:
-        if isinstance(message, BrokerRequest):
+        if isinstance(message, OwnHeartbeatRequest):
             message.broker_id, message.broker_epoch, message.secret = self.broker_id, self.incarnation, self.secret
         return await self.line.request(message, response_class)
 
@@ -83,7 +80,7 @@ class Senders:
     look_soon: Callable[[int], None]
     _looked_at: float = attrs.field(default=-math.inf, init=False)
 
-    def error_code(self, request: BrokerRequest) -> int:
+    def error_code(self, request: OwnHeartbeatRequest) -> int:
         """Return NONE for a sender to believe.
 
         STALE_BROKER_EPOCH for an incarnation that has a successor, CLUSTER_AUTHORIZATION_FAILED for a wrong secret, and
@@ -106,16 +103,6 @@ class Senders:
                 self.look_soon(revision)
             else:
                 self._look_seldom()
-
-    def check(self, request: EnrolledRequest) -> None:
-        """Raise KafkaError for a sender not to believe. Brokers of an earlier version name no sender here."""
-        if request.broker_id != NOBODY:
-            code = self.error_code(request)
-        else:
-            is_upgraded = all(each.secret_hash for each in self.state.live().values())
-            code = CLUSTER_AUTHORIZATION_FAILED if is_upgraded else NONE
-        if code:
-            raise KafkaError(code, "only brokers of the cluster may ask for enrolled partitions")
 
     def _look_seldom(self) -> None:
         """Look for later metadata, once in LOOK_SECONDS however often this is called."""

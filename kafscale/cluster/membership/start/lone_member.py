@@ -16,15 +16,14 @@ from kafscale.cluster.membership.start.member import ClusterMember, Spec
 from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.registries.topics import TopicRegistry
-from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Durability
-from kafscale.errors import DamagedObject, KafkaError
+from kafscale.errors import DamagedObject
 from kafscale.log.log import Log
 from kafscale.log.wal.local_wal import Lease
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
-from kafscale.wire.messages.transactions import EnrolledRequest
 
 
 class HeldLease:
@@ -60,14 +59,11 @@ class LoneMember(ClusterMember):
 
     def remote_coordinators(
         self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
-    ) -> Elsewhere | None:
-        return None
+    ) -> RemoteCoordinators:
+        return no_peers()
 
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
-
-    def check_sender(self, request: EnrolledRequest) -> None:
-        raise KafkaError(BROKER_ID_NOT_REGISTERED, "this broker shares its bucket with no other")
 
     async def write_last_checkpoint(self) -> None:
         await self.checkpointer.write_if_changed()

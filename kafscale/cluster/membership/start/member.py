@@ -24,7 +24,7 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.registries.topic_index import Topic, TopicDraft
 from kafscale.cluster.registries.topics import TopicRegistry
-from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Settings
@@ -41,7 +41,6 @@ from kafscale.log.wal.streams import Earlier
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
-from kafscale.wire.messages.transactions import EnrolledRequest
 
 Spec = Callable[[Topic], TopicSpec]
 
@@ -114,8 +113,8 @@ class ClusterMember:
     @abstractmethod
     def remote_coordinators(
         self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
-    ) -> Elsewhere | None:
-        """Make what asks other brokers about transactions; None if all are coordinated here."""
+    ) -> RemoteCoordinators:
+        """Make the requests to other brokers about transactions."""
 
     # ---- recovery, before anything is served -----------------------------------------------------------------------
 
@@ -166,10 +165,6 @@ class ClusterMember:
     @abstractmethod
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         """Answer a heartbeat of another broker."""
-
-    @abstractmethod
-    def check_sender(self, request: EnrolledRequest) -> None:
-        """Raise KafkaError for a request that only brokers may send, if a client sends it."""
 
     def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
         """Return the moves that would be made if nothing of these topics, or of any, were assigned to a broker.

@@ -10,7 +10,7 @@ import trio
 
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
 from kafscale.cluster.membership.leading.leading import Leading, PartitionLeader, begun
-from kafscale.cluster.membership.peers.heartbeats import Heartbeats
+from kafscale.cluster.membership.peers.heartbeats import Heartbeats, heartbeat
 from kafscale.cluster.membership.peers.leader_notices import LeaderNotices, ReleasedContents
 from kafscale.cluster.membership.peers.lease import AcknowledgementLease
 from kafscale.cluster.membership.peers.liveness import Liveness
@@ -32,7 +32,7 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.registries.topic_index import TopicDraft
 from kafscale.cluster.registries.topics import TopicRegistry
-from kafscale.cluster.transactions.remote_coordinators import Elsewhere
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
 from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped
@@ -49,7 +49,6 @@ from kafscale.log.wal.streams import Streams
 from kafscale.metrics import Metrics
 from kafscale.wire.error_codes import STALE_BROKER_EPOCH
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
-from kafscale.wire.messages.transactions import EnrolledRequest
 
 LOOK_SECONDS = 0.5  # between two looks at what others have committed
 REST_SECONDS = 5.0  # between two looks while the controller tells what is new, and nobody asks
@@ -189,8 +188,13 @@ class SharingMember(ClusterMember):
 
     def remote_coordinators(
         self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
-    ) -> Elsewhere | None:
-        return Elsewhere(ask=self.calls.ask, leader=leader, coordinated_at=coordinated_at)
+    ) -> RemoteCoordinators:
+        return RemoteCoordinators(
+            ask=self.calls.ask,
+            leader=leader,
+            coordinated_at=coordinated_at,
+            heartbeat=lambda: heartbeat(self.broker_id, self.epoch, self._revision()),
+        )
 
     # ---- recovery, before anything is served -----------------------------------------------------------------------
 
@@ -272,9 +276,6 @@ class SharingMember(ClusterMember):
         if is_current and request.begun:
             await self.epoch_starts.take(request)
         return response
-
-    def check_sender(self, request: EnrolledRequest) -> None:
-        self.senders.check(request)
 
     def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
         controller = self.state.controller
