@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafscale.cluster.groups.assignors.partitions import Partitions, count, intersect, is_subset, union
+from kafscale.cluster.groups.assignors.spec import Partitions, count, intersect, is_subset, union
 from kafscale.cluster.groups.common.events import Identity, Leaving, Sync
 from kafscale.cluster.groups.consumer.embedded import read_assignment
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.transactions.values import TopicPartition, partitions_by_topic
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.transactions.values import partitions_by_topic
 from kafscale.errors import KafkaError
 from kafscale.wire.messages.brokers import (
     CoordinatedPartition,

@@ -19,7 +19,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups, prepare_transactions
 from kafscale.api.handling.partitions import endpoint_of
 from kafscale.api.handling.services import Services
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import Turns, distinct

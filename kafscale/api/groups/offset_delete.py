@@ -11,7 +11,7 @@ from functools import partial
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.common.records import TopicPartition
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import GROUP_SUBSCRIBED_TO_TOPIC, NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.offsets import (

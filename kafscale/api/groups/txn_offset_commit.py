@@ -16,8 +16,9 @@ from kafscale.api.groups.offset_commit import check_again, check_partition
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import Identity as Member
-from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.transactions.offset_commits import OffsetsOfTransaction
 from kafscale.cluster.transactions.requests import Identity as Producer
 from kafscale.cluster.transactions.versions import (

@@ -12,10 +12,9 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.cluster.transactions.requests import AddPartitions, Identity
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE

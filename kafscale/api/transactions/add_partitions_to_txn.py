@@ -17,9 +17,9 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.registries.topic_names import is_internal
 from kafscale.cluster.transactions.requests import AddPartitions, Identity, VerifyPartitions
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.cluster.transactions.versions import (
     ADD_PARTITIONS_BUMP_VERSION,
     ADD_PARTITIONS_FENCED_VERSION,

@@ -9,12 +9,10 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator import InternalLog, Leadership
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.coordinator.writer import TopicLog
-from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.cluster.groups.configs import GroupConfigs
+from kafscale.cluster.groups.configs import GroupConfigs, consumer_group_settings, group_settings
 from kafscale.cluster.groups.consumer.deciding import Rights
-from kafscale.cluster.groups.consumer_settings import consumer_group_settings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.start.member import ClusterMember
@@ -29,7 +27,6 @@ from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, 
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
@@ -93,7 +90,7 @@ def build_coordinators(
     topics, leadership = registries.topics, Leadership(internal.log)
     groups = GroupCoordinator(
         TopicLog(internal, CONSUMER_OFFSETS_NAME),
-        GroupSettings.of(settings),
+        group_settings(settings),
         draining=draining,
         consumer_settings=registries.group_configs.settings,
         overrides=registries.group_configs.overrides,
@@ -111,9 +108,7 @@ def build_coordinators(
         exists=lambda at: at.partition < partition_count(topics, at.topic),
         allocate_producer_id=registries.producer_ids.allocate,
         check_lead=member.check.confirm,
-        remote=member.remote_coordinators(
-            partial(_other_leader, topics, assignment), partial(_coordinated_at, topics)
-        ),
+        remote=member.remote_coordinators(partial(_other_leader, topics, assignment), partial(_coordinated_at, topics)),
         check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
     )
     leadership.topics[transactions.topic] = transactions.led

@@ -5,9 +5,9 @@
     write    `entries` appends a group of records and markers in one step; `writer` batches records of many requests
     resign   the state is dropped before another broker may lead the partition
 
-The coordinator of a key (a group id, a transactional id) is the leader of the partition that the key hashes to
-(`partitioning`); its coordinator epoch is the leader epoch. A kind of state plugs in as a `LedPartitions`, registered
-with `Leadership` under its topic; the frame knows nothing of what the records mean.
+The coordinator of a key (a group id, a transactional id) is the leader of the partition that the key hashes to; its
+coordinator epoch is the leader epoch. A kind of state plugs in as a `LedPartitions`, registered with `Leadership` under
+its topic; the frame knows nothing of what the records mean.
 """
 
 from kafscale.cluster.coordinator.entries import Appended, EndEntry, Entry, InternalLog, RecordsEntry

@@ -16,7 +16,13 @@ from typing import ClassVar, Final
 
 import attrs
 
-from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.cluster.groups.consumer.settings import (
+    NO_OVERRIDES,
+    ConsumerGroupSettings,
+    GroupOverrides,
+    MigrationPolicy,
+)
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.registries.base import EntryRegistry
@@ -24,6 +30,7 @@ from kafscale.cluster.registries.config_definitions import ConfigDefinition, Con
 from kafscale.cluster.registries.config_entries import ConfigEntry, ConfigSynonym, broker_synonyms
 from kafscale.cluster.registries.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
+from kafscale.config import Settings
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
 
@@ -223,3 +230,34 @@ def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> Co
 
 def _key(group_id: str) -> str:
     return _PREFIX + group_id
+
+
+def group_settings(settings: Settings) -> GroupSettings:
+    """Return the settings of all groups of this broker."""
+    return GroupSettings(
+        min_session_timeout_ms=settings.coordinator.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.coordinator.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.coordinator.group_initial_rebalance_delay_ms,
+        max_group_count=settings.limits.max_groups_count,
+        max_member_count=settings.limits.max_group_members_count,
+        state_max_bytes=settings.limits.group_state_bytes,
+        offset_metadata_max_count=settings.limits.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.coordinator.offsets_retention_ms,
+    )
+
+
+def consumer_group_settings(settings: Settings) -> ConsumerGroupSettings:
+    """Return the settings of all consumer groups of this broker."""
+    return ConsumerGroupSettings(
+        session_timeout_ms=settings.coordinator.group_consumer_session_timeout_ms,
+        min_session_timeout_ms=settings.coordinator.group_consumer_min_session_timeout_ms,
+        max_session_timeout_ms=settings.coordinator.group_consumer_max_session_timeout_ms,
+        heartbeat_interval_ms=settings.coordinator.group_consumer_heartbeat_interval_ms,
+        min_heartbeat_interval_ms=settings.coordinator.group_consumer_min_heartbeat_interval_ms,
+        max_heartbeat_interval_ms=settings.coordinator.group_consumer_max_heartbeat_interval_ms,
+        max_size=settings.limits.group_consumer_max_size_count,
+        assignors=tuple(map(str, settings.coordinator.group_consumer_assignors)),
+        migration_policy=MigrationPolicy(settings.coordinator.group_consumer_migration_policy.value),
+        regex_refresh_interval_ms=settings.coordinator.group_consumer_regex_refresh_interval_ms,
+        classic_max_size=settings.limits.max_group_members_count,
+    )

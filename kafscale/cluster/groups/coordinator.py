@@ -25,44 +25,44 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator import Appended, LedPartitions
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import RecordLog, RecordWriter, Then
 from kafscale.cluster.groups.classic.group import Group, GroupContext
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
+    NO_TOPIC_ID,
+    CommittedOffset,
+    GroupRecord,
     Identity,
     Join,
     JoinResult,
     Leaving,
+    OffsetAndMetadata,
     Sync,
     SyncResult,
 )
-from kafscale.cluster.groups.common.records import (
-    NO_TOPIC_ID,
-    CommittedOffset,
-    GroupRecord,
-    OffsetAndMetadata,
-    TopicPartition,
-)
 from kafscale.cluster.groups.common.settings import (
     ASSIGNMENT_MAX_BYTES,
+    GROUP_BYTES,
     MEMBER_METADATA_MAX_BYTES,
     PROTOCOLS_MAX_COUNT,
     GroupSettings,
+    GroupStateBytes,
+    join_bytes,
+    protocols_bytes,
 )
-from kafscale.cluster.groups.common.state_bytes import GROUP_BYTES, GroupStateBytes, join_bytes, protocols_bytes
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
 from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
+from kafscale.cluster.groups.consumer.group import MEMBER_EPOCH_SINCE
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
-from kafscale.cluster.groups.consumer.offset_checks import MEMBER_EPOCH_SINCE
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.topics import Topics
-from kafscale.cluster.groups.entry import GroupEntry
+from kafscale.cluster.groups.entry import GroupEntry, begin_classic, end_downgrade, first_heartbeat
 from kafscale.cluster.groups.hosted import HostContext, HostedGroup
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.log_records import group_record, offset_record
 from kafscale.cluster.groups.offset_transactions import OffsetTransactions
 from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
-from kafscale.cluster.groups.switching import begin_classic, end_downgrade, first_heartbeat
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue

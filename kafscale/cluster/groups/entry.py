@@ -1,22 +1,70 @@
-"""A group of either protocol with the offsets that it has committed: what the coordinator has under one group id."""
+"""The group of either protocol under one group id, with its committed offsets; and its change to the other protocol.
+
+A group without members changes at once, one with members by migration. All records of a change are one submission, so a
+crash leaves either the one group or the other. Requests that wait in a classic group get an error after which the
+client joins again.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import attrs
 
-from kafscale.cluster.groups.classic.group import Group, GroupState
-from kafscale.cluster.groups.common.events import Identity, Join
-from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.common.state_bytes import join_bytes
-from kafscale.cluster.groups.consumer.offset_checks import OffsetAccess
-from kafscale.cluster.groups.hosted import HostedGroup
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.classic.group import Group, GroupContext, GroupState
+from kafscale.cluster.groups.common.events import Identity, Join, OffsetAndMetadata
+from kafscale.cluster.groups.common.settings import join_bytes
+from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
+from kafscale.cluster.groups.consumer.group import OffsetAccess
+from kafscale.cluster.groups.hosted import HostContext, HostedGroup
 from kafscale.cluster.groups.log_records import group_record
 from kafscale.cluster.groups.offsets import GroupOffsets
+from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes
 from kafscale.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+
+def first_heartbeat(
+    group_id: str, former: Group | None, request: Heartbeat, context: HostContext
+) -> tuple[HostedGroup | None, OneShot[HeartbeatReply]]:
+    """Make a consumer group, of a classic one if there is such; None if the heartbeat is refused, and the answer."""
+    if former is not None and len(former.members):
+        begun, reply = HostedGroup.upgraded(former.record(), group_id, request, context)
+    else:
+        tombstone = group_record(group_id, None, timestamp_ms=context.wall_clock_ms())
+        before = [] if former is None else [tombstone]
+        begun, reply = HostedGroup.begun(group_id, request, context, before=before)
+    if former is not None and begun is not None:
+        logger.info("group %r is a consumer group now", group_id)
+        former.resign(error_codes.REBALANCE_IN_PROGRESS)
+    return begun, reply
+
+
+def begin_classic(entry: GroupEntry, context: GroupContext) -> Group:
+    """Put a new classic group into the place of a consumer group without members."""
+    former = entry.hosted
+    assert former is not None
+    former.delete()
+    entry.group = group = Group(group_id=former.group_id, context=context)
+    return group
+
+
+def end_downgrade(entry: GroupEntry, downgrade: Downgrade, context: GroupContext) -> None:
+    """A consumer group is a classic one from now on, as the log has been told."""
+    former = entry.hosted
+    assert former is not None
+    logger.info("group %r is a classic group now: %s", former.group_id, downgrade.reason)
+    former.retire()
+    entry.group = group = Group(group_id=former.group_id, context=context)
+    group.restore(downgrade.group)
+    if downgrade.rebalances:
+        group.rebalance(downgrade.reason)
+
 
 AnyGroup: TypeAlias = Group | HostedGroup
 

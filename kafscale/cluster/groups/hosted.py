@@ -18,10 +18,10 @@ from typing import Protocol, TypeVar
 import attrs
 
 from kafscale.cluster.coordinator.writer import Then
-from kafscale.cluster.groups.common.events import Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.common.events import GroupRecord, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import (
+    CoordinatorRecord,
     Downgrade,
     Heartbeat,
     HeartbeatReply,
@@ -31,7 +31,6 @@ from kafscale.cluster.groups.consumer.events import (
     TimerKey,
 )
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
 from kafscale.cluster.groups.log_records import consumer_group_records, group_record
 from kafscale.concurrency.signals import OneShot

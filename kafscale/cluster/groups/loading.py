@@ -13,8 +13,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, TopicPartition
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.common.events import GroupRecord, LoggedOffset
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord
 from kafscale.cluster.groups.log_records import (
     ConsumerGroupChange,
     GroupChange,

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.common.events import GroupProtocol
-from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.common.events import GroupProtocol, GroupRecord, MemberRecord, OffsetAndMetadata
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord
 from kafscale.errors import DecodeError
 from kafscale.wire.internal_topics import CONSUMER_OFFSETS, decode_key, decode_value, encode_key, encode_value
 from kafscale.wire.internal_topics.consumer_offsets import (

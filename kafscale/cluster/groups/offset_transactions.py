@@ -13,8 +13,9 @@ from functools import partial
 import attrs
 
 from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import RecordWriter
-from kafscale.cluster.groups.common.records import LoggedOffset, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.events import LoggedOffset, OffsetAndMetadata
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.offsets import GroupOffsets, OffsetsTransaction
 

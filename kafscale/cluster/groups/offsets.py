@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.groups.common.records import LoggedOffset, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.common.state_bytes import GroupStateBytes, offset_bytes
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.common.events import LoggedOffset, OffsetAndMetadata
+from kafscale.cluster.groups.common.settings import GroupStateBytes, offset_bytes
 
 
 @attrs.define(eq=False, repr=False)

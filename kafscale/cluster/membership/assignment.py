@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import attrs
 
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState

@@ -31,34 +31,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.ledger import Ledger, Places
-from kafscale.cluster.transactions.outcome import (
-    AbortReply,
+from kafscale.cluster.transactions.requests import (
+    AddPartitions,
+    EndTransaction,
     Held,
+    Identity,
+    InitProducerId,
     MarkersToSend,
+    MarkersWritten,
     Outcome,
     PartitionsReply,
     ProducerReply,
     Reply,
-)
-from kafscale.cluster.transactions.requests import (
-    AddPartitions,
-    EndTransaction,
-    Identity,
-    InitProducerId,
-    MarkersWritten,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT, TransactionSettings
 from kafscale.cluster.transactions.state_records import decode_state
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, Transaction
 from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     Marker,
     StateRecord,
-    TopicPartition,
+    TransactionState,
 )
 from kafscale.cluster.transactions.verdicts import bumping_end_verdict, init_verdict, plain_end_verdict
 from kafscale.wire.batch_header import BatchHeader
@@ -68,13 +65,11 @@ from kafscale.wire.error_codes import (
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_REQUEST,
     INVALID_TRANSACTION_TIMEOUT,
-    INVALID_TXN_STATE,
     NONE,
     NOT_COORDINATOR,
     POLICY_VIOLATION,
     PRODUCER_FENCED,
     TRANSACTION_ABORTABLE,
-    TRANSACTIONAL_ID_NOT_FOUND,
 )
 from kafscale.wire.records import Record
 
@@ -334,23 +329,6 @@ class TransactionCoordinator:
             next_producer_id=next_producer_id,
         )
         return self._ended(prepared, now_ms, _who_follows(prepared) if bumps else ProducerReply())
-
-    def abort(self, transactional_id: str, *, now_ms: int) -> Outcome[AbortReply]:
-        """Abort an ongoing transaction for an administrator, and fence its producer.
-
-        Kafka's own tool writes a marker into one partition (WriteTxnMarkers), and no coordinator is asked: the marker
-        at the end of the transaction finds nothing open there.
-        """
-        error = self._refusal(transactional_id)
-        held = self._ledger.get(transactional_id)
-        if error == NONE and held is None:
-            error = TRANSACTIONAL_ID_NOT_FOUND
-        if error != NONE or held is None:
-            return self._ledger.answer(transactional_id, AbortReply(error_code=error))
-        if held.transaction.state is not TransactionState.ONGOING:
-            error = CONCURRENT_TRANSACTIONS if held.transaction.state.is_prepared else INVALID_TXN_STATE
-            return self._ledger.answer(transactional_id, AbortReply(error_code=error))
-        return self._ended(held.transaction.fenced(now_ms=now_ms), now_ms, AbortReply())
 
     def markers_written(self, written: MarkersWritten, *, now_ms: int) -> Outcome[None]:
         """Learn where markers are durable; the last one completes the transaction.

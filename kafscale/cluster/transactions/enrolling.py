@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.requests import Identity
 from kafscale.cluster.transactions.service import Transactions
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import Expectation
 from kafscale.wire.error_codes import NONE

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 import attrs
 import trio
 
-from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.errors import BrokerUnavailable, DamagedObject, Fenced, KafkaError, ProtocolError, StoreError
 from kafscale.formats.transactions import OpenTransaction
 from kafscale.log.partition.partition import Partition

@@ -13,13 +13,13 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.markers import MarkerFate, marker_fate
-from kafscale.cluster.transactions.outcome import MarkersToSend, Outcome
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
-from kafscale.cluster.transactions.requests import MarkersWritten
+from kafscale.cluster.transactions.requests import MarkersToSend, MarkersWritten, Outcome
 from kafscale.cluster.transactions.state_records import end_marker, now_ms
-from kafscale.cluster.transactions.values import Marker, TopicPartition
+from kafscale.cluster.transactions.values import Marker
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StorageFailed
 

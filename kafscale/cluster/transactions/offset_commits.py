@@ -15,9 +15,9 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator import Appended, InternalLog, RecordsEntry
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import Identity as Member
-from kafscale.cluster.groups.common.records import OffsetAndMetadata
-from kafscale.cluster.groups.common.records import TopicPartition as CommittedAt
+from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.log_records import offset_record
 from kafscale.cluster.transactions.enrolling import Enrolment
@@ -42,7 +42,7 @@ class OffsetsOfTransaction:
     transaction_version: int
     group_id: str
     member: Member
-    offsets: Mapping[CommittedAt, OffsetAndMetadata]
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -55,16 +55,16 @@ class TransactionalOffsets:
     topic: str
 
     async def commit(
-        self, wanted: OffsetsOfTransaction, check: Callable[[CommittedAt], int] = lambda at: NONE
-    ) -> Mapping[CommittedAt, int]:
+        self, wanted: OffsetsOfTransaction, check: Callable[[TopicPartition], int] = lambda at: NONE
+    ) -> Mapping[TopicPartition, int]:
         """Commit them, durably, as part of the transaction; return an error code for each that is not committed.
 
         `check` gives the error code of a partition when it is about to be committed: its topic may have been deleted
         since it was looked at. After an error of the group, or of the transaction, no more are tried.
         """
         enrolment = Enrolment(self.transactions, wanted.producer, wanted.transaction_version)
-        refused: dict[CommittedAt, int] = {}
-        untried: dict[CommittedAt, int] = {}
+        refused: dict[TopicPartition, int] = {}
+        untried: dict[TopicPartition, int] = {}
         pending = list(wanted.offsets)
         appended: Appended | None = None
         for start in range(0, len(pending), PIECE_COUNT):
@@ -98,7 +98,7 @@ class TransactionalOffsets:
             await enrolment.ask([self._partition(wanted, wanted.offsets)])
 
     def _append(
-        self, wanted: OffsetsOfTransaction, enrolment: Enrolment, offsets: Mapping[CommittedAt, OffsetAndMetadata]
+        self, wanted: OffsetsOfTransaction, enrolment: Enrolment, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> Appended:
         """Append these as a batch, and have the group know. Raises KafkaError."""
         partition = self._partition(wanted, offsets)
@@ -115,7 +115,9 @@ class TransactionalOffsets:
         self.groups.transactions.committed(wanted.group_id, wanted.producer.producer_id, offsets, appended.base_offset)
         return appended
 
-    def _partition(self, wanted: OffsetsOfTransaction, offsets: Mapping[CommittedAt, OffsetAndMetadata]) -> Partition:
+    def _partition(
+        self, wanted: OffsetsOfTransaction, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> Partition:
         """Return the partition that the group's offsets go to. Raises KafkaError if they may not."""
         _raise(self.groups.check_transactional_commit(wanted.group_id, wanted.member, offsets))
         partition = self.internal.partition(self.topic, self.groups.led.partition_of(wanted.group_id))

@@ -6,13 +6,14 @@ import attrs
 
 from kafscale.cluster.coordinator import LedPartitions
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.outcome import Held
-from kafscale.cluster.transactions.states import STATES_BY_NAME, TransactionState
+from kafscale.cluster.transactions.requests import Held
 from kafscale.cluster.transactions.transaction import Transaction
 from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP_MS,
+    STATES_BY_NAME,
+    TransactionState,
     partitions_by_topic,
 )
 from kafscale.errors import KafkaError

@@ -23,24 +23,26 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator import Appended, EndEntry, Entry, InternalLog, LedPartitions, RecordsEntry
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.hanging import Knowledge, Suspect
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.marker_sender import MarkerSender
-from kafscale.cluster.transactions.outcome import Outcome, PartitionsReply, ProducerReply
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
     EndTransaction,
     Identity,
     InitProducerId,
+    Outcome,
+    PartitionsReply,
+    ProducerReply,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.state_records import encode_state, end_marker, now_ms
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
-from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
+from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionState
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, Fenced, KafkaError, StorageFailed, StoreError
 from kafscale.metrics import Counter, Metrics

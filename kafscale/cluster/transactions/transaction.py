@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP_MS,
     PRODUCER_EPOCH_MAX,
     StateRecord,
-    TopicPartition,
+    TransactionState,
     partitions_by_topic,
 )
 from kafscale.wire.internal_topics.transaction_state import TransactionLogValue

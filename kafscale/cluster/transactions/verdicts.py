@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kafscale.cluster.transactions.requests import EndTransaction, InitProducerId
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, Transaction
-from kafscale.cluster.transactions.values import NO_PRODUCER_ID, PRODUCER_EPOCH_MAX
+from kafscale.cluster.transactions.values import NO_PRODUCER_ID, PRODUCER_EPOCH_MAX, TransactionState
 from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_ID_MAPPING,

@@ -26,7 +26,7 @@ from kafscale.api.groups import (
     sync_group,
 )
 from kafscale.api.handling.calls import Api
-from kafscale.cluster.groups.common.records import TopicPartition
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node

@@ -23,9 +23,8 @@ from kafscale.api.groups import (
     sync_group,
 )
 from kafscale.api.handling.calls import Api
-from kafscale.cluster.groups import commits
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import NO_GENERATION, Identity
-from kafscale.cluster.groups.common.records import TopicPartition
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
@@ -287,7 +286,7 @@ async def commit_in_pieces(
     services: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: Any, *, version: int = BY_NAME
 ) -> dict[int, int]:
     """Commit in pieces of two; `meanwhile` is called once the first piece is on its way, and ends before the last."""
-    monkeypatch.setattr(commits, "COMMIT_PIECE_COUNT", 2)
+    monkeypatch.setattr(offset_commit, "COMMIT_PIECE_COUNT", 2)
     services.store.gate = services.offsets_log.gate = trio.Event()
     answers: list[Any] = []
 

@@ -12,8 +12,8 @@ from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.values import TransactionState
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest
 from tests.devtools.fakes.handlers import ask, some_services

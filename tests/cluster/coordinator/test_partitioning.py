@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafscale.cluster.coordinator.partitioning import (
+from kafscale.cluster.coordinator.partitions import (
     REMEMBERED_MAX_LENGTH,
     _remembered,
     coordinator_partition,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
-from kafscale.cluster.coordinator.partitions import LedPartitions
+from kafscale.cluster.coordinator.partitions import LedPartitions, coordinator_partition
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes as e
 from kafscale.wire.batch_header import BatchHeader

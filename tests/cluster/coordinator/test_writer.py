@@ -10,13 +10,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import (
     BATCH_RECORDS_COUNT,
     BATCH_TARGET_BYTES,
     LATE_RETRY_SECONDS,
     RecordWriter,
 )
-from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.groups.log_records import offset_record
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round

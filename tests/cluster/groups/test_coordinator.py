@@ -14,11 +14,18 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kafscale.api.groups.offset_commit import COMMIT_PIECE_COUNT, commit_in_pieces
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups import coordinator
 from kafscale.cluster.groups.classic.group import GroupState
-from kafscale.cluster.groups.commits import COMMIT_PIECE_COUNT, commit_in_pieces
-from kafscale.cluster.groups.common.events import GroupProtocol, Identity, Leaving, Sync
-from kafscale.cluster.groups.common.records import CommittedOffset, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.events import (
+    CommittedOffset,
+    GroupProtocol,
+    Identity,
+    Leaving,
+    OffsetAndMetadata,
+    Sync,
+)
 from kafscale.cluster.groups.common.settings import PROTOCOLS_MAX_COUNT, GroupSettings
 from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinator import GroupCoordinator

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.cluster.groups.common.events import Identity, Sync
-from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.common.events import Identity, OffsetAndMetadata, Sync
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinator import GroupCoordinator

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.cluster.coordinator import InternalBatch, SkippedRecords, apply_batch
-from kafscale.cluster.groups.common.records import GroupRecord, LoggedOffset, OffsetAndMetadata, TopicPartition
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.common.events import GroupRecord, LoggedOffset, OffsetAndMetadata
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord
 from kafscale.cluster.groups.loading import LoadedGroups
 from kafscale.cluster.groups.log_records import consumer_group_records, group_record, offset_record
 from kafscale.wire.batch_header import TRANSACTIONAL, parse_header

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.groups.common.events import GroupProtocol
-from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord, OffsetAndMetadata, TopicPartition
+from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.groups.common.events import GroupProtocol, GroupRecord, MemberRecord, OffsetAndMetadata
 from kafscale.cluster.groups.log_records import (
     GroupChange,
     OffsetChange,

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e

@@ -7,25 +7,23 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.outcome import Outcome, ProducerReply
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
     EndTransaction,
     Identity,
     InitProducerId,
     MarkersWritten,
+    Outcome,
+    ProducerReply,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT, TransactionSettings
-from kafscale.cluster.transactions.states import TransactionState as S
 from kafscale.cluster.transactions.transaction import Transaction
-from kafscale.cluster.transactions.values import (
-    Marker,
-    StateRecord,
-    TopicPartition,
-)
+from kafscale.cluster.transactions.values import Marker, StateRecord
+from kafscale.cluster.transactions.values import TransactionState as S
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogValue
 
@@ -407,8 +405,7 @@ def test_an_id_that_has_gone_on_owes_nothing_for_its_former_transaction() -> Non
 def test_an_id_that_goes_on_while_others_are_completed_is_left_out() -> None:
     ids = ("x", "y")
     on = coordinator(*(transaction(S.ONGOING, transactional_id=each) for each in ids))
-    for each in ids:
-        on.abort(each, now_ms=NOW)
+    assert len(list(on.due(now_ms=NOW + 1_000_000))) == 2
     completions = on.completions(on.owed())
     assert shape(next(completions)) == ["CompleteAbort 7:5"]
     init(on, transactional_id="y")
@@ -585,26 +582,6 @@ def test_a_clock_that_is_set_back_does_not_set_records_back() -> None:
 # -- An administrator's abort ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("state", "error"),
-    [
-        (S.ONGOING, e.NONE),
-        (S.PREPARE_ABORT, e.CONCURRENT_TRANSACTIONS),
-        (S.EMPTY, e.INVALID_TXN_STATE),
-        (S.COMPLETE_COMMIT, e.INVALID_TXN_STATE),
-    ],
-)
-def test_only_an_ongoing_transaction_is_aborted_by_force(state: S, error: int) -> None:
-    on = coordinator(transaction(state))
-    outcome = on.abort("x", now_ms=NOW)
-    aborted = ["PrepareAbort 7:5", "abort t-0 5"]
-    assert (outcome.reply.error_code, shape(outcome)) == (error, aborted if error == e.NONE else [])
-
-
-def test_there_is_nothing_to_abort_of_an_unknown_id() -> None:
-    assert coordinator().abort("x", now_ms=NOW).reply.error_code == e.TRANSACTIONAL_ID_NOT_FOUND
-
-
 # -- Restored, taken back, resigned ----------------------------------------------------------------------------------
 
 
@@ -668,7 +645,6 @@ def test_whoever_has_resigned_answers_nothing_and_writes_nothing() -> None:
         init(on).reply.error_code,
         add(on).reply.error_code,
         end(on, committed=True).reply.error_code,
-        on.abort("x", now_ms=NOW).reply.error_code,
     ):
         assert code == e.NOT_COORDINATOR
     assert list(on.due(now_ms=1 << 50)) == list(on.resume(now_ms=NOW)) == []

@@ -8,15 +8,14 @@ import attrs
 import pytest
 
 from kafscale.cluster.coordinator import InternalLog, LedPartitions
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.questions import TransactionFilter, describe_transaction, list_transactions
 from kafscale.cluster.transactions.requests import EndTransaction, Identity
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.states import STATES_BY_NAME, TransactionState
 from kafscale.cluster.transactions.transaction import Transaction
-from kafscale.cluster.transactions.values import StateRecord, TopicPartition
+from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionState
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema
 

@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from kafscale.cluster.coordinator import EndEntry
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.requests import EndTransaction, Identity
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.state_records import decode_state, now_ms
-from kafscale.cluster.transactions.states import TransactionState
-from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.transactions.values import TransactionState
 from kafscale.config import Durability
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition

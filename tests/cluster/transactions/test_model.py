@@ -16,18 +16,21 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kafscale.cluster.transactions.outcome import Held, Outcome, PartitionsReply, ProducerReply
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
     EndTransaction,
+    Held,
     Identity,
     InitProducerId,
+    Outcome,
+    PartitionsReply,
+    ProducerReply,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import Transaction
-from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.transactions.values import TransactionState
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, POLICY_VIOLATION
 from tests.devtools.fakes.transaction_world import Claims, Data, World
 
@@ -347,10 +350,6 @@ class Coordination(RuleBasedStateMachine):
         producer.in_flight.clear() if request.committed else None
         if producer.version == 2:
             self.give(producer, reply)
-
-    @rule(transactional_id=st.sampled_from(IDS))
-    def abort_by_force(self, transactional_id: str) -> None:
-        self.world.write(self.world.coordinator.abort(transactional_id, now_ms=self.world.now_ms))
 
     @rule()
     def complete(self) -> None:

@@ -11,8 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import Identity as Member
-from kafscale.cluster.groups.common.records import OffsetAndMetadata, TopicPartition
+from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.transactions.offset_commits import (
     DURABLE_SECONDS,
     PIECE_COUNT,

@@ -8,8 +8,9 @@ from typing import TypeVar
 import attrs
 import pytest
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.remote_coordinators import no_peers
-from kafscale.cluster.transactions.values import Marker, TopicPartition
+from kafscale.cluster.transactions.values import Marker
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import (

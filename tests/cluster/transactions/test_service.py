@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from kafscale.cluster.coordinator import RecordsEntry
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.requests import EndTransaction, Identity, InitProducerId
 from kafscale.cluster.transactions.state_records import decode_state, encode_state
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import LAST_GIVEN_EPOCH, Transaction
-from kafscale.cluster.transactions.values import StateRecord, TopicPartition
+from kafscale.cluster.transactions.values import StateRecord, TransactionState
 from kafscale.config import Durability
 from kafscale.errors import KafkaError
 from kafscale.log.hand_over import acquire_partition, release_partition

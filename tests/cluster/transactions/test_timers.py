@@ -3,7 +3,7 @@
 import hypothesis
 from hypothesis import strategies as st
 
-from kafscale.cluster.transactions.timers import Timers
+from kafscale.cluster.transactions.ledger import Timers
 
 
 def test_a_deadline_is_taken_once_and_in_order() -> None:

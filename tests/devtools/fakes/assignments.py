@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from kafscale.broker import Broker
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.membership.assignment import Assignment, Leader
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.membership.state import ClusterState

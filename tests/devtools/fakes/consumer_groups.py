@@ -7,13 +7,19 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
-from kafscale.cluster.groups.common.events import GroupProtocol, Join
-from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.events import GroupProtocol, GroupRecord, Join
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
-from kafscale.cluster.groups.consumer.events import Heartbeat, HeartbeatReply, Outcome, RegexRefresh, Reply, TimerKey
+from kafscale.cluster.groups.consumer.events import (
+    CoordinatorRecord,
+    Heartbeat,
+    HeartbeatReply,
+    Outcome,
+    RegexRefresh,
+    Reply,
+    TimerKey,
+)
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.regexes import Search
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.topics import TopicMetadata

@@ -14,13 +14,13 @@ import trio
 import trio.testing
 
 from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, Identity, InitProducerId
 from kafscale.cluster.transactions.service import Transactions
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.state_records import decode_state
-from kafscale.cluster.transactions.states import TransactionState
-from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.transactions.values import TransactionState
 from kafscale.log.partition.partition import Partition
 from tests.devtools.fakes.memory_log import MemoryLog, topic_spec
 from tests.devtools.fakes.transactions import send

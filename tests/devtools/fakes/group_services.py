@@ -24,7 +24,7 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Peer
-from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator

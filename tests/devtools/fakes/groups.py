@@ -9,8 +9,16 @@ import attrs
 
 from kafscale.cluster.coordinator.writer import Then
 from kafscale.cluster.groups.classic.group import Group, GroupContext
-from kafscale.cluster.groups.common.events import GroupProtocol, Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.common.events import (
+    GroupProtocol,
+    GroupRecord,
+    Identity,
+    Join,
+    JoinResult,
+    Leaving,
+    Sync,
+    SyncResult,
+)
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.log_records import GroupChange, group_record, read_record
 from kafscale.concurrency.signals import OneShot

@@ -16,7 +16,7 @@ import attrs
 
 from kafscale.api.handling.services import Services
 from kafscale.client.connection import Connection
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Settings

@@ -13,12 +13,12 @@ from typing import Any
 
 import attrs
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.outcome import MarkersToSend, Outcome
-from kafscale.cluster.transactions.requests import MarkersWritten
+from kafscale.cluster.transactions.requests import MarkersToSend, MarkersWritten, Outcome
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.values import Marker, StateRecord, TopicPartition
+from kafscale.cluster.transactions.values import Marker, StateRecord
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.cluster.transactions.values import TopicPartition
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.config import Durability
 from kafscale.formats.segment import HEADER, Footer, decode_footer
 from kafscale.formats.wal_entries import RECORD_BATCH

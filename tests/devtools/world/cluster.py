@@ -28,7 +28,7 @@ from random import Random
 import attrs
 import trio
 
-from kafscale.cluster.coordinator.partitioning import coordinator_partition
+from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.config import CoordinatorSettings, Listener

@@ -18,8 +18,8 @@ from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.records import fetch
 from kafscale.client.connection import Connection as Client
 from kafscale.client.connection import Reply
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import Identity
-from kafscale.cluster.groups.common.records import TopicPartition
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, Limits

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from kafscale.cluster.transactions.states import TransactionState
+from kafscale.cluster.transactions.values import TransactionState
 from kafscale.wire.internal_topics import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,

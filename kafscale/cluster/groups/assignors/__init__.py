@@ -1,8 +1,4 @@
-"""Who of a group is to have which partition. Entered by `table.ASSIGNORS`, by the names that clients know.
+"""Assignors: which member of a group gets which partition. Functions without side effects.
 
-spec             what an assignor is told: members in order, what each subscribes to, and what each was to have before
-uniform          the default: evenly over all partitions, moving few; `homogeneous` where all subscribe to the same
-                 topics, `heterogeneous` where not
-partitions       sets of partitions of several topics, which all of a group's state is made of too
-range_assignor   topic by topic, so that equal partitions of several topics come together, whatever must move for that
+`spec` has the input and output, `uniform` and `range_assignor` the two assignors of Kafka.
 """

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
-from kafscale.cluster.groups.assignors.spec import GroupSpec
+from kafscale.cluster.groups.assignors.spec import GroupSpec, Partitions
 
 
 def assign_ranges(spec: GroupSpec) -> Mapping[str, Partitions]:

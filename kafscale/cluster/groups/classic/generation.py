@@ -1,19 +1,105 @@
-"""The present generation of a group: its number, the protocol that it runs, and what its members are told of it.
+"""The current generation of a classic group, the deadline of its joins, and the topics that its members subscribe to.
 
-Its leader shares the work out once; what a member has of that is the member's own `assignment`. When a generation
-begins, and when it is over, is decided by the group.
+The leader assigns the work once in a generation; a member's part of it is the member's own `assignment`. The group
+decides when a generation begins and ends.
+
+Members have as long to join as the slowest of them may take: its rebalance timeout. The first members of an empty group
+are gathered instead (KIP-134): the next generation begins `group.initial.rebalance.delay.ms` after the first one came,
+and later again each time that another one came meanwhile, up to the rebalance timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
 from kafscale.cluster.groups.classic.members import Member, Members
-from kafscale.cluster.groups.classic.subscription import subscribed_topics
-from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, JoinedMember, JoinResult, Sync, SyncResult
-from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.common.events import (
+    CONSUMER_PROTOCOL_TYPE,
+    GroupRecord,
+    JoinedMember,
+    JoinResult,
+    Sync,
+    SyncResult,
+)
+from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.concurrency.timers import Timer, TimerQueue
+from kafscale.errors import DecodeError
+from kafscale.wire.codec import decoder
+from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription
+
+VERSION_BYTES = 2  # an int16 in front; every version begins with the fields of version 0
+
+
+def subscribed_topics(metadata_of_members: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics of a group of protocol type "consumer"; None where a member's metadata can't be read."""
+    decode = decoder(ConsumerProtocolSubscription, 0)
+    topics: set[str] = set()
+    for metadata in metadata_of_members:
+        try:
+            subscription, _ = decode(memoryview(metadata), VERSION_BYTES)
+        except DecodeError:
+            return None
+        topics.update(subscription.topics)
+    return frozenset(topics)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class JoinTime:
+    """The deadline of one group's joins; `is_up` is called once it has passed. It is set while a rebalance waits."""
+
+    settings: GroupSettings
+    timers: TimerQueue
+    is_up: Callable[[], None]
+    _timer: Timer = attrs.field(init=False)
+    _delay_left_ms: int | None = attrs.field(default=None, init=False)  # set while an empty group fills up
+    _newcomers: bool = attrs.field(default=False, init=False)  # someone came during the present initial delay
+
+    def __attrs_post_init__(self) -> None:
+        self._timer = Timer(self._passed)
+
+    @property
+    def is_set(self) -> bool:
+        return self._timer.is_set
+
+    @property
+    def gathers(self) -> bool:
+        """Tell whether the first members are being gathered: the generation does not begin before the delay is over."""
+        return self._delay_left_ms is not None
+
+    def gather(self, rebalance_timeout_ms: int) -> None:
+        """Gather the first members, of which one has come."""
+        self._newcomers = False
+        self._delay_left_ms = max(rebalance_timeout_ms - self.settings.initial_rebalance_delay_ms, 0)
+        self._set(self.settings.initial_rebalance_delay_ms)
+
+    def newcomer(self) -> None:
+        """Somebody joins for the first time."""
+        if self.gathers:
+            self._newcomers = True
+
+    def wait(self, rebalance_timeout_ms: int) -> None:
+        """Wait for all members, so long at most."""
+        self._set(rebalance_timeout_ms)
+
+    def end(self) -> None:
+        """Nobody is waited for any more."""
+        self.timers.cancel(self._timer)
+        self._delay_left_ms = None
+
+    def _passed(self) -> None:
+        left_ms = self._delay_left_ms
+        if left_ms and self._newcomers:
+            delay_ms = min(self.settings.initial_rebalance_delay_ms, left_ms)
+            self._newcomers = False
+            self._delay_left_ms = left_ms - delay_ms
+            self._set(delay_ms)
+        else:
+            self.is_up()
+
+    def _set(self, ms: int) -> None:
+        self.timers.set_after(self._timer, ms / 1000)
 
 
 @attrs.define(eq=False, repr=False)

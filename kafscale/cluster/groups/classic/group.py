@@ -23,13 +23,19 @@ from functools import partial
 import attrs
 
 from kafscale.cluster.coordinator.writer import Then
-from kafscale.cluster.groups.classic.generation import Generation
-from kafscale.cluster.groups.classic.join_time import JoinTime
+from kafscale.cluster.groups.classic.generation import Generation, JoinTime
 from kafscale.cluster.groups.classic.members import Member, Members, new_member_id
-from kafscale.cluster.groups.common.events import UNKNOWN_MEMBER_ID, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord
-from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
+from kafscale.cluster.groups.common.events import (
+    UNKNOWN_MEMBER_ID,
+    GroupRecord,
+    Join,
+    JoinResult,
+    Leaving,
+    MemberRecord,
+    Sync,
+    SyncResult,
+)
+from kafscale.cluster.groups.common.settings import GroupSettings, GroupStateBytes
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.wire import error_codes

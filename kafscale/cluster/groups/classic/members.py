@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import attrs
 
-from kafscale.cluster.groups.common.events import GroupProtocol, Join, JoinResult, SyncResult
-from kafscale.cluster.groups.common.records import MemberRecord
-from kafscale.cluster.groups.common.state_bytes import (
+from kafscale.cluster.groups.common.events import GroupProtocol, Join, JoinResult, MemberRecord, SyncResult
+from kafscale.cluster.groups.common.settings import (
     MEMBER_BYTES,
     PENDING_MEMBER_BYTES,
     GroupStateBytes,

@@ -1,1 +1,1 @@
-"""Values of groups of every protocol: `events`, `records`, `settings`, and the bound on memory (`state_bytes`)."""
+"""Values of groups of every protocol: `events` and stored values, `settings` and the bound on memory."""

@@ -1,10 +1,78 @@
-"""What an operator may set about groups, and the limits that nobody may set."""
+"""Settings of groups, limits that can't be set, and the memory of all groups (`--group-state-bytes`).
+
+Sizes are estimates: the bytes that clients have sent, and a constant for the objects of each thing.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Iterable
+
 import attrs
 
-from kafscale.config import Settings
+from kafscale.cluster.groups.common.events import GroupProtocol, Join, OffsetAndMetadata
+from kafscale.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+TELL_FULL_EVERY_SECONDS = 60.0
+GROUP_BYTES = 2048  # beside its id, members and offsets
+MEMBER_BYTES = 1024
+PENDING_MEMBER_BYTES = 512
+PROTOCOL_BYTES = 128
+OFFSET_BYTES = 256
+
+
+@attrs.define(eq=False, repr=False)
+class GroupStateBytes:
+    """What is used of it. Nothing is refused here: what was stored before a restart is loaded whatever it takes."""
+
+    max_bytes: float = math.inf
+    used_bytes: int = attrs.field(default=0, init=False)
+    _told_full_at: float = attrs.field(default=-math.inf, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what is used to whoever scrapes."""
+        help = "Of --group-state-bytes, what consumer groups take."
+        metrics.gauge("kafscale_group_state_bytes", help, lambda: self.used_bytes)
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Tell whether the state may grow by so much. It may always shrink."""
+        return more_bytes <= 0 or self.used_bytes + more_bytes <= self.max_bytes
+
+    def has_room_or_say_so(self, more_bytes: int, *, now_seconds: float) -> bool:
+        """Tell whether the state may grow by so much; if not, the log says so, once a minute."""
+        if self.has_room(more_bytes):
+            return True
+        if now_seconds - self._told_full_at >= TELL_FULL_EVERY_SECONDS:
+            self._told_full_at = now_seconds
+            logger.warning(
+                "the state of consumer groups takes %d bytes, and --group-state-bytes allows %d: "
+                "new members and offsets are refused until others have expired or been deleted",
+                *(self.used_bytes, self.max_bytes),
+            )
+        return False
+
+    def change(self, by_bytes: int) -> None:
+        """The state has grown, or shrunk."""
+        self.used_bytes += by_bytes
+
+
+def protocols_bytes(protocols: Iterable[GroupProtocol]) -> int:
+    """Return how many bytes what a member says about itself takes."""
+    return sum(PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+
+
+def join_bytes(join: Join) -> int:
+    """Return how many bytes a member that joins like this will take, before it has an assignment."""
+    return MEMBER_BYTES + len(join.client_id) + len(join.group_instance_id or "") + protocols_bytes(join.protocols)
+
+
+def offset_bytes(offset: OffsetAndMetadata | None) -> int:
+    """Return how many bytes a committed offset takes; none takes nothing."""
+    return 0 if offset is None else OFFSET_BYTES + len(offset.metadata)
+
 
 # What one member may say about itself, over all of its protocols. Kafka's limit is that of the group's record, 1 MiB.
 MEMBER_METADATA_MAX_BYTES = 1024 * 1024
@@ -28,16 +96,3 @@ class GroupSettings:
     offset_metadata_max_count: int = 4096  # offset.metadata.max.bytes, which counts characters
     offsets_retention_ms: int = 7 * 24 * 3600_000  # offsets.retention.minutes
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
-
-    @classmethod
-    def of(cls, settings: Settings) -> GroupSettings:
-        return cls(
-            min_session_timeout_ms=settings.coordinator.group_min_session_timeout_ms,
-            max_session_timeout_ms=settings.coordinator.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=settings.coordinator.group_initial_rebalance_delay_ms,
-            max_group_count=settings.limits.max_groups_count,
-            max_member_count=settings.limits.max_group_members_count,
-            state_max_bytes=settings.limits.group_state_bytes,
-            offset_metadata_max_count=settings.limits.offset_metadata_max_bytes,
-            offsets_retention_ms=settings.coordinator.offsets_retention_ms,
-        )

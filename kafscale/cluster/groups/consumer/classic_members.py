@@ -24,7 +24,6 @@ from kafscale.cluster.groups.common.events import (
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.events import NO_TIMEOUT_MS, Outcome, Refused, TimerKind
-from kafscale.cluster.groups.consumer.fencing import fence, may_downgrade
 from kafscale.cluster.groups.consumer.heartbeats import (
     check_bytes,
     check_instance,
@@ -33,7 +32,7 @@ from kafscale.cluster.groups.consumer.heartbeats import (
     update_member,
 )
 from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
-from kafscale.cluster.groups.consumer.migration import downgrade
+from kafscale.cluster.groups.consumer.migration import downgrade, fence, may_downgrade
 from kafscale.cluster.groups.consumer.regexes import regex_left
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.errors import DecodeError

@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
-from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
+from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.consumer.events import (
+    CoordinatorRecord,
     Downgrade,
     Outcome,
     RegexRefresh,
@@ -20,11 +21,9 @@ from kafscale.cluster.groups.consumer.events import (
     TimerKind,
 )
 from kafscale.cluster.groups.consumer.members import Member
-from kafscale.cluster.groups.consumer.reconciling import next_step
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides, GroupTimes
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
-from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, preferred_assignor
+from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, next_step, preferred_assignor
 from kafscale.cluster.groups.consumer.topics import Topics
 from kafscale.cluster.groups.consumer.viewers import Viewers
 from kafscale.wire.internal_topics.consumer_offsets import (

@@ -1,11 +1,10 @@
-"""A consumer group as administrators see it: values for ConsumerGroupDescribe and ListGroups."""
+"""A consumer group as administrators see it: values for ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
-from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
+from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
@@ -14,7 +13,6 @@ from kafscale.cluster.groups.consumer.topics import Topics
 
 CLASSIC_MEMBER_TYPE = 0
 CONSUMER_MEMBER_TYPE = 1
-GROUP_TYPE = "consumer"
 
 
 @attrs.frozen(kw_only=True)
@@ -53,16 +51,6 @@ class DescribedConsumerGroup:
     assignment_epoch: int
     assignor_name: str
     members: tuple[DescribedMember, ...]
-
-
-@attrs.frozen(kw_only=True)
-class ListedConsumerGroup:
-    """One group in a list of all."""
-
-    group_id: str
-    state: ConsumerGroupState
-    protocol_type: str = CONSUMER_PROTOCOL_TYPE
-    group_type: str = GROUP_TYPE
 
 
 def describe(state: GroupState, topics: Topics, settings: ConsumerGroupSettings) -> DescribedConsumerGroup:

@@ -1,20 +1,40 @@
-"""What goes into a consumer group's state machine, and what comes out of it: values only.
+"""Events, records and outcomes of a consumer group's state machine: values only.
 
-What the classic protocol sends is as for classic groups: `kafscale.cluster.groups.common.events`.
+Events of the classic protocol are those of classic groups (`kafscale.cluster.groups.common.events`). Records have the
+classes of `kafscale.wire.internal_topics.consumer_offsets`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
-from kafscale.cluster.groups.common.records import GroupRecord
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.events import GroupRecord
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupKey, ConsumerGroupValue, TopicPartitions
+
+
+@attrs.frozen
+class CoordinatorRecord:
+    """A key with its value; None deletes the value."""
+
+    key: ConsumerGroupKey
+    value: ConsumerGroupValue | None
+
+
+def as_topic_partitions(partitions: Partitions) -> list[TopicPartitions]:
+    """Return partitions in the form of records, always in the same order for the same partitions."""
+    return [TopicPartitions(topic_id, sorted(partitions[topic_id])) for topic_id in sorted(partitions)]
+
+
+def from_topic_partitions(topic_partitions: Iterable[TopicPartitions]) -> Partitions:
+    """Return the partitions of a record."""
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topic_partitions if topic.partitions}
+
 
 Reply = TypeVar("Reply")
 

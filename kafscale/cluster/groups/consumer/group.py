@@ -21,13 +21,13 @@ from typing import TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.common.events import Identity, Join, JoinResult, Leaving, Sync, SyncResult
-from kafscale.cluster.groups.common.records import GroupRecord
+from kafscale.cluster.groups.common.events import GroupRecord, Identity, Join, JoinResult, Leaving, Sync, SyncResult
 from kafscale.cluster.groups.consumer import classic_members as classic
-from kafscale.cluster.groups.consumer import heartbeats, migration, offset_checks, regexes
+from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Deciding, SoftState
-from kafscale.cluster.groups.consumer.describing import DescribedConsumerGroup, ListedConsumerGroup, describe
+from kafscale.cluster.groups.consumer.describing import DescribedConsumerGroup, describe
 from kafscale.cluster.groups.consumer.events import (
+    CoordinatorRecord,
     Heartbeat,
     HeartbeatReply,
     Outcome,
@@ -35,11 +35,55 @@ from kafscale.cluster.groups.consumer.events import (
     TimerKey,
     TimerKind,
 )
-from kafscale.cluster.groups.consumer.fencing import fence
-from kafscale.cluster.groups.consumer.offset_checks import OffsetAccess
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.migration import fence
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.wire import error_codes
+
+# The first version of OffsetCommit and OffsetFetch whose generation may be a member epoch.
+MEMBER_EPOCH_SINCE = 9
+
+
+@attrs.frozen(kw_only=True)
+class OffsetAccess:
+    """Who says to be whom. An id of None, or an epoch of -1, is not said: by an administrator, or an old client."""
+
+    member_id: str | None
+    member_epoch: int
+    instance_id: str | None = None
+    version: int = MEMBER_EPOCH_SINCE
+    is_transactional: bool = False
+
+
+def check_commit(state: GroupState, access: OffsetAccess) -> int:
+    """Return the error code for whoever commits offsets."""
+    if access.member_epoch < 0 and not state.members:
+        return error_codes.NONE
+    says_nothing = not access.member_id and access.instance_id is None and access.member_epoch == -1
+    if access.is_transactional and says_nothing:
+        return error_codes.NONE
+    member = state.members.get(access.member_id or "")
+    if member is None:
+        return error_codes.UNKNOWN_MEMBER_ID
+    is_classic = member.uses_classic_protocol
+    if not access.is_transactional and not is_classic and access.version < MEMBER_EPOCH_SINCE:
+        return error_codes.UNSUPPORTED_VERSION
+    if member.member_epoch == access.member_epoch:
+        return error_codes.NONE
+    # A transactional producer knows of generations only.
+    return error_codes.ILLEGAL_GENERATION if is_classic or access.is_transactional else error_codes.STALE_MEMBER_EPOCH
+
+
+def check_fetch(state: GroupState, access: OffsetAccess) -> int:
+    """Return the error code for whoever reads committed offsets."""
+    if access.member_id is None and access.member_epoch < 0:
+        return error_codes.NONE
+    member = state.members.get(access.member_id or "")
+    if member is None:
+        return error_codes.UNKNOWN_MEMBER_ID
+    if member.member_epoch == access.member_epoch:
+        return error_codes.NONE
+    return error_codes.ILLEGAL_GENERATION if member.uses_classic_protocol else error_codes.STALE_MEMBER_EPOCH
+
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +176,6 @@ class ConsumerGroup:
         regexes.end_refresh(deciding, found, version)
         return deciding.outcome(None)
 
-    def regexes_not_found(self) -> None:
-        """Nobody could look for them; a later heartbeat asks again."""
-        self._soft.refreshing = None
-
     # -- Members of the classic protocol -----------------------------------------------------------------------------
 
     def join(self, request: Join, *, now_ms: int) -> Outcome[JoinResult]:
@@ -196,11 +236,11 @@ class ConsumerGroup:
 
     def check_commit(self, access: OffsetAccess) -> int:
         """Return the error code for whoever commits offsets."""
-        return offset_checks.check_commit(self.state, access)
+        return check_commit(self.state, access)
 
     def check_fetch(self, access: OffsetAccess) -> int:
         """Return the error code for whoever reads committed offsets."""
-        return offset_checks.check_fetch(self.state, access)
+        return check_fetch(self.state, access)
 
     def is_subscribed_to(self, topic_name: str) -> bool:
         """Tell whether any member reads this topic, so that its offsets stay."""
@@ -211,10 +251,6 @@ class ConsumerGroup:
     def describe(self) -> DescribedConsumerGroup:
         """Return all that is to be known about the group."""
         return describe(self.state, self.context.topics, self.context.settings)
-
-    def listed(self) -> ListedConsumerGroup:
-        """Return what a list of all groups says of this one."""
-        return ListedConsumerGroup(group_id=self.group_id, state=self.state.state)
 
     def delete(self, *, now_ms: int) -> Outcome[int]:
         """Delete a group without members; the error code. Its offsets are not known here."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions, is_subset
+from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, is_subset
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import (
     NO_TIMEOUT_MS,
@@ -17,7 +17,6 @@ from kafscale.cluster.groups.consumer.events import (
     Refused,
     TimerKind,
 )
-from kafscale.cluster.groups.consumer.fencing import fence
 from kafscale.cluster.groups.consumer.members import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -25,10 +24,11 @@ from kafscale.cluster.groups.consumer.members import (
     Member,
     MemberState,
     Subscription,
+    metadata_bytes,
 )
+from kafscale.cluster.groups.consumer.migration import fence
 from kafscale.cluster.groups.consumer.regexes import begin_refresh, check_regex, note_viewer, regex_left
 from kafscale.cluster.groups.consumer.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
-from kafscale.cluster.groups.consumer.sizes import metadata_bytes
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.wire import error_codes
 

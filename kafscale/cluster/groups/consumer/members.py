@@ -1,4 +1,4 @@
-"""A member of a consumer group, as its records say."""
+"""A member of a consumer group as its records have it, and estimates of its memory (`GroupStateBytes`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import enum
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord, as_topic_partitions, from_topic_partitions
+from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, count
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, as_topic_partitions, from_topic_partitions
 from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -15,6 +15,46 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
 )
+
+MEMBER_BYTES = 1024
+TOPIC_NAME_BYTES = 64
+TOPIC_BYTES = 256  # a topic in an assignment, with its set of partitions
+PARTITION_BYTES = 64  # in that set, and in the index of who has it
+REGEX_BYTES = 256
+PROTOCOL_BYTES = 128
+
+
+def metadata_bytes(member: Member) -> int:
+    """Return how many bytes what a member says about itself takes."""
+    texts = (member.instance_id, member.rack_id, member.client_id, member.client_host, member.server_assignor)
+    size_bytes = sum(len(text) for text in texts if text is not None) + len(member.member_id)
+    names = member.subscription.topic_names
+    size_bytes += len(member.subscription.topic_regex) + len(names) * TOPIC_NAME_BYTES + sum(map(len, names))
+    if member.classic is not None:
+        protocols = member.classic.supported_protocols
+        size_bytes += sum(PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
+    return size_bytes
+
+
+def partitions_bytes(partitions: Partitions) -> int:
+    """Return how many bytes some partitions take in an assignment."""
+    return len(partitions) * TOPIC_BYTES + count(partitions) * PARTITION_BYTES
+
+
+def member_bytes(member: Member) -> int:
+    """Return how many bytes a member takes, with what it has."""
+    return (
+        MEMBER_BYTES
+        + metadata_bytes(member)
+        + partitions_bytes(member.assigned)
+        + partitions_bytes(member.pending_revocation)
+    )
+
+
+def regex_bytes(regex: str, topics: frozenset[str]) -> int:
+    """Return how many bytes a regular expression takes, with the topics that it has found."""
+    return REGEX_BYTES + len(regex) + len(topics) * TOPIC_NAME_BYTES + sum(map(len, topics))
+
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -1,21 +1,22 @@
-"""A group that has members changes its protocol.
+"""Members go, and a group with members changes its protocol.
 
-It goes from classic to consumer with the first member of the new protocol that joins, and back with the last one that
-goes. Members keep their ids, what they have, and their generation as epoch.
+A classic group becomes a consumer group with the first member of the new protocol that joins, and a classic group again
+when the last one goes. Members keep their ids, their partitions, and their generation as epoch.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Sequence
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
-from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol
-from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord
+from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol, GroupRecord, MemberRecord
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
-from kafscale.cluster.groups.consumer.events import Downgrade, Refused, TimerKind
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, Downgrade, Refused, TimerKind
 from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
+from kafscale.cluster.groups.consumer.regexes import delete_unsubscribed
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.errors import DecodeError
@@ -33,6 +34,35 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
+
+logger = logging.getLogger(__name__)
+
+
+def fence(deciding: Deciding, members: Sequence[Member]) -> None:
+    """Remove members with what they have; if all others use the classic protocol, the group becomes a classic one."""
+    if not members:
+        return
+    for member in members:
+        deciding.remove(member)
+    if may_downgrade(deciding):
+        downgrade(deciding, rebalances=True, reason="the last member of the consumer protocol has gone")
+        return
+    delete_unsubscribed(deciding)
+    deciding.raise_epoch()
+
+
+def may_downgrade(deciding: Deciding) -> bool:
+    """Tell whether the group, as it is now, has members of the classic protocol only and may become a classic group."""
+    state, settings = deciding.state, deciding.settings
+    if not state.members or state.classic_count != len(state.members):
+        return False
+    if not settings.migration_policy.may_downgrade:
+        logger.info("group %r can't become a classic group: group.consumer.migration.policy says no", state.group_id)
+        return False
+    if len(state.members) > settings.classic_max_size:
+        logger.info("group %r can't become a classic group: it has more members than group.max.size", state.group_id)
+        return False
+    return True
 
 
 def check_upgrade(group_id: str, classic: GroupRecord, settings: ConsumerGroupSettings) -> None:

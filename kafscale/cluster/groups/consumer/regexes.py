@@ -16,9 +16,8 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.groups.consumer.deciding import Deciding
-from kafscale.cluster.groups.consumer.events import Refused, RegexRefresh
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, Refused, RegexRefresh
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, Subscription
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record
 from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern

@@ -14,11 +14,10 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.assignors.partitions import NO_PARTITIONS, Partitions
-from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
-from kafscale.cluster.groups.consumer.members import Member, Subscription
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord, as_topic_partitions, from_topic_partitions
-from kafscale.cluster.groups.consumer.sizes import member_bytes, partitions_bytes, regex_bytes
+from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.common.settings import GroupStateBytes
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, as_topic_partitions, from_topic_partitions
+from kafscale.cluster.groups.consumer.members import Member, Subscription, member_bytes, partitions_bytes, regex_bytes
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import attrs
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.leading.leading import AllPartitions, PartitionLeader
 from kafscale.cluster.membership.node import Node
@@ -17,7 +18,6 @@ from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.config import Durability
 from kafscale.errors import DamagedObject
 from kafscale.log.log import Log

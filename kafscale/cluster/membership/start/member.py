@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 import attrs
 import trio
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.leading.leading import PartitionLeader
 from kafscale.cluster.membership.node import Endpoint, Node
@@ -25,7 +26,6 @@ from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.registries.topic_index import Topic, TopicDraft
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Settings
 from kafscale.formats.manifest import PartitionId

@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 import trio
 
+from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
 from kafscale.cluster.membership.leading.leading import Leading, PartitionLeader, begun
 from kafscale.cluster.membership.peers.heartbeats import Heartbeats, heartbeat
@@ -33,7 +34,6 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.registries.topic_index import TopicDraft
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
-from kafscale.cluster.transactions.values import TopicPartition
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Durability

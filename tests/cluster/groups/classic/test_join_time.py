@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.classic.join_time import JoinTime
+from kafscale.cluster.groups.classic.generation import JoinTime
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import TimerQueue
 from tests.devtools.fakes.groups import GroupHarness, result

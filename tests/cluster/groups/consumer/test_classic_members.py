@@ -5,12 +5,19 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.common.events import GroupProtocol, Identity, JoinResult, Leaving, Sync
-from kafscale.cluster.groups.common.records import GroupRecord, MemberRecord
+from kafscale.cluster.groups.common.events import (
+    GroupProtocol,
+    GroupRecord,
+    Identity,
+    JoinResult,
+    Leaving,
+    MemberRecord,
+    Sync,
+)
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.events import TimerKey, TimerKind
+from kafscale.cluster.groups.consumer.group import OffsetAccess
 from kafscale.cluster.groups.consumer.members import MemberState
-from kafscale.cluster.groups.consumer.offset_checks import OffsetAccess
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, MigrationPolicy
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
 from kafscale.errors import DecodeError

@@ -5,13 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.common.state_bytes import GroupStateBytes
+from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.consumer import settings as limits
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
-from kafscale.cluster.groups.consumer.events import TimerKey, TimerKind
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, TimerKey, TimerKind
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.members import MemberState
-from kafscale.cluster.groups.consumer.records import CoordinatorRecord
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
 from kafscale.wire import error_codes as e
@@ -537,9 +536,9 @@ def test_only_an_empty_group_is_deleted(harness: ConsumerGroupHarness) -> None:
     harness.find_topics()
     assert harness.took(harness.group.delete(now_ms=harness.now_ms)) == e.NON_EMPTY_GROUP
     only.leave()
-    assert harness.group.listed().state is ConsumerGroupState.EMPTY
+    assert harness.group.state.state is ConsumerGroupState.EMPTY
     assert harness.took(harness.group.delete(now_ms=harness.now_ms)) == e.NONE
-    assert harness.group.listed().state is ConsumerGroupState.DEAD
+    assert harness.group.state.state is ConsumerGroupState.DEAD
     left = {record.key: record.value for record in harness.log}
     assert not any(left.values()), "something is left in the log"
     assert harness.log[-1].key == ConsumerGroupMetadataKey(GROUP_ID)
@@ -562,7 +561,6 @@ def test_a_group_is_described_with_what_members_have_and_are_to_have(harness: Co
     assert [(each.topic_name, each.partitions) for each in member.target_assignment] == [("foo", (0, 1, 2))]
     harness.remove_topics("foo")
     assert harness.group.describe().members[0].assignment == ()
-    assert harness.group.listed().protocol_type == "consumer"
 
 
 def test_settings_that_would_drop_members_who_are_on_time_are_refused() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.assignors.partitions import Partitions
+from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.consumer.members import Member, MemberState
-from kafscale.cluster.groups.consumer.reconciling import next_step
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
+from kafscale.cluster.groups.consumer.target import next_step
 from tests.devtools.fakes.consumer_groups import GROUP_ID, partitions
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS

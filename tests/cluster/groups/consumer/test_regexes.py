@@ -136,15 +136,6 @@ def test_a_member_that_drops_its_expression_drops_its_topics(harness: ConsumerGr
     assert only.owned == {}
 
 
-def test_what_was_looked_for_in_vain_is_looked_for_again(harness: ConsumerGroupHarness) -> None:
-    only = client(harness, "a", "foo.*")
-    only.beat()
-    harness.refresh = None
-    harness.group.regexes_not_found()
-    only.beat(is_full=False)
-    assert harness.refresh is not None
-
-
 def test_what_was_found_stays_over_a_restart(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a", "foo.*")
     only.beat()

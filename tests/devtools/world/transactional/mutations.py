@@ -16,10 +16,10 @@ from typing import Any, cast
 import attrs
 
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator, _Ended
-from kafscale.cluster.transactions.outcome import Outcome
+from kafscale.cluster.transactions.requests import Outcome
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT
-from kafscale.cluster.transactions.states import TransactionState
 from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.values import TransactionState
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.read.footers import Footers
