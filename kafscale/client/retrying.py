@@ -13,12 +13,12 @@ from typing import ParamSpec, TypeVar
 import attrs
 import trio
 
+from kafscale.backoff import Backoff
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes
 
 RETRY_SECONDS = 15.0  # brokers take over what another led within 10 s. Kafka: default.api.timeout.ms, 1 min
-PAUSE_SECONDS = 0.1  # Kafka: retry.backoff.ms, 100 ms; doubled each time
-PAUSE_MAX_SECONDS = 1.0  # Kafka: retry.backoff.max.ms, 1 s
+BACKOFF = Backoff(0.1, 1.0)  # Kafka: retry.backoff.ms, 100 ms, and retry.backoff.max.ms, 1 s
 
 STALE_LEADER = frozenset(
     {
@@ -53,7 +53,7 @@ class Attempts:
     """The attempts at one thing, with growing pauses between them, until they have taken `seconds`."""
 
     seconds: float = RETRY_SECONDS
-    _pause_seconds: float = attrs.field(default=PAUSE_SECONDS, init=False)
+    _pauses_count: int = attrs.field(default=0, init=False)
     _until: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -61,10 +61,11 @@ class Attempts:
 
     async def another(self) -> bool:
         """Wait until another attempt is due, and return True; return False at once if the time is over."""
-        if trio.current_time() + self._pause_seconds > self._until:
+        pause_seconds = BACKOFF.seconds(self._pauses_count)
+        if trio.current_time() + pause_seconds > self._until:
             return False
-        await trio.sleep(self._pause_seconds)
-        self._pause_seconds = min(2 * self._pause_seconds, PAUSE_MAX_SECONDS)
+        await trio.sleep(pause_seconds)
+        self._pauses_count += 1
         return True
 
 

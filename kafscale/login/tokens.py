@@ -22,6 +22,7 @@ from urllib.parse import quote_plus
 
 import attrs
 
+from kafscale.backoff import Backoff
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.escaping import bounded, escaped
 from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
@@ -29,7 +30,7 @@ from kafscale.wire.error_codes import SASL_AUTHENTICATION_FAILED
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 REFRESH_FRACTION = 0.8  # of a token's life: then another one is asked for. Kafka: sasl.login.refresh.window.factor
 ATTEMPTS_COUNT = 3
-RETRY_PAUSE_SECONDS = 0.1  # doubled each time. Kafka: sasl.login.retry.backoff.ms
+BACKOFF = Backoff(0.1)  # Kafka: sasl.login.retry.backoff.ms
 ANSWER_SECONDS = 10.0  # for one attempt
 ANSWER_MAX_BYTES = 64 << 10
 LASTS_MAX_SECONDS = 1 << 40  # what is more is no time
@@ -111,15 +112,13 @@ class TokenEndpoint:
 
     def _ask(self) -> Token:
         """Ask, and again where another answer may come. Raises KafkaError, BrokerUnavailable."""
-        pause_seconds = RETRY_PAUSE_SECONDS
         for attempt in range(1, ATTEMPTS_COUNT + 1):
             try:
                 return self._ask_once()
             except BrokerUnavailable:
                 if attempt == ATTEMPTS_COUNT:
                     raise
-            time.sleep(pause_seconds)
-            pause_seconds *= 2
+            time.sleep(BACKOFF.seconds(attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
     def _ask_once(self) -> Token:

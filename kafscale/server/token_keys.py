@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 import trio
 
+from kafscale.backoff import Backoff
 from kafscale.config import SaslSettings
 from kafscale.escaping import bounded
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 READ_SECONDS = 10.0  # for one attempt, as a whole
 PAUSE_LEAST_SECONDS = 10.0  # between two reads for keys that are not known; Kafka's, too
-RETRY_LEAST_SECONDS, RETRY_MOST_SECONDS = 0.1, 10.0  # Kafka: sasl.oauthbearer.jwks.endpoint.retry.backoff(.max).ms
+BACKOFF = Backoff(0.1, 10.0)  # Kafka: sasl.oauthbearer.jwks.endpoint.retry.backoff(.max).ms
 REASON_MAX_COUNT = 200
 
 logger = logging.getLogger(__name__)
@@ -49,16 +50,16 @@ class PublishedKeys:
 
     async def run(self) -> None:
         """Read them again and again until cancelled."""
-        retry_seconds = RETRY_LEAST_SECONDS
+        failures_count = 0
         while self.url is not None:
             async with self._reading:
                 was_read = await self._read()
             if was_read:
-                retry_seconds = RETRY_LEAST_SECONDS
+                failures_count = 0
                 await trio.sleep(self.refresh_seconds)
             else:
-                await trio.sleep(min(retry_seconds, self.refresh_seconds))
-                retry_seconds = min(2 * retry_seconds, RETRY_MOST_SECONDS)
+                await trio.sleep(min(BACKOFF.seconds(failures_count), self.refresh_seconds))
+                failures_count += 1
 
     async def fetch(self) -> None:
         """Read them now, unless that was done lately; returns after the attempt."""

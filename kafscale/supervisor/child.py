@@ -15,15 +15,17 @@ from contextlib import suppress
 import attrs
 import trio
 
+from kafscale.backoff import Backoff
 from kafscale.config import Address
-from kafscale.supervisor.backoff import Backoff
 from kafscale.supervisor.plans import BrokerPlan
 from kafscale.supervisor.process import Running, lines
 
 logger = logging.getLogger(__name__)
 
 REFUSED_CODES = (1, 2)  # `kafscale.cli.main`: it can't start, a setting is wrong
-OUTPUT_SECONDS = 1.0  # for the last lines of one that has ended: whoever it has started may hold them open
+OUTPUT_SECONDS = 1.0  # for the last lines of one that has ended: a process that it started may hold them open
+LONG_LIFE_SECONDS = 10.0  # a broker that lived longer did not die of its start, which takes one or two
+BACKOFF = Backoff(0.1, 10.0)  # Kafka: reconnect.backoff.ms, 50 ms; a start takes more than either
 _READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)((?: \S+)*)")
 
 
@@ -53,7 +55,7 @@ class Child:
     reached: Reached | None = attrs.field(default=None, init=False)
     restarts_count: int = attrs.field(default=0, init=False)
     was_ready: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _backoff: Backoff = attrs.field(factory=Backoff, init=False)
+    _early_deaths_count: int = attrs.field(default=0, init=False)  # one after the other
     _running: Running | None = attrs.field(default=None, init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -84,13 +86,20 @@ class Child:
                 return code
             if code in REFUSED_CODES and not self.was_ready.is_set():
                 return code
-            pause = self._backoff.pause_seconds(trio.current_time() - began)
+            pause = self._pause_seconds(trio.current_time() - began)
             logger.error("broker %d has ended, %s; starting it again%s", self.broker_id, _ending(code), _in(pause))
             with trio.move_on_after(pause):
                 await self._stopping.wait()
             if self._stopping.is_set():
                 return 0
             self.restarts_count += 1
+
+    def _pause_seconds(self, lived_seconds: float) -> float:
+        """Return the pause after a life: none after a long one, nor after the first death."""
+        if lived_seconds >= LONG_LIFE_SECONDS:
+            self._early_deaths_count = 0
+        earlier_count, self._early_deaths_count = self._early_deaths_count, self._early_deaths_count + 1
+        return BACKOFF.seconds(earlier_count - 1) if earlier_count else 0.0
 
     async def _live(self) -> int:
         """One life of its process. Returns the exit code."""

@@ -9,7 +9,7 @@ import trio
 
 from kafscale.client import Consumer, connect
 from kafscale.client.client import Client
-from kafscale.client.retrying import PAUSE_SECONDS
+from kafscale.client.retrying import BACKOFF
 from kafscale.errors import CorruptBatch
 from kafscale.wire.batch_header import CONTROL
 from kafscale.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
@@ -93,7 +93,7 @@ async def test_a_leader_that_had_moved_was_asked_again_without_a_pause(
     monkeypatch.setattr(trio, "sleep", pause)
     consumer = Consumer(client=client, topic="t", positions={0: 0})
     assert [await values(consumer) for _ in range(2)] == [[], [(0, 0, b"a")]]
-    assert pauses == [PAUSE_SECONDS]
+    assert pauses == [BACKOFF.first_seconds]
 
 
 async def test_a_batch_with_a_length_that_none_has_is_an_error(cluster: SmallCluster, client: Client) -> None:

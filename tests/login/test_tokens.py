@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kafscale.backoff import Backoff
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login import tokens
 from kafscale.login.librdkafka import librdkafka_settings
@@ -31,7 +32,7 @@ TOKEN = {"access_token": "opaque", "expires_in": 100}
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    monkeypatch.setattr(tokens, "RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "BACKOFF", Backoff(0.0))
     with token_endpoint() as running:
         yield running
 
@@ -129,7 +130,7 @@ def test_settings_that_are_wrong(changes: dict[str, str], message: str) -> None:
 
 
 def test_an_issuer_is_trusted_by_its_authority_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "BACKOFF", Backoff(0.0))
     authority, other = make_authority(tmp_path), make_authority(tmp_path, "other")
     with token_endpoint(authority.issue("issuer").server_context()) as endpoint:
         endpoint.token = lambda: "a.b.c"
@@ -279,7 +280,7 @@ def test_librdkafka_gets_the_tokens_of_javas_settings(endpoint: Endpoint) -> Non
 def test_an_issuer_that_sends_a_byte_now_and_then_held_a_login_for_ever(
     head: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "BACKOFF", Backoff(0.0))
     monkeypatch.setattr(tokens, "ANSWER_SECONDS", 0.5)
     with sending_server(lambda: [head, *[b"x"] * 5000], pause_seconds=0.02) as url:
         began = time.monotonic()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -21,6 +20,7 @@ from kafscale.cluster.registries.scram_users import ScramUsers
 from kafscale.concurrency.turns import Crowded, FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
+from kafscale.lru import LruCache
 from kafscale.metrics import CounterFamily, Metrics
 from kafscale.security.exchanges import DeriveKey, Exchange, PlainExchange, ScramExchange
 from kafscale.security.session import Answer, Moment, SaslSession
@@ -66,7 +66,7 @@ class Authenticator:
     _outcomes: CounterFamily = attrs.field(init=False)
     _deriving: FairTurns = attrs.field(factory=lambda: FairTurns(DERIVATIONS_COUNT, WAITING_MAX_COUNT), init=False)
     _secret: bytes = attrs.field(factory=lambda: os.urandom(32), init=False)  # of this process, for `_known`
-    _known: OrderedDict[bytes, bytes] = attrs.field(factory=OrderedDict, init=False)  # hash of what was derived from
+    _known: LruCache[bytes, bytes] = attrs.field(factory=lambda: LruCache(KNOWN_MAX_COUNT), init=False)
 
     def __attrs_post_init__(self) -> None:
         self._outcomes = self.metrics.counter(
@@ -145,10 +145,7 @@ class Authenticator:
     def _remember(self, derived: dict[bytes, bytes]) -> None:
         """These keys were those of a user: the salt is the user's own, so that a new password is another question."""
         for question, result in derived.items():
-            self._known[question] = result
-            self._known.move_to_end(question)
-        while len(self._known) > KNOWN_MAX_COUNT:
-            self._known.popitem(last=False)
+            self._known.put(question, result)
 
     async def _fetch(self) -> bytes:
         await self.token_keys.fetch()

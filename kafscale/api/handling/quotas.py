@@ -13,7 +13,7 @@ and the client holds back afterwards: the rate is the same, and no read of the b
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
@@ -31,6 +31,7 @@ from kafscale.cluster.registries.client_quotas import (
 )
 from kafscale.config import Settings
 from kafscale.errors import KafkaError
+from kafscale.lru import LruCache
 from kafscale.metrics import Histogram, HistogramFamily, Metrics
 from kafscale.wire.error_codes import THROTTLING_QUOTA_EXCEEDED
 
@@ -103,21 +104,17 @@ class Remembered(Generic[Key, Measure]):
     """A measure for each key, made when it is first asked for. There are at most `REMEMBERED_MAX_COUNT`."""
 
     make: Callable[[], Measure]
-    _measures: OrderedDict[Key, Measure] = attrs.field(factory=OrderedDict, init=False)
+    _measures: LruCache[Key, Measure] = attrs.field(factory=lambda: LruCache(REMEMBERED_MAX_COUNT), init=False)
 
     def __len__(self) -> int:
         return len(self._measures)
 
     def of(self, key: Key) -> Measure:
-        """Return what there is for the key, which is now the last to be forgotten."""
-        measures = self._measures
-        measure = measures.get(key)
+        """Return the measure of a key, which is now the last one to be forgotten."""
+        measure = self._measures.get(key)
         if measure is None:
-            measure = measures[key] = self.make()
-            if len(measures) > REMEMBERED_MAX_COUNT:
-                measures.popitem(last=False)
-        else:
-            measures.move_to_end(key)
+            measure = self.make()
+            self._measures.put(key, measure)
         return measure
 
 

@@ -7,7 +7,6 @@ stay open, since opening one costs as much as sending it; but for what the broke
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import attrs
@@ -18,6 +17,7 @@ from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.read.checking import whole_until
 from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.lru import LruCache
 from kafscale.store.file.open_files import FileRange, FileSource, OpenFile
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import HEADER_BYTES, parse_header
@@ -68,10 +68,12 @@ class FileRanges:
     source: FileSource
     cache: SegmentCache
     sent_count: int = attrs.field(default=0, init=False)
-    _open: OrderedDict[SegmentKey, OpenFile] = attrs.field(factory=OrderedDict, init=False)
-    _checked: OrderedDict[SegmentKey, list[tuple[int, int]]] = attrs.field(factory=OrderedDict, init=False)
+    _open: LruCache[SegmentKey, OpenFile] = attrs.field(init=False)
+    _checked: LruCache[SegmentKey, list[tuple[int, int]]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._open = LruCache(OPEN_MAX_COUNT, on_drop=OpenFile.release)
+        self._checked = LruCache(CHECKED_MAX_COUNT)
         self.cache.on_forget.append(self.forget)
 
     def slice_nowait(
@@ -108,7 +110,7 @@ class FileRanges:
     def _is_checked(self, key: SegmentKey, found: FileRange) -> bool:
         """Tell whether all batches are known to be whole; a small one is checked now. Raises OSError."""
         start, end = found.start, found.end
-        if any(first <= start and end <= last for first, last in self._checked.get(key, ())):
+        if any(first <= start and end <= last for first, last in self._checked.get(key) or ()):
             return True
         if end - start > CHECK_AT_ONCE_MAX_BYTES:
             return False
@@ -121,36 +123,31 @@ class FileRanges:
     def note_checked(self, key: SegmentKey, start: int, end: int) -> None:
         """Remember that the batches of a range are whole; ranges that meet become one."""
         apart: list[tuple[int, int]] = []
-        for first, last in self._checked.pop(key, ()):
+        for first, last in self._checked.pop(key) or ():
             if last < start or end < first:
                 apart.append((first, last))
             else:
                 start, end = min(start, first), max(end, last)
-        self._checked[key] = [*apart, (start, end)]
-        if len(self._checked) > CHECKED_MAX_COUNT:
-            self._checked.popitem(last=False)
+        self._checked.put(key, [*apart, (start, end)])
 
     def _file(self, key: SegmentKey) -> OpenFile:
         file = self._open.get(key)
         if file is None:
-            file = self._open[key] = self.source.open(key.key)
-            if len(self._open) > OPEN_MAX_COUNT:
-                self._open.popitem(last=False)[1].release()
-        else:
-            self._open.move_to_end(key)
+            file = self.source.open(key.key)
+            self._open.put(key, file)
         return file
 
     def forget(self, key: SegmentKey) -> None:
         """The object is to be deleted, or was found damaged. What is being sent goes on."""
-        self._checked.pop(key, None)
-        file = self._open.pop(key, None)
+        self._checked.pop(key)
+        file = self._open.pop(key)
         if file is not None:
             file.release()
 
     def close(self) -> None:
         """Close all files."""
-        while self._open:
-            self._open.popitem()[1].release()
+        for file in self._open.pop_all():
+            file.release()
 
 
 def _skip_to(found: FileRange, offset: int) -> None:

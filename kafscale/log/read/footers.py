@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 
 import attrs
 
@@ -14,6 +13,7 @@ from kafscale.formats.segment import Footer
 from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.log.read.checking import is_whole
 from kafscale.log.read.segment_cache import SegmentCache
+from kafscale.lru import LruCache
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectPart, ObjectStore
 from kafscale.store.paths import SegmentKey
@@ -39,10 +39,17 @@ class Footers:
     store: ObjectStore
     max_bytes: int
     cache: SegmentCache | None = None
-    size_bytes: int = attrs.field(default=0, init=False)
     statistics: FooterStatistics = attrs.field(factory=FooterStatistics, init=False)
-    _cached: OrderedDict[SegmentKey, Footer] = attrs.field(factory=OrderedDict, init=False)
+    _cached: LruCache[SegmentKey, Footer] = attrs.field(init=False)
     _loading: dict[SegmentKey, Flight] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._cached = LruCache(self.max_bytes, _memory_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the memory that the footers take."""
+        return self._cached.size
 
     def register(self, metrics: Metrics) -> None:
         """Register the metrics."""
@@ -56,32 +63,17 @@ class Footers:
 
     def put(self, segment: Segment, footer: Footer) -> None:
         """Keep the footer of a segment that was just written or read, without its producers."""
-        self._drop(segment.key)
-        if footer.producers:
-            footer = attrs.evolve(footer, producers=())
-        self._cached[segment.key] = footer
-        self.size_bytes += _memory_bytes(footer)
-        while self.size_bytes > self.max_bytes and len(self._cached) > 1:
-            _, oldest = self._cached.popitem(last=False)
-            self.size_bytes -= _memory_bytes(oldest)
+        self._cached.put(segment.key, attrs.evolve(footer, producers=()) if footer.producers else footer)
 
     def forget(self, segment: Segment) -> None:
         """The segment's objects are to be deleted, or its partition is handed over: nothing of them is kept."""
-        self._drop(segment.key)
+        self._cached.pop(segment.key)
         if self.cache is not None:
             self.cache.forget(segment.key)
 
-    def _drop(self, key: SegmentKey) -> None:
-        footer = self._cached.pop(key, None)
-        if footer is not None:
-            self.size_bytes -= _memory_bytes(footer)
-
     def get_nowait(self, segment: Segment) -> Footer | None:
         """Return the segment's footer, without its producers, if it is in memory."""
-        footer = self._cached.get(segment.key)
-        if footer is not None:
-            self._cached.move_to_end(segment.key)
-        return footer
+        return self._cached.get(segment.key)
 
     async def get(self, segment: Segment) -> Footer:
         """Return the segment's footer; its producers may be missing. Raises NotFound, DamagedObject, StoreError."""

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import attrs
 
+from kafscale.backoff import Backoff
 from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreError, StoreUnavailable
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer, split_url
@@ -42,8 +43,7 @@ from kafscale.store.s3.sigv4 import Credentials, RequestSigner
 REGION_DEFAULT = "us-east-1"
 TIMEOUT_SECONDS = 30.0  # without progress
 RETRY_SECONDS = 60.0  # after which an operation that only fails is reported; the broker's is as long
-FIRST_DELAY_SECONDS = 0.05
-LONGEST_DELAY_SECONDS = 5.0
+BACKOFF = Backoff(0.05, 5.0)  # as the broker's
 AGAIN_SECONDS = 60.0  # after which credentials that do not expire are looked up again, which costs reading a file
 SOURCES_MAX_COUNT = 4
 
@@ -125,16 +125,16 @@ class S3Bucket:
 
     def _retried(self, attempt: Callable[[], T]) -> T:
         deadline = self.clock() + RETRY_SECONDS
-        delay_seconds = FIRST_DELAY_SECONDS
+        retries_count = 0
         while True:
             try:
                 return attempt()
             except (SlowDown, StoreUnavailable):
-                pause_seconds = random.uniform(0, delay_seconds)
+                pause_seconds = random.uniform(0, BACKOFF.seconds(retries_count))
                 if self.clock() + pause_seconds > deadline:
                     raise
             self.sleep(pause_seconds)
-            delay_seconds = min(2 * delay_seconds, LONGEST_DELAY_SECONDS)
+            retries_count += 1
 
     def _perform(self, request: S3Request) -> S3Reply:
         credentials = self.credentials.get()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import attrs
 from pyspark.sql import SparkSession
 
+from kafscale.backoff import Backoff
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.digests import of_footers
@@ -42,7 +43,7 @@ POLL_SECONDS = 0.2
 LAG_SECONDS = 30.0  # from one look how far a table is behind to the next, for metrics
 WRITING = "addBatch"  # what Spark calls the part of a batch that writes it, among how long its parts took
 RESTART_COUNT = 5  # in a row, without a batch between; Spark's own is 4 for a task
-FIRST_RESTART_SECONDS = 1.0  # then twice as long each time
+RESTARTS = Backoff(1.0)
 MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not committed then is not there
 
 
@@ -253,7 +254,7 @@ class MappingRun:
         observer.lag_measured(self.mapping.id, Lag.of(behind, committed))
 
     def _start_again_later(self, observer: Observer, exc: Exception) -> None:
-        delay_seconds = FIRST_RESTART_SECONDS * 2**self._restart_count
+        delay_seconds = RESTARTS.seconds(self._restart_count)
         self._restart_count += 1
         self._start_at_seconds = time.monotonic() + delay_seconds
         self._stop_query()

@@ -23,6 +23,7 @@ from uuid import UUID
 
 import attrs
 
+from kafscale.backoff import Backoff
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError, RegistryError, UnknownSchema
 from kafscale.login.tls import tls_context
 from kafscale.login.tokens import TokenEndpoint
@@ -30,7 +31,7 @@ from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer
 
 BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
 ROUND_COUNT = 3  # as librdkafka's registry client
-PAUSE_SECONDS = 0.2  # doubled after each round
+BACKOFF = Backoff(0.2)  # between rounds
 UNKNOWN_SECONDS = 30  # how long an id stays unknown without another request
 LAG_PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.5)  # while an id may come that is unknown
 UNKNOWN_MAX_COUNT = 10_000  # values of garbage name many ids
@@ -280,7 +281,7 @@ class RegistryClient:
         failures: list[str] = []
         for attempt in range(ROUND_COUNT):
             if attempt:
-                self.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+                self.sleep(BACKOFF.seconds(attempt - 1))
             lookup.check_time(self.clock(), failures)
             failures = []
             unknown: UnknownSchema | None = None

@@ -22,6 +22,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from kafscale.backoff import Backoff
 from kafscale.buffers import Buffer, cut, size_of
 from kafscale.errors import (
     AccessDenied,
@@ -36,6 +37,7 @@ from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
 from kafscale.store.wrappers.reach import Reach
 
+BACKOFF = Backoff(0.05, 5.0)  # AWS's SDKs: 0.05 in standard mode, 0.1 in botocore's, up to 20
 PATIENCE_SECONDS = 1.0  # for a reply to what was sent before the store was silent, from its return on
 
 T = TypeVar("T")
@@ -43,20 +45,18 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
-    """Delays double from the first to the longest, each cut to a random part of it (AWS: "full jitter").
+    """Waits a random part of each pause of `backoff` between attempts.
 
-    No attempt starts later than `deadline_seconds` after the operation began; how long one attempt may take is decided
-    by the store's own timeouts.
+    No attempt starts later than `deadline_seconds` after the operation began; the store's own timeouts bound a single
+    attempt.
     """
 
-    first_delay_seconds: float = 0.05  # AWS's SDKs: 0.05 in standard mode, 0.1 in botocore's
-    longest_delay_seconds: float = 5.0  # AWS's SDKs: 20
+    backoff: Backoff = BACKOFF
     deadline_seconds: float = 60.0  # AWS's SDKs: 3 attempts, about 5 s; a MinIO that restarts needs more
 
     def delay_seconds(self, retries_count: int, random: Random) -> float:
         """Return how long to wait before the next attempt, after `retries_count` that also were retries."""
-        longest = min(self.longest_delay_seconds, self.first_delay_seconds * 2.0 ** min(retries_count, 32))
-        return random.uniform(0, longest)
+        return random.uniform(0, self.backoff.seconds(retries_count))
 
 
 @attrs.define(eq=False, repr=False)

@@ -171,7 +171,7 @@ async def test_damaged_records_are_not_sent_by_the_kernel(files, monkeypatch, at
 async def test_checked_ranges_that_meet_become_one(files):
     for start, end in ((30, 40), (0, 10), (50, 60), (10, 30), (35, 45)):
         files.ranges.note_checked(KEY, start, end)
-    assert sorted(files.ranges._checked[KEY]) == [(0, 45), (50, 60)]
+    assert sorted(files.ranges._checked.get(KEY)) == [(0, 45), (50, 60)]
 
 
 async def test_a_disk_that_fails_is_left_to_who_reads(files, monkeypatch):
@@ -209,8 +209,8 @@ async def test_a_file_is_opened_once_and_closed_when_its_object_is_to_go(files, 
         os.fstat(descriptor)
 
 
-async def test_no_more_files_than_allowed_stay_open(files, monkeypatch):
-    monkeypatch.setattr(file_ranges, "OPEN_MAX_COUNT", 2)
+async def test_no_more_files_than_allowed_stay_open(files):
+    files.ranges._open.max_size = 2
     for base_offset in (0, 300, 600):
         key = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=base_offset)
         await version_2_objects(key, make_batches(base_offset, 40, value_bytes=5000)).put(files.store)

@@ -88,7 +88,7 @@ async def flushed_batches(log: MemoryLog, count: int, *, per_segment: int = 1000
 
 
 def forget_footers(log: MemoryLog) -> None:
-    log.log.reader.footers._cached.clear()
+    log.log.reader.footers._cached.pop_all()
 
 
 async def test_a_cold_read_is_one_tail_get_and_one_ranged_get_of_exactly_the_batches(autojump_clock):
@@ -130,8 +130,7 @@ async def test_cached_footers_hold_no_producers(autojump_clock):
         assert len(footers._cached) == 40
         assert remembered_producers_count() == before + 5
         size_bytes = footers.size_bytes
-        footers._cached.clear()
-        footers.size_bytes = 0
+        footers._cached.pop_all()
         for offset in range(40):
             await log.read(log.partition(), offset)
         assert len(footers._cached) == 40

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from kafscale.backoff import Backoff
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
 from kafscale.spark.values import registry as _registry
@@ -277,7 +278,7 @@ def test_an_issuer_that_gives_no_token_is_no_dead_letter(authority, secured, iss
 
 
 def test_an_issuer_of_another_authority_is_not_trusted(secured, issuer, authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(tokens, "RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "BACKOFF", Backoff(0.0))
     registry, _ = secured
     other = make_authority(tmp_path, "another")
     client = client_by(tmp_path / "f", registry, oauth(issuer, other))

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from kafscale.backoff import Backoff
 from kafscale.errors import AccessDenied, Conflict, NotFound, PreconditionFailed, SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Metrics
 from kafscale.store.memory import MemoryStore
@@ -83,7 +84,7 @@ async def test_the_deadline_ends_it_with_the_last_error(retrying, faulty, autoju
 
 
 def test_delays_double_up_to_the_longest_and_are_spread_over_their_whole_range():
-    policy = RetryPolicy(first_delay_seconds=0.1, longest_delay_seconds=2.0)
+    policy = RetryPolicy(backoff=Backoff(0.1, 2.0))
     random = Random(7)
     for retries_count, longest in ((0, 0.1), (1, 0.2), (4, 1.6), (5, 2.0), (1_000_000, 2.0)):
         delays = [policy.delay_seconds(retries_count, random) for _ in range(300)]
