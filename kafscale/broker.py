@@ -125,7 +125,7 @@ class Broker:
         self._not_ready = "restoring"
         between = None if self.security is None else self.security.between
         connect = peer_connector(self.settings, between) if self.listeners else self.connect
-        ports = {each.name: each.port for each in self.listeners}
+        ports = {listener.name: listener.port for listener in self.listeners}
         lead = await start_leading(self.settings, parts.views, parts.metadata, ports, connect)
         lead.register(self.metrics)
         try:

@@ -42,18 +42,24 @@ class _GroupLags:
         most_count = self.services.settings.limits.max_group_lag_series_count
         largest: list[tuple[int, Labels]] = []  # a heap, the smallest first
         found_count = 0
-        for each in self.services.groups.committed_offsets():
+        for committed_offset in self.services.groups.committed_offsets():
             yield None
-            partition = self.services.log.partition_named(each.topic, each.partition)
+            partition = self.services.log.partition_named(committed_offset.topic, committed_offset.partition)
             if partition is None:
                 continue
             found_count += 1
             start_offset, end_offset = partition.log_start_offset, partition.high_watermark
-            behind = lag(each.offset, log_start_offset=start_offset, end_offset=end_offset)
+            behind = lag(committed_offset.offset, log_start_offset=start_offset, end_offset=end_offset)
             if len(largest) < most_count:
-                heappush(largest, (behind, (each.group_id, each.topic, str(each.partition))))
+                heappush(
+                    largest,
+                    (behind, (committed_offset.group_id, committed_offset.topic, str(committed_offset.partition))),
+                )
             elif largest and behind > largest[0][0]:
-                heapreplace(largest, (behind, (each.group_id, each.topic, str(each.partition))))
+                heapreplace(
+                    largest,
+                    (behind, (committed_offset.group_id, committed_offset.topic, str(committed_offset.partition))),
+                )
         self.left_out_count = found_count - len(largest)
         for behind, labels in sorted(largest, key=lambda each: (-each[0], each[1])):
             yield labels, behind

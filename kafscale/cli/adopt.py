@@ -143,9 +143,9 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
     """Adopt what the plan finds. The lead is claimed only if there is something: a live broker loses it by that."""
     from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics, give_nothing_back
+    from kafscale.cluster.membership.start.directory_notes import MetadataExtents
     from kafscale.cluster.membership.start.recovery import preview
     from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
-    from kafscale.cluster.membership.start.wal_extents import MetadataExtents
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command

@@ -195,7 +195,7 @@ def unshare_command(config_file: str | None, **flags: Any) -> None:
 
 
 async def _unshare(settings: Settings) -> None:
-    from kafscale.cluster.membership.start.same_store import check_same_store
+    from kafscale.cluster.membership.start.directory_notes import check_same_store
     from kafscale.cluster.membership.start.takeover import StartSteps
     from kafscale.cluster.membership.start.unsharing import Unsharing
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore

@@ -26,7 +26,7 @@ async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIt
 
     Raises StartupError if that belongs to another store.
     """
-    from kafscale.cluster.membership.start.same_store import check_same_store
+    from kafscale.cluster.membership.start.directory_notes import check_same_store
     from kafscale.cluster.metadata.base import Transaction
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 
@@ -73,7 +73,7 @@ async def led_metadata(
     `may_be_shared`, it gives what they share then, and they go on meanwhile.
     """
     from kafscale.cluster.membership.start.claim import SharedBucket, give_back
-    from kafscale.cluster.membership.start.same_store import check_same_store
+    from kafscale.cluster.membership.start.directory_notes import check_same_store
     from kafscale.cluster.membership.start.takeover import take_lead
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
     from kafscale.store.opening.views import StoreViews

@@ -57,7 +57,7 @@ class Assignment:
     def fenced(self) -> Sequence[Node]:
         """Return the registered brokers that do not serve now."""
         brokers = sorted(self.state.brokers.items())
-        return [self._node(each, record) for each, record in brokers if record.state is not BrokerState.LIVE]
+        return [self._node(broker_id, record) for broker_id, record in brokers if record.state is not BrokerState.LIVE]
 
     def coordinator(self, group_id: str) -> Node | None:
         """Return the broker that coordinates a group, or None if there is none now.
@@ -80,7 +80,7 @@ class Assignment:
         known = self._leaders.get(topic.topic_id)
         if known is None or len(known) != topic.partition_count:
             placements = self.state.placements.get(topic.topic_id, ())
-            found = [_leader(each) if each.leader in live else None for each in placements]
+            found = [_leader(placement) if placement.leader in live else None for placement in placements]
             missing_count = topic.partition_count - len(found)
             known = (*found[: topic.partition_count], *(None,) * missing_count)
             if len(self._leaders) >= CACHED_TOPICS_MAX_COUNT:
@@ -93,19 +93,23 @@ class Assignment:
         if None not in self.leaders(topic):
             return {}
         live, placements = self._live(), self.state.placements.get(topic.topic_id, ())
-        return {index: each.leader for index, each in enumerate(placements) if each.leader not in live}
+        return {index: placement.leader for index, placement in enumerate(placements) if placement.leader not in live}
 
     def led_here(self, topic: Topic) -> Mapping[int, int]:
         """Return the partitions that this broker is to lead, each with its leader epoch."""
         placements = self.state.placements.get(topic.topic_id, ())
-        return {index: each.epoch for index, each in enumerate(placements) if each.leader == self.node.node_id}
+        return {
+            index: placement.epoch
+            for index, placement in enumerate(placements)
+            if placement.leader == self.node.node_id
+        }
 
     def _live(self) -> Mapping[int, Node]:
         """The nodes of live brokers by id; made anew, as the leaders are, when brokers or placements have changed."""
         if self._seen_revision != self.state.revision:
             self._seen_revision = self.state.revision
             self._leaders.clear()
-            self._nodes = {each: self._node(each, record) for each, record in self.state.live().items()}
+            self._nodes = {broker_id: self._node(broker_id, record) for broker_id, record in self.state.live().items()}
         return self._nodes
 
     def _node(self, broker_id: int, record: BrokerRecord) -> Node:

@@ -20,7 +20,7 @@ CLUSTER_ID_KEY = "cluster/id"
 @keeping_others
 @attrs.frozen
 class Endpoint:
-    """Where a client connects to. `others` is what a later version has added."""
+    """Address that a client connects to. `others` holds fields of later versions."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Endpoint:
 
 
 class ReachedBy(Protocol):
-    """How a client reached this broker: by which listener, and under which of its addresses."""
+    """The listener by which a client reached this broker, and the address that it used."""
 
     listener_name: str
     reached_host: str
@@ -62,10 +62,12 @@ def advertised_endpoints(settings: Settings, ports: Mapping[str, int]) -> Mappin
     `ports` are the bound ports by listener.
     """
     found: dict[str, Endpoint | None] = {
-        each.name: None if each.is_wildcard else Endpoint(each.host, ports.get(each.name, each.port))
-        for each in settings.listeners
+        listener.name: None
+        if listener.is_wildcard
+        else Endpoint(listener.host, ports.get(listener.name, listener.port))
+        for listener in settings.listeners
     }
-    return found | {each.name: Endpoint(each.host, each.port) for each in settings.advertised_listeners}
+    return found | {listener.name: Endpoint(listener.host, listener.port) for listener in settings.advertised_listeners}
 
 
 def epoch_key(node_id: int) -> str:
@@ -82,7 +84,7 @@ async def register_node(
     advertised: Mapping[str, Endpoint | None],
     rack: str | None = None,
 ) -> Node:
-    """Make known, durably, which epoch this broker has claimed, and make up the cluster's id if there is none yet.
+    """Record durably the epoch that this broker has claimed, and choose the cluster's id at the first start.
 
     Raises StartupError if `cluster_id` is given and the metadata is of another cluster.
     """

@@ -1,12 +1,12 @@
-"""Brokers and who leads what, as entries of the metadata.
+"""Brokers and placements as entries of the metadata.
 
     brokers/<id>/record                   a BrokerRecord: the incarnation that may act as this broker
     cluster/next-number                   the next incarnation, leader epoch or term; none is ever used twice
     cluster/controller                    a ControllerRecord
     assignments/<topic id>/<hundred>      the placements of a hundred partitions (`kafscale.formats.placements`)
 
-An *incarnation* is one start of a broker. Its number is also the leader epoch of what it leads from then on, and the
-high half of the producer ids that it hands out, as the epoch of a claim is for a broker alone.
+An *incarnation* is one start of a broker. Its number is also the leader epoch of the partitions that it leads from then
+on, and the high half of its producer ids, as the epoch of a claim is for a lone broker.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _RECORD_KEY = re.compile(f"{BROKERS}([0-9]+){_RECORD}")
 
 
 class BrokerState(Enum):
-    """Whether an incarnation serves.
+    """State of an incarnation.
 
-    One that is away is not heard of, and may go on all the same, as nobody leads what it leads; it is live again when
-    it is heard of. One that is fenced must not go on: what it led is led by others.
+    An AWAY broker is not heard of, and keeps its partitions; it is LIVE again when it is heard of. A FENCED broker must
+    not go on: its partitions get other leaders.
     """
 
     LIVE = "live"
@@ -54,15 +54,17 @@ class BrokerState(Enum):
 class BrokerRecord:
     """A broker as the others know it.
 
-    `endpoints` are by listener; None where clients are told the address that they have reached. `acknowledges_locally`
-    is whether it runs with `--durability wal`, and `directory_id` tells on which data directory. `has_stream` is
-    whether it runs with `s3-wal`, so that a stream of its incarnation has what it acknowledged. `is_draining`: it is to
-    lead nothing. `is_leaving`: nor is it, as it is being stopped; the next start does not have that. `is_given_up`:
-    what it has acknowledged and is only on its machine is lost, an operator says. `has_flushed`: it has stopped, and
-    all of it is in segments. `unsettled` are the data directories of earlier incarnations that may still acknowledge,
-    as it has not waited for them yet. `has_no_room`: its disk takes no more
-    (`kafscale.cluster.membership.placement.disk_room`). `secret_hash` is that of the secret by which others know this
-    incarnation (`kafscale.cluster.membership.peers.senders`). `others` is what a later version has added.
+    endpoints             by listener; None where clients are told the address that they have reached
+    acknowledges_locally  it runs with `--durability wal`, on the data directory `directory_id`
+    has_stream            it runs with `s3-wal`: the stream of its incarnation has what it acknowledged
+    is_draining           it is to lead nothing, by an operator
+    is_leaving            it is being stopped and leads nothing soon; the next start does not have that
+    is_given_up           its records that are only on its machine are lost, by an operator
+    has_flushed           it has stopped, and all its records are in segments
+    unsettled             data directories of earlier incarnations that may still acknowledge, as no start waited
+    has_no_room           its disk takes no more (`kafscale.cluster.membership.placement.disk_room`)
+    secret_hash           of the secret by which others know it (`kafscale.cluster.membership.peers.senders`)
+    others                fields of later versions
     """
 
     incarnation: int
@@ -88,13 +90,13 @@ class BrokerRecord:
         return self.is_given_up or not self.acknowledges_locally
 
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
-        """Return whom a broker with that data directory must wait for if it takes the place of this one."""
+        """Return the data directories that a broker must wait for if it replaces this one on that directory."""
         may_go_on = self.acknowledges_locally and self.state is not BrokerState.STOPPED
         return to_wait_for(self.unsettled, self.directory_id if may_go_on else None, directory_id)
 
     @property
     def stays(self) -> bool:
-        """Tell whether it serves and is not being stopped: partitions may go to nobody else."""
+        """Tell whether it serves and is not being stopped. Partitions go only to such brokers."""
         return self.state is BrokerState.LIVE and not self.is_leaving
 
     @property
@@ -105,9 +107,9 @@ class BrokerRecord:
 
 @attrs.frozen(kw_only=True)
 class ControllerRecord:
-    """Which incarnation of which broker does what one has to do for all. Each that begins has a `term` of its own.
+    """The incarnation of a broker that is the controller. Each one has a `term` of its own.
 
-    One that has stepped down has left the id of no broker, NOBODY.
+    A controller that has stepped down leaves the id NOBODY.
     """
 
     broker_id: int
@@ -117,18 +119,18 @@ class ControllerRecord:
 
 @attrs.frozen
 class Placement:
-    """Who leads a partition with which epoch, and who is to lead it instead, if somebody is.
+    """Leader and leader epoch of a partition, and the `target` that is to lead it instead, if there is one.
 
-    `decided_epoch` began to be led at `decided_offset`: what a broker of an earlier epoch wrote that ends at or behind
-    that is not part of the log. Nothing is served before that is committed.
+    `decided_epoch` began at `decided_offset`: records of earlier epochs that end at or behind that offset are not part
+    of the log. A partition is served only after that is committed.
 
-    `replicas` are the brokers that somebody has assigned the partition to: the first is to lead it while it serves, and
-    balance leaves it there. Nobody has where there are none.
+    `replicas` are the brokers that an operator has assigned the partition to: the first leads it while it serves, and
+    balance leaves it there. Empty for a partition that balance may move.
 
-    `recover` are the incarnations whose streams may have what is in no segment yet, in the order in which they led.
-    Whoever leads ends these streams, then replays what they have; it stays until all of that has been flushed.
+    `recover` are the incarnations whose streams may have records that are in no segment yet, in the order in which they
+    led. The leader ends these streams and replays them. They stay here until all of that is flushed.
 
-    `others` is what a later version has added, by column.
+    `others` holds columns of later versions.
     """
 
     leader: int
@@ -155,10 +157,10 @@ class Placement:
         return self.is_decided and not self.recover
 
     def recover_from(self, leader: BrokerRecord) -> tuple[int, ...]:
-        """Return `recover` of who leads next, if the leader, whose record is given, has not released the partition.
+        """Return `recover` for the next leader, where the record of the present one is given and it has not released.
 
-        It has served nothing, and so acknowledged nothing, unless its epoch is decided. Only a broker that has a stream
-        itself may lead next where this is not empty.
+        It has served nothing, and so acknowledged nothing, unless its epoch is decided. The next leader must have a
+        stream itself where this is not empty.
         """
         return (*self.recover, leader.incarnation) if leader.has_stream and self.is_decided else self.recover
 
@@ -199,14 +201,22 @@ def parse_record_key(key: str) -> int | None:
 def encode_row(placements: Sequence[Placement]) -> bytes:
     return encode(
         _PlacementRow(
-            leaders=[each.leader for each in placements],
-            epochs=[each.epoch for each in placements],
-            decided_epochs=[each.decided_epoch for each in placements],
-            decided_offsets=[each.decided_offset for each in placements],
-            targets={str(place): each.target for place, each in enumerate(placements) if each.target is not None},
-            replicas={str(place): list(each.replicas) for place, each in enumerate(placements) if each.replicas},
-            recovers={str(place): list(each.recover) for place, each in enumerate(placements) if each.recover},
-            others=_by_column(each.others for each in placements),
+            leaders=[placement.leader for placement in placements],
+            epochs=[placement.epoch for placement in placements],
+            decided_epochs=[placement.decided_epoch for placement in placements],
+            decided_offsets=[placement.decided_offset for placement in placements],
+            targets={
+                str(place): placement.target
+                for place, placement in enumerate(placements)
+                if placement.target is not None
+            },
+            replicas={
+                str(place): list(placement.replicas) for place, placement in enumerate(placements) if placement.replicas
+            },
+            recovers={
+                str(place): list(placement.recover) for place, placement in enumerate(placements) if placement.recover
+            },
+            others=_by_column(placement.others for placement in placements),
         )
     )
 
@@ -220,22 +230,22 @@ def decode_row(value: bytes) -> list[Placement]:
     columns = zip(row.leaders, row.epochs, row.decided_epochs, row.decided_offsets, strict=True)
     return [
         Placement(
-            *each,
+            *column,
             row.targets.get(str(place)),
             replicas=tuple(row.replicas.get(str(place), ())),
             recover=tuple(row.recovers.get(str(place), ())),
             others=others.get(str(place), NO_OTHERS),
         )
-        for place, each in enumerate(columns)
+        for place, column in enumerate(columns)
     ]
 
 
 def _by_column(others: Iterable[Mapping[str, object]]) -> Mapping[str, Mapping[str, object]]:
     """Return what a later version has added to placements as columns of their row, each by place."""
     columns: dict[str, dict[str, object]] = {}
-    for place, each in enumerate(others):
-        if each:
-            for name, value in each.items():
+    for place, other in enumerate(others):
+        if other:
+            for name, value in other.items():
                 columns.setdefault(name, {})[str(place)] = value
     return columns
 

@@ -39,12 +39,11 @@ Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose p
 
 @attrs.define(eq=False, repr=False)
 class ClusterState:
-    """What the metadata says of brokers and placements. `load` it before use, and `run` it beside.
+    """Brokers and placements as the metadata has them. `load` it before use, and `run` it.
 
-    `placements` are by topic id, in order of index; `recovering` are the partitions that need earlier streams, `moving`
-    those that are on their way to another broker.
-    `revision` grows with each change that concerns this. `unreadable` are the keys of what a later version has written
-    that this one can't read: it is here as it was before.
+    `placements` are by topic id, in order of index. `recovering` are the partitions that need earlier streams, `moving`
+    those on their way to another broker. `revision` grows with each change of these. `unreadable` are the keys of
+    entries that a later version has written and this one can't read: they stay here as they were before.
     """
 
     store: MetadataStore
@@ -82,7 +81,7 @@ class ClusterState:
 
     def live(self) -> Mapping[int, BrokerRecord]:
         """Return the brokers that serve, in order of id."""
-        live = {each: record for each, record in self.brokers.items() if record.state is BrokerState.LIVE}
+        live = {broker_id: record for broker_id, record in self.brokers.items() if record.state is BrokerState.LIVE}
         return dict(sorted(live.items()))
 
     def placement(self, topic_id: bytes, index: int) -> Placement | None:
@@ -107,7 +106,7 @@ class ClusterState:
         needed = {number for partition_id in self.recovering for number in self.recover(partition_id)}
         leading: set[int] = set()
         if any(map(_is_over, self.brokers.values())):
-            leading = {each.leader for row in self.placements.values() for each in row}
+            leading = {placement.leader for row in self.placements.values() for placement in row}
         return needed | {
             record.incarnation
             for broker_id, record in self.brokers.items()
@@ -218,7 +217,7 @@ def _is_over(record: BrokerRecord) -> bool:
 def leaderless_count(state: ClusterState) -> int:
     """Count the partitions whose leader does not serve."""
     live = state.live()
-    return sum(each.leader not in live for row in state.placements.values() for each in row)
+    return sum(placement.leader not in live for row in state.placements.values() for placement in row)
 
 
 class TopicsById(Protocol):

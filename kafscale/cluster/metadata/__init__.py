@@ -1,12 +1,12 @@
-"""The metadata store: a small key-value interface with revisions, transactions and changes, and what implements it.
+"""The metadata store: a small key-value interface with revisions, transactions and changes, and its implementations.
 
-base                        `MetadataStore`, what everybody else asks for
+base                        `MetadataStore`, the interface
 converter                   attrs objects to the values that the store keeps, and back
 uuids                       ids that are made up once and then kept
-changes, follower           what is committed after a revision, and how a registry's memory follows it
-group_commit                where transactions meet
-journaled, log_first        with the log in the bucket before the local store
-shared                      with a head in the bucket, which several brokers replace
-sqlite, database, reserve   the local store, and room for what must go on while its disk is full
-checkpoint, changed_keys    a copy in the bucket
+changes, follower           changes after a revision, and a registry's memory that follows them
+group_commit                transactions that share one durable write
+journaled                   the log in the bucket before the local store
+shared                      a head in the bucket, which several brokers replace
+sqlite, database, reserve   the local store, and room for essential changes while its disk is full
+checkpoint                  a copy in the bucket
 """

@@ -80,15 +80,15 @@ class MetadataStore(Protocol):
     async def commit(self, transaction: Transaction) -> int:
         """Apply it, durably, and return its revision.
 
-        Raises PreconditionFailed where `expect` does not hold, and PlanOutdated where something has changed that it was
-        planned from. It may also do so where nobody remembers that nothing has: who plans anew then comes to an end.
-        Raises StorageFull where the disk has no room for it: nothing has changed then.
-        Transactions take effect in the order of the calls. `changes` has it before this returns.
+        Raises PreconditionFailed if `expect` does not hold, and PlanOutdated if something has changed that it was
+        planned from, or if the store has forgotten whether it has; the caller then plans anew. Raises StorageFull if
+        the disk has no room: nothing has changed then. Transactions take effect in the order of the calls. `changes`
+        has it before this returns.
         """
         ...
 
     async def check_room(self) -> None:
-        """Raises StorageFull while there is none for what is not essential, as far as is known."""
+        """Raise StorageFull while there is no room for changes that are not essential, as far as is known."""
         ...
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:

@@ -1,9 +1,9 @@
-"""The latest changes of a metadata store, in order and without a gap, for those who follow it.
+"""The latest changes of a metadata store, in order and without a gap, for its followers.
 
-A store publishes a change when it is durable, and before whoever committed it goes on. Nothing is kept for a reader but
-the revision up to which it has read: all of them read from the same changes, of which a bounded number of bytes is
-remembered. A reader that has fallen behind those is told so, as after a compaction in etcd; it lists everything again.
-One that takes whenever it is notified never falls behind.
+A store publishes a change when it is durable, and before its commit returns. Only the revision up to which each reader
+has read is kept: all read the same changes, of which a bounded number of bytes is remembered. A reader that has fallen
+behind those is told so, as after a compaction in etcd, and lists everything again. A reader that takes whenever it is
+notified never falls behind.
 
 May not import the stores.
 """
@@ -35,9 +35,9 @@ def _as_tuple(keys: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class Change:
-    """What a transaction has changed: the keys that it put, with their values, and those that exist no more.
+    """Changes of a transaction: the keys that it put, with their values, and the keys that it deleted.
 
-    Some keys of `deletes` may never have existed. `roots` are what the keys have in front of the first `/`.
+    Some keys of `deletes` may never have existed. `roots` are the parts of keys in front of the first `/`.
     """
 
     revision: int
@@ -75,7 +75,7 @@ def revision_of(outcome: Outcome) -> int:
 
 @attrs.define(eq=False, repr=False)
 class ChangeLog:
-    """What a metadata store publishes. `revision` is that of the latest change."""
+    """The published changes of a metadata store. `revision` is that of the latest change."""
 
     revision: int = 0
     _changes: deque[Change] = attrs.field(factory=deque, init=False)  # the last one is that of `revision`
@@ -106,9 +106,9 @@ class ChangeLog:
             self._size_bytes -= self._changes.popleft().size_bytes
 
     def skip_to(self, revision: int) -> None:
-        """Go on from a later revision, as who publishes has missed what changed until then.
+        """Go on from a later revision, because the changes until then were missed.
 
-        Readers who have not taken that list everything again.
+        Readers that have not taken them list everything again.
         """
         assert revision > self.revision, f"{revision} is not later than revision {self.revision}"
         self.revision = self._began_at = revision
@@ -129,9 +129,9 @@ class ChangeLog:
         return [self._changes[-distance] for distance in range(count, 0, -1)]
 
     def refusal(self, plan: PlannedFrom, unpublished: Iterable[Outcome] = ()) -> PlanOutdated | None:
-        """Why a plan is not carried out: what it has looked at has changed since, here or in what is not published yet.
+        """Return why a plan is outdated: something that it was made from has changed since, published or `unpublished`.
 
-        Where it is forgotten what has changed, anything below the same roots counts.
+        Where the changes are forgotten, anything below the same roots counts.
         """
         later = [each for each in unpublished if isinstance(each, Change)]
         revision = max([self.revision, *(each.revision for each in later)])

@@ -2,10 +2,11 @@
 
 Entries of LOCAL_PREFIX are about the data directory and stay in it.
 
-A checkpoint costs what has changed: after two full ones, each has the changes since the first of these, until those
-together have become larger than a full one. It is read, encoded and compressed by a thread, slice by slice, from a
-snapshot. With 200,000 committed offsets, one that changes writes 188 bytes. A dump of all was 34 MB, and
-held the event loop for 0.38 s; a full checkpoint is 4 MB now, and holds it for 14 ms at most.
+A checkpoint costs what has changed (`ChangedKeys` remembers the keys; values are read from the snapshot): after two
+full ones, each has the changes since the first of these, until those together have become larger than a full one. It is
+read, encoded and compressed by a thread, slice by slice, from a snapshot. With 200,000 committed offsets, one that
+changes writes 188 bytes. A dump of all was 34 MB, and held the event loop for 0.38 s; a full checkpoint is 4 MB now,
+and holds it for 14 ms at most.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import trio
 
 from kafscale.buffers import Buffer, size_of
 from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Pair, Transaction
-from kafscale.cluster.metadata.changed_keys import ChangedKeys
+from kafscale.cluster.metadata.changes import ChangeReader
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_changes import encode_pairs
@@ -105,7 +106,7 @@ class Checkpointer:
 
     `local` is what they are taken of, and `position` says up to where in the log it is complete. `on_kept` is told,
     after each, up to where the log is no longer needed. One is written before its time where that is more than
-    `objects_max_count` objects behind: whoever writes the log calls `note_growth`.
+    `objects_max_count` objects behind: the writer of the log calls `note_growth`.
     """
 
     versions: VersionWriter
@@ -219,3 +220,37 @@ class Checkpointer:
         await self.versions.trim(needed)
         if len(self._written) == KEPT_COUNT:
             self.on_kept(self._written[0].position)
+
+
+@attrs.define(eq=False, repr=False)
+class ChangedKeys:
+    """The keys that have changed in a store; it knows none before `begin`."""
+
+    _store: MetadataStore
+    _keys: dict[str, None] = attrs.field(factory=dict, init=False)
+    _reader: ChangeReader | None = attrs.field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def keys(self) -> Sequence[str]:
+        """Return the keys that have changed since `begin`."""
+        return list(self._keys)
+
+    def begin(self) -> None:
+        """Forget all that has changed until now."""
+        self._keys.clear()
+        if self._reader is None:
+            self._reader = self._store.changes(self._store.revision, self._note)
+
+    def close(self) -> None:
+        """Remember no more changes."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _note(self) -> None:
+        assert self._reader is not None
+        for change in self._reader.drain():
+            self._keys.update(dict.fromkeys(change.puts))
+            self._keys.update(dict.fromkeys(change.deletes))

@@ -77,7 +77,7 @@ class Database:
 
     def check(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[PreconditionFailed | None]:
         """Tell for each, taken alone, why it would be refused now, if what it expects does not hold."""
-        return [_refusal(self.connection, each, published) for each in transactions]
+        return [_refusal(self.connection, transaction, published) for transaction in transactions]
 
     def apply(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[Outcome]:
         """Apply them in order, with one sync; for each what it has changed, or why it had no effect.
@@ -100,7 +100,7 @@ class Database:
     def _apply_essential(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[Outcome]:
         """Apply those that may use the reserve, and refuse the others."""
         outcomes: list[Outcome] = [StorageFull(self._no_room) for _ in transactions]
-        places = [place for place, each in enumerate(transactions) if each.essential]
+        places = [place for place, transaction in enumerate(transactions) if transaction.essential]
         while places and self.reserve is not None and self.reserve.release():
             try:
                 applied = _apply_all(self.connection, [transactions[place] for place in places], published)

@@ -1,18 +1,18 @@
-"""Has what a registry holds in memory follow the metadata store: one function applies a change, whoever committed it.
+"""Keeps a registry's memory as the metadata store is: one function applies each change, whichever broker committed it.
 
-A registry decides what is to change and commits it here. Nothing changes in its memory before the change comes back as
-one of the store's, in order of revision, with those that others have committed; the commit returns after that. So what
-a caller has committed it finds in memory, and a commit whose caller was cancelled, or was told that its outcome is not
-known, is applied when it comes. What is there at the start is applied by the same function, as one change.
+A registry decides on a change and commits it here. Its memory changes only when the change comes back from the store,
+in order of revision, with the changes that others have committed; the commit returns after that. So a caller finds its
+change in memory, and a commit whose caller was cancelled, or does not know the outcome, is applied when it comes.
+Entries that exist at the start are applied by the same function, as one change.
 
-What a later version has written and this one can't read (`read`) ends nobody who serves: memory keeps what was there
-before, and this broker changes nothing of it. A start refuses it.
+An entry that a later version has written and this one can't read (`read`) ends no serving broker: memory keeps the
+value before, and this broker does not change that entry. A start refuses it.
 
 A store that is elsewhere may have forgotten changes before they have come here, as after an outage of the network. Then
-`run` lists everything, and what is different from memory is applied by the same function, as one change.
+`run` lists everything, and the difference from memory is applied by the same function, as one change.
 
-What is decided by what is in memory is committed with what it was planned from (`commit_planned`). If somebody else has
-changed that, the store refuses, and it is planned anew when memory has followed.
+A decision that is made from memory is committed with the keys that it was planned from (`commit_planned`). If another
+broker has changed those, the store refuses, and the registry plans anew when its memory has followed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kafscale.wire.error_codes import INVALID_REQUEST, REQUEST_TIMED_OUT
 
 T = TypeVar("T")
 
-# Of a transaction, while others change again and again what it is planned from; whoever asked for it may try again.
+# Of a transaction, while others change the keys of its plan again and again; the client may try again.
 PLAN_ATTEMPTS_MAX_COUNT = 10
 LOAD_ATTEMPTS_MAX_COUNT = 5
 NOTHING_APPLIED = -1  # no entry is as old
@@ -174,7 +174,7 @@ class Follower:
         return change
 
     def _difference(self, listed: Sequence[Entry], later: Sequence[Change], known_revision: int) -> Change:
-        """Find what leads from memory to what was listed, with what was changed later; then it is as the reader is."""
+        """Return the changes from memory to the listing, and later ones; then memory is as the reader is."""
         present = {entry.key for entry in listed}
         puts = {entry.key: entry.value for entry in listed if entry.revision > known_revision}
         for change in later:
@@ -188,9 +188,9 @@ class Follower:
         return Change(self._reader.revision, puts, [key for key in known if key not in present])
 
     def read(self, key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None:
-        """Decode a value for `apply`; None if that can't be done: then what is known of the key stays as it is.
+        """Decode a value for `apply`; None if that is not possible: then memory keeps the value before.
 
-        Raises DamagedObject while a start loads what there is.
+        Raises DamagedObject during the load at a start.
         """
         try:
             found = decode(value)
@@ -263,7 +263,7 @@ class Follower:
             await self._applied.wait()
 
     async def settle(self) -> None:
-        """Wait for an earlier commit whose outcome is not known; call it before you decide by what is in memory."""
+        """Wait for an earlier commit whose outcome is not known; call it before deciding from memory."""
         if self._outcome_unknown:
             # Takes effect, by doing nothing, after all that came before it. What is planned may be essential.
             await self.store.commit(Transaction(essential=True))

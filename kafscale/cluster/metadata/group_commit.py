@@ -1,16 +1,16 @@
-"""Where transactions meet: those that come together share one durable write.
+"""Transactions that come together share one durable write.
 
-Two ways lead here. `commit` has a transaction of its own, with its own expectations, revision and outcome, and waits.
-`submit` is for synchronous state machines: it returns at once, and the changes of all that have submitted meanwhile
-become one transaction, after which each is called back, in the order of the calls. So a change survives the connection
-that asked for it, later changes of a key overwrite earlier ones, and what a callback does to the state in memory
-happens in the order of the commits. Both take effect in the order of the calls.
+There are two ways in. `commit` makes a transaction of its own, with its own expectations, revision and outcome, and
+waits. `submit` is for synchronous state machines: it returns at once, and the changes of all that have submitted
+meanwhile become one transaction, after which each is called back, in the order of the calls. So a change survives the
+connection that asked for it, later changes of a key overwrite earlier ones, and the effects of callbacks on memory
+happen in the order of the commits. Both take effect in the order of the calls.
 
-One task, `run`, takes what waits as a batch and writes it. A full disk, or a store that can't be reached, fails what it
-is told to; a lost disk (StorageFailed) fails everything that waits, and ends the task and so the broker.
+One task, `run`, takes the waiting changes as a batch and writes it. A full disk, or a store that can't be reached,
+fails the batch; a lost disk (StorageFailed) fails everything that waits, and ends the task and so the broker.
 
-A commit that is cancelled before it was taken has no effect; afterwards it is waited for, but not for ever: storage
-that is away must not keep a broker from stopping. If that commit takes effect, whoever follows the changes will see it.
+A commit that is cancelled before it was taken has no effect. Afterwards it is waited for, but only for a bounded time:
+storage that is away must not keep a broker from stopping. If that commit takes effect, followers of the changes see it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from kafscale.metrics import Counter, Metrics
 
 logger = logging.getLogger(__name__)
 
-# Keys that share a durable write, so that one stays short; nobody's changes are divided, however many they are. etcd's
-# default is 128 operations a transaction, SQLite has no limit.
+# Keys that share a durable write, so that it stays short; one caller's changes are never divided. etcd's default is 128
+# operations a transaction, SQLite has no limit.
 BATCH_TARGET_COUNT = 1000
 CANCELLED_COMMIT_SECONDS = 2.0  # a disk sync or a PUT takes a fraction of this unless the storage is away
 
@@ -85,7 +85,7 @@ class _Ticket:
 
 @attrs.define(eq=False, repr=False)
 class _Touched:
-    """What the transactions of a batch may change."""
+    """Keys and prefixes that the transactions of a batch may change."""
 
     _keys: set[str] = attrs.field(factory=set, init=False)
     _prefixes: tuple[str, ...] = attrs.field(default=(), init=False)
@@ -108,9 +108,9 @@ class _Touched:
 
 @attrs.define(eq=False, repr=False)
 class GroupCommit:
-    """A MetadataStore around a local one, which nobody else changes while `run` runs.
+    """A MetadataStore around a local one, which nothing else changes while `run` runs.
 
-    How much waits is bounded by who commits: one request per connection, one change of state per group.
+    The callers bound how much waits: one request per connection, one change of state per group.
     """
 
     local: LocalMetadataStore
@@ -121,7 +121,7 @@ class GroupCommit:
     _failure: str | None = attrs.field(default=None, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what was refused to whoever scrapes."""
+        """Export the refused transactions."""
         help = "Transactions of metadata that a full disk had no room for."
         metrics.adopt_counter("kafscale_metadata_changes_refused_total", help, self.refused_count)
 
@@ -145,7 +145,7 @@ class GroupCommit:
         return self.local.snapshot()
 
     async def aclose(self) -> None:
-        """The local store belongs to whoever opened it."""
+        """Do nothing: the local store is closed where it was opened."""
         await trio.lowlevel.checkpoint()
 
     def statistics(self) -> int:
@@ -267,9 +267,10 @@ class GroupCommit:
         return _Ticket(transaction, taken)
 
     def _refuse_waiting(self, full: StorageFull) -> None:
-        """There is no room for what is not essential; it need not wait for what is being written.
+        """Refuse waiting changes that are not essential, because the disk is full, without waiting for the present
+        write.
 
-        Submissions do, if that has some of them: they are called back in the order of their calls.
+        Submissions wait for it if it has some of them: they are called back in the order of their calls.
         """
         keeps_submissions = any(ticket.submissions for ticket in self._taken)
         waiting, self._waiting = self._waiting, deque()

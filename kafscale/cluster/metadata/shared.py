@@ -1,23 +1,23 @@
 """Metadata that several brokers share: each commit replaces one object in the bucket, the head, by a conditional write.
 
     a batch of transactions    checked here, then written behind the head's entries: PUT, If-Match
-        somebody was faster    GET, apply what others have committed, check again, PUT again
-        nobody answers         GET: an entry with our nonce tells that the write has taken effect
+        another was faster     GET, apply the others' commits, check again, PUT again
+        no answer              GET: an entry with our nonce tells that the write has taken effect
     applied to the local store
 
-So each broker has all the metadata in its local store, and each commits for itself: there is nobody to ask, and nobody
-who could be away. What one has committed the others find when they look (`refresh`); a commit that depends on what has
-changed meanwhile is refused as by any MetadataStore, since its writer has applied everything before it.
+So each broker has all the metadata in its local store, and each commits for itself: no broker depends on another one.
+Brokers find each other's commits when they look (`refresh`). A commit that depends on something that has changed
+meanwhile is refused as by any MetadataStore, since its writer has applied everything before it.
 
-What is expected is looked at in the local store before anything is written. That may be behind: then the conditional
-write fails. What it refuses has been overtaken in any case: the one who expects has read here, too.
+Expectations are checked in the local store before anything is written. That may be behind: then the conditional write
+fails. A refusal is right in any case: the caller has read here, too, and was overtaken.
 
-The head is kept short. Whoever writes checkpoints says up to where they have everything (`kept_until`), and the next
-commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again what its
-data directory has had since the start before, which changes nothing; only then does it note how far it has come.
+The head is kept short. The writer of checkpoints says up to where they have everything (`kept_until`), and the next
+commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again all that
+its data directory has had since the start before, which changes nothing; only then does it note how far it has come.
 
-What a broker can't read, as one of a later version has written it, or as a checkpoint is gone, is to it as if the
-bucket were away: it changes nothing, and goes on with what it leads.
+To a broker that can't read the head, as of a later version, or whose checkpoint is gone, the bucket is away: it changes
+nothing, and goes on with the partitions that it leads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Out
 from kafscale.cluster.metadata.changes import revision_of
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.log_first import LogFirst
+from kafscale.cluster.metadata.journaled import LogFirst
 from kafscale.errors import (
     DamagedObject,
     Fenced,
@@ -53,14 +53,14 @@ from kafscale.store.base import ObjectStore
 ATTEMPTS_MAX_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 UNREADABLE_SECONDS = 10.0  # for which what can't be read is not read again, unless it changes
-HEAD_MAX_BYTES = 8 << 20  # one that nobody trims; every commit writes it, so it is slow long before
+HEAD_MAX_BYTES = 8 << 20  # without trimming; every commit writes it, so it is slow long before
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
 class _Seen:
-    """What a look at the head has brought: outcomes by nonce; not of all entries if some are only in a checkpoint."""
+    """Result of a look at the head: outcomes by nonce; not of all entries if some are only in a checkpoint."""
 
     outcomes: Mapping[bytes, Outcome]
     is_complete: bool = True
@@ -68,7 +68,7 @@ class _Seen:
 
 @attrs.frozen
 class _Unreadable:
-    """Why a head could not be taken, which one it was, and until when it is not tried again."""
+    """Reason why a head could not be taken, its etag, and the time until which it is not tried again."""
 
     reason: str
     etag: str
@@ -137,7 +137,7 @@ class SharedMetadataStore(LogFirst):
             await self._look()
 
     def note_newer(self, revision: int) -> None:
-        """Another broker says that the head has come up to this revision: the next look reads it at once."""
+        """Note that another broker knows this revision of the head: the next look reads it at once."""
         self._newest_told = max(self._newest_told, revision)
 
     async def trim(self) -> None:
@@ -154,9 +154,9 @@ class SharedMetadataStore(LogFirst):
         return revision_of(outcome)
 
     async def end(self, claim: bytes) -> None:
-        """Have one broker have the bucket to itself, by a claim: nobody can commit or join any more.
+        """End the head by the claim of a lone broker: no broker can commit or join any more.
 
-        Raises PreconditionFailed if somebody has committed meanwhile, or the reply was lost; StoreError.
+        Raises PreconditionFailed if another broker has committed meanwhile, or the reply was lost; StoreError.
         """
         async with self._turn:
             head = attrs.evolve(self._head, claim=claim)
@@ -166,22 +166,22 @@ class SharedMetadataStore(LogFirst):
 
     async def _apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         async with self._turn:
-            return await self._commit([(token_bytes(NONCE_BYTES), each) for each in transactions])
+            return await self._commit([(token_bytes(NONCE_BYTES), transaction) for transaction in transactions])
 
     async def _commit(self, transactions: Sequence[tuple[bytes, Transaction]]) -> Sequence[Outcome]:
         give_up_at = trio.current_time() + ATTEMPTS_MAX_SECONDS
         while True:
-            refused = await self._refusals([each for _, each in transactions])
-            wanted = [(nonce, each) for nonce, each in transactions if id(each) not in refused]
+            refused = await self._refusals([transaction for _, transaction in transactions])
+            wanted = [(nonce, transaction) for nonce, transaction in transactions if id(transaction) not in refused]
             seen = await self._attempt(wanted, give_up_at) if wanted else _Seen({})
             if not wanted or seen.outcomes.keys() & {nonce for nonce, _ in wanted}:
-                return [refused.get(id(each)) or seen.outcomes[nonce] for nonce, each in transactions]
+                return [refused.get(id(transaction)) or seen.outcomes[nonce] for nonce, transaction in transactions]
             if not seen.is_complete or trio.current_time() >= give_up_at:
                 raise StoreUnavailable(f"{self._key}: it is not known whether a change of the metadata took effect")
 
     async def _attempt(self, transactions: Sequence[tuple[bytes, Transaction]], give_up_at: float) -> _Seen:
         """Write once; what is found behind the head's last entry then, ours or that of others."""
-        entries = [HeadEntry(nonce, encode_transaction(each)) for nonce, each in transactions]
+        entries = [HeadEntry(nonce, encode_transaction(transaction)) for nonce, transaction in transactions]
         head = self._head.with_entries(entries, self.kept_until())
         if head.size_bytes > HEAD_MAX_BYTES:
             raise StoreUnavailable(
@@ -235,9 +235,9 @@ class SharedMetadataStore(LogFirst):
 
     def _unavailable(self, exc: DamagedObject, etag: str, seconds: float) -> StoreUnavailable:
         """Note what can't be read, which is so for some seconds at least; tell of it once."""
-        reason = f"nobody knows what was committed: {exc}"
+        reason = f"the metadata in the bucket can't be read: {exc}"
         if self._unreadable is None or self._unreadable.reason != reason:
-            logger.error("this broker goes on with what it leads, and can't change the metadata, as %s", reason)
+            logger.error("this broker keeps the partitions that it leads, and can't change the metadata: %s", reason)
         self._unreadable = _Unreadable(reason, etag, trio.current_time() + seconds)
         return StoreUnavailable(reason)
 
@@ -256,11 +256,13 @@ class SharedMetadataStore(LogFirst):
             assert entries is not None, "a checkpoint is older than what the head says of it"
         outcomes: Sequence[Outcome] = ()
         if entries:
-            transactions = [decode_transaction(memoryview(each.data)) for each in entries]
-            outcomes = await self._apply_all([attrs.evolve(each, essential=True) for each in transactions])
+            transactions = [decode_transaction(memoryview(entry.data)) for entry in entries]
+            outcomes = await self._apply_all(
+                [attrs.evolve(transaction, essential=True) for transaction in transactions]
+            )
             self.applied = WalPosition(head.epoch, head.revision)
         self._head, self._etag = head, etag
-        return _Seen(dict(zip([each.nonce for each in entries], outcomes, strict=True)), is_complete)
+        return _Seen(dict(zip([entry.nonce for entry in entries], outcomes, strict=True)), is_complete)
 
     async def _load(self, head: Head) -> None:
         """Begin with the newest checkpoint, which has everything that the head has not."""

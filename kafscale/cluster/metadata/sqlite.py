@@ -3,7 +3,7 @@
 One connection, used by one worker thread at a time. The transactions of a call of `apply` share one disk sync, while
 each keeps its own `expect` check, revision and outcome; which ones come together is decided by `group_commit`. An error
 of the disk fails everything after it: whether the last commit reached the disk is unknown, so the broker must stop. A
-full disk refuses what there is no room for.
+full disk refuses changes that it has no room for.
 
 A commit that is cancelled before its thread has begun has no effect; afterwards it is waited for (milliseconds, one
 disk sync), so a commit either returns and is durable or raises and did not happen.
@@ -33,7 +33,7 @@ RESERVE_INTERVAL_SECONDS = 5.0  # between two looks whether the reserve can have
 
 @attrs.frozen(kw_only=True)
 class Statistics:
-    """What a metadata store has done since it was opened."""
+    """Counts of a metadata store since it was opened."""
 
     commit_count: int
     sync_count: int
@@ -167,7 +167,7 @@ class SqliteMetadataStore:
 
 @attrs.frozen(eq=False, repr=False)
 class SqliteSnapshot:
-    """The database as it was at one moment, by a connection of its own, so that nobody waits for its reader."""
+    """The database as it was at one moment, by a connection of its own: writers need not wait for its reader."""
 
     connection: sqlite3.Connection
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.peers.suspension_check import LOOK_MAX_SECONDS, PAUSE_SECONDS, SuspensionCheck
+from kafscale.cluster.membership.peers.lease import LOOK_MAX_SECONDS, PAUSE_SECONDS, SuspensionCheck
 from kafscale.errors import Fenced, StoreUnavailable
 from tests.devtools.world.determinism import run_seeded
 from tests.devtools.world.simulated_process import PROCESS, Process, suspend_machine

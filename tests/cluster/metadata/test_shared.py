@@ -340,7 +340,7 @@ async def test_who_runs_goes_on_without_the_checkpoint_that_it_needs_and_finds_i
         with pytest.raises(StoreUnavailable):
             await other.commit(put("c"))
         assert await contents(other) == {}
-        assert caplog.text.count("this broker goes on with what it leads") == 1
+        assert caplog.text.count("this broker keeps the partitions that it leads") == 1
         await made.write_checkpoint(one.local, one.applied, term=EPOCH + 1)
         await trio.sleep(UNREADABLE_SECONDS)
         await other.refresh()

@@ -1,19 +1,19 @@
-"""Where epochs begin is committed for many brokers together: each tells the controller, which commits for all.
+"""Commits the offsets at which leader epochs begin, for many brokers together: each tells the controller.
 
-    a partition has been found, whose epoch is not decided
-        tell the controller      with those of others that wait: what comes to it during a commit is in its next one
-        look at the metadata     it is there; or nobody was heard of, or did not know what that is
-        commit it                by itself, where it is not there
+    a partition has been recovered, and the start of its epoch is not decided
+        tell the controller      together with others that wait: starts that come during a commit are in the next one
+        look at the metadata     the start is there; or the controller did not hear it, or is of an earlier version
+        commit it                here, where it is not there
 
-Each commit replaces the head, so those of different brokers are made one after the other, and who is overtaken reads
-the head again. When a broker dies that led a little of everything, all others have something to commit at the same
-time: that took a look and a write for each of them, 5 s with a hundred.
+Each commit replaces the head, so commits of different brokers are made one after the other, and a broker that is
+overtaken reads the head again. When a broker dies that led a little of every topic, all others have something to commit
+at the same time: that took a look and a write for each of them, 5 s with a hundred.
 
-The controller commits what the teller would have committed: only for the incarnation that leads with this epoch, and
-only while nobody has decided where that begins. Who has told goes on when that is in its own metadata, and as it was
-told: a word that comes late, of an earlier attempt which has found less, has it begin anew.
+The controller commits what the sender would have committed: only for the incarnation that leads with this epoch, and
+only while the start is not decided. The sender goes on when its own metadata has the start as it was sent. If a late
+message of an earlier attempt, which had found less, was committed instead, the sender recovers the partition again.
 
-When all is flushed that earlier streams had of a partition, its leader says the same once more, without these streams.
+When all records of earlier streams are flushed, the leader says the same once more, without these streams.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class EpochStarts:
-    """Commits where epochs begin of what an incarnation of broker `broker_id` leads, and of what others tell it."""
+    """Commits epoch starts of partitions that an incarnation of broker `broker_id` leads, and those sent by others."""
 
     broker_id: int
     incarnation: int
@@ -59,10 +59,10 @@ class EpochStarts:
     )
 
     async def commit(self, partition: Partition) -> bool:
-        """Commit where the epoch of a partition begins that nobody finds yet, and which was not decided when it came.
+        """Commit the start of the epoch of a recovered partition that is not served yet and was undecided.
 
-        False if it is to be looked for anew: another broker leads by now, or it was committed that it begins elsewhere.
-        Raises StoreError, KafkaError.
+        Return False if the partition is to be recovered again: another broker leads it by now, or another start was
+        committed. Raises StoreError, KafkaError.
         """
         placement = self._placement(partition)
         if placement is not None:
@@ -93,7 +93,7 @@ class EpochStarts:
         return placement if placement is not None and placement.epoch == partition.leader_epoch else None
 
     async def _tell(self, partition: Partition, offset: int, recover: Sequence[int]) -> None:
-        """Return when the controller, if that is another one, has been told, and it was looked what became of that."""
+        """Return when another controller has been told, and this broker has looked for the result."""
         controller = self.state.controller
         if controller is None or controller.broker_id == self.broker_id:
             return
@@ -122,10 +122,12 @@ class EpochStarts:
         return [None] * len(begun)
 
     async def take(self, request: OwnHeartbeatRequest) -> None:
-        """Commit what another broker has told, as far as it is its to decide. It finds out what has become of it."""
+        """Commit the starts that another broker sends, as far as that broker may decide them."""
         changes = [
-            WantedChange(each.topic_id, each.partition_index, each.leader_epoch, self._change(request, each))
-            for each in request.begun
+            WantedChange(
+                partition.topic_id, partition.partition_index, partition.leader_epoch, self._change(request, partition)
+            )
+            for partition in request.begun
         ]
         try:
             await self.writer.change_all(changes)
@@ -146,15 +148,16 @@ class EpochStarts:
 
 
 async def decide_begin(writer: PlacementWriter, partition: Partition) -> bool:
-    """Commit where the epoch of a partition that nobody finds yet begins; False if another one leads by now.
+    """Commit the start of the epoch of a partition that is not served yet; return False if another broker leads it by
+    now.
 
-    Of earlier streams, nobody needs those any more from which nothing is to be flushed. Raises StoreError, KafkaError.
+    Streams with nothing to flush are not needed any more. Raises StoreError, KafkaError.
     """
     return await writer.change(*partition.partition_id, partition.leader_epoch, _at_end_of(partition, anew=True))
 
 
 def _at_end_of(partition: Partition, *, anew: bool = False) -> Change:
-    """Begin behind what was found; also where it is decided that it begins elsewhere, if that is to be decided anew."""
+    """Begin behind the recovered records; with `anew`, also where another start is decided."""
 
     def decided(current: Placement, _number: int) -> Placement:
         if current.is_decided and not anew:
@@ -169,9 +172,9 @@ def _decided(current: Placement, offset: int, recover: tuple[int, ...]) -> Place
 
 
 def _streams_of(partition: Partition, recover: Sequence[int]) -> tuple[int, ...]:
-    """Return which of these streams have what is in the tail; that of a broker alone is all epochs up to its number.
+    """Return the streams among `recover` that hold records of the tail. A lone broker's stream is all epochs up to it.
 
-    What is in another one, of which it was said that nobody needs it, nobody else recovers any more.
+    Records in a stream that was committed as not needed are recovered by no other broker any more.
     """
     epochs = {batch.file.position.epoch for batch in partition.tail.batches if isinstance(batch.file, WalObject)}
     ascending = sorted(recover)

@@ -1,19 +1,19 @@
-"""Partitions that another broker leads, as far as the bucket has them: for consumers that read from their own rack.
+"""Partitions of other leaders, as far as the bucket has them: for consumers that read from their own rack.
 
-    look at the metadata      the leader has decided where its epoch begins
-    look at its stream        what it has acknowledged and not flushed, where it has one (`s3-wal`)
-    list, read footers        as a start does, but nothing is written: what is not whole is left to the leader
-    look at the metadata      the leader and its epoch are the same: all that was found is in the log, and stays there
+    look at the metadata      the start of the leader's epoch is decided
+    look at its stream        acknowledged records that are not flushed, where it has one (`s3-wal`)
+    list, read footers        as a start does, but nothing is written: damage is left to the leader
+    look at the metadata      leader and epoch are the same: all that was found is in the log, and stays there
 
-Why it stays: what a leader uploads it acknowledges after a look at the metadata. One that is superseded later than our
-second look has been listed before, and so will be by whoever leads next. One that was superseded before is not the
-leader that we have seen. What is in a stream, without a gap before it, stays in any case: whoever supersedes its broker
-ends it behind that (`kafscale.log.wal.followed_stream`), and of what is in it we take the batches of this epoch only.
+Why it stays: a leader acknowledges an upload after a look at the metadata. Uploads of a leader that is superseded after
+our second look were listed before, and the next leader lists them, too. A leader that was superseded before is not the
+one that we have seen. Records in a stream, without a gap before them, stay in any case: the next leader ends the stream
+behind them (`kafscale.log.wal.followed_stream`), and we take only batches of this epoch.
 
-What has been found is kept until somebody asks for what is behind it, or for what has been deleted since; of a bounded
-number of partitions, and for who asks for more it is the leader. The tail goes on with the stream; once it has become
-long it is looked at anew, as most of it is in segments by then. Who asks for what is not in the bucket yet is sent to
-the leader.
+A partition is kept until a consumer asks for records behind it, or for records that were deleted since; only a bounded
+number of partitions is kept, and consumers of others go to the leader. The tail goes on with the stream; once it is
+long, the partition is listed again, because most of the tail is in segments by then. A consumer that asks for records
+that are not in the bucket yet is sent to the leader.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ReadOnlyStore(ForwardingStore):
-    """Refuses to write: whoever does not lead a partition repairs nothing of it."""
+    """Refuses to write: only the leader repairs a partition."""
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
         raise StoreUnavailable(f"{key} is only read here")
@@ -81,11 +81,10 @@ class _Known:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Following:
-    """What broker `broker_id` reads of partitions that others lead; `run` it.
+    """The partitions of other leaders that broker `broker_id` reads; `run` it.
 
-    `refresh` returns when what was committed before is known; who asks at the same time shares a look.
-
-    `spec` makes what the log is told of a topic, and `log_start_offsets` tells those of a topic.
+    `refresh` returns when all that was committed before is known; concurrent callers share a look. `spec` makes the
+    log's description of a topic, and `log_start_offsets` returns those of a topic.
     """
 
     broker_id: int
@@ -105,7 +104,7 @@ class Following:
         self.tails = Tails(
             store=self.log.views.fetch,
             namespace=self.log.namespace,
-            is_current=lambda number: any(each.incarnation == number for each in self.state.brokers.values()),
+            is_current=lambda number: any(record.incarnation == number for record in self.state.brokers.values()),
             stream_of=self._stream_of,
             on_object=self._take,
             on_lost=self._lose,
@@ -159,7 +158,7 @@ class Following:
         return partition if partition.log_start_offset <= offset and _has(known, offset, committed) else None
 
     async def look_at(self, wanted: Iterable[tuple[Topic, int]]) -> None:
-        """Find out what there is of these partitions, of all together, where it is not known: then `find` has them."""
+        """Look at these partitions, all together, where they are not known: then `find` has them."""
         unknown = [(topic, index) for topic, index in wanted if self._current((topic.topic_id, index)) is None]
         if unknown:
             with ungrouped():
@@ -231,7 +230,7 @@ class Following:
                 known.partition.tail.spill_before(batches[-1].next_offset)
 
     def _note(self, topic_ids: Collection[bytes]) -> None:
-        """Have those look elsewhere who wait for partitions that have another leader now."""
+        """Wake consumers that wait for partitions whose leader has changed, so that they ask elsewhere."""
         for partition_id in self.tails.watched():
             if not topic_ids or partition_id[0] in topic_ids:
                 self._current(partition_id)
@@ -293,7 +292,7 @@ class Following:
             self._drop(next(iter(self._known)))
 
     def _has_room(self, partition_id: PartitionId) -> bool:
-        """Tell whether one more may be known: where so many are read all the time, others are the leader's to serve."""
+        """Tell whether one more partition may be kept: where all are read all the time, others are the leader's."""
         if partition_id in self._known or len(self._known) < KEPT_MAX_COUNT:
             return True
         return next(iter(self._known.values())).used_at + IDLE_SECONDS < trio.current_time()
@@ -313,8 +312,8 @@ class Following:
 
 def _whole(listed: Sequence[ListedSegment]) -> Sequence[ListedSegment]:
     """Return the segments before the first one whose upload is under way, as it has no `.index` yet."""
-    first = min((each.key.base_offset for each in listed if not each.has_index), default=None)
-    return [each for each in listed if first is None or each.key.base_offset < first]
+    first = min((segment.key.base_offset for segment in listed if not segment.has_index), default=None)
+    return [segment for segment in listed if first is None or segment.key.base_offset < first]
 
 
 def _without_producers(contents: RestoredPartition) -> RestoredPartition:
@@ -339,4 +338,4 @@ def _is_long(known: _Known) -> bool:
 
 def _follow_all(partition: Partition, stream: FollowedStream) -> bool:
     """Put what the stream has into the tail; False if what follows the last segment is not known any more."""
-    return all(follow_object(partition, each) for each in tuple(stream.objects))
+    return all(follow_object(partition, number) for number in tuple(stream.objects))

@@ -1,16 +1,16 @@
-"""Leads what the placements say: acquires what comes to this broker, and releases what is to be led by another.
+"""Leads partitions as their placements say: acquires those that come to this broker, and releases those that leave.
 
-    target named                 release: all of it is in the bucket, nobody finds it here
+    target named                 release: all of it is in the bucket, and it is not found here any more
                                  commit: the target leads, with a new epoch, which begins where it was released
-                                 tell the target, and what there is of it
-    leader, and it is not open   end the streams it is to be recovered from; list and read what the bucket holds, unless
-                                 whoever has released it has told
-                                 commit, or have the controller: where this epoch begins, unless whoever has released it
-                                 has said so; nothing of an earlier one counts behind that
+                                 tell the target, with the contents of the partition
+    leader, and it is not open   end the streams it is to be recovered from; list and read the bucket, unless the former
+                                 leader has sent the contents
+                                 commit, or let the controller commit, where this epoch begins, unless the former leader
+                                 has; records of earlier epochs behind that do not count
                                  open
-    all of that is flushed       commit: nobody needs these streams for it any more
+    all of that is flushed       commit: these streams are not needed for it any more
 
-What is new in this cluster has been decided with its creation, and is opened at once, empty.
+A new partition is decided by its creation, and is opened at once, empty.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from kafscale.wire.messages.brokers import ReleasedPartition
 
 RETRY_SECONDS = 1.0
 ACQUIRED_AT_ONCE_COUNT = 32  # partitions that list their objects
-# Partitions that wait for their last flush, and then for a commit. Nobody leads them meanwhile, so it should not take
-# long because of the others; those whose turn has not come are served. More at once where very many are to leave.
+# Partitions that wait for their last flush, and then for a commit. They have no leader meanwhile, so few wait at once,
+# and those whose turn has not come are served. More at once where very many are to leave.
 RELEASED_LEAST_COUNT, RELEASED_MOST_COUNT = 8, 32
 RELEASED_FRACTION = 0.1
 
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Superseded(Exception):
-    """Another broker is to lead by now, or it is known by now that it begins elsewhere."""
+    """Raised when another broker is to lead by now, or the epoch is decided to begin elsewhere."""
 
 
 class PartitionLeader(Protocol):
@@ -90,7 +90,7 @@ class AllPartitions:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Leading:
-    """What an incarnation of broker `broker_id` leads; once it is superseded, it neither opens nor acquires anything.
+    """Partitions that an incarnation of broker `broker_id` leads; once superseded, it opens and acquires nothing more.
 
     `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
     metadata soon, and sends it the contents of partitions that were released; `released_contents` holds those that
@@ -152,7 +152,7 @@ class Leading:
         self._more.set()
 
     def _open_new(self, topic_id: bytes) -> None:
-        """Open what nobody has ever led before."""
+        """Open partitions that have never been led before."""
         topic = self.find_topic(topic_id)
         if topic is None or topic.name not in self.log.by_name or not self._is_current():
             return  # it is noted again when it is there
@@ -225,8 +225,8 @@ class Leading:
         self.note([topic.topic_id])
 
     async def _hand_over(self, topic: Topic, index: int) -> None:
-        """Have the target lead, if there still is one. What was never open here it acquires as this one would have."""
-        await self.look()  # or what is released would be led by nobody until somebody can be told to lead it
+        """Hand over to the target, if there still is one. It recovers a partition that was never open here."""
+        await self.look()  # or a released partition would have no leader until the store is back
         partition_id = topic.topic_id, index
         placement = self.state.placement(*partition_id)
         if placement is None or placement.leader != self.broker_id or not self._is_to_leave(placement):
@@ -287,7 +287,7 @@ class Leading:
         self._handed_over.pop((topic.topic_id, index), None)
 
     def _known(self, topic: Topic, index: int, placement: Placement) -> KnownPartition | None:
-        """Return what there is of a partition, if whoever has released it has told, and nobody has led it since."""
+        """Return the contents of a partition, if its former leader has sent them and it had no other leader since."""
         partition_id = topic.topic_id, index
         contents = self.released_contents.take(partition_id, placement.epoch)
         if contents is None or not placement.is_settled or partition_id in self._handed_over:
@@ -307,10 +307,11 @@ class Leading:
             await acquire_partition(self.log, spec, index, how)
 
     async def _is_decided(self, partition: Partition, found: Placement) -> bool:
-        """Return when it is committed where its epoch begins; False if it is to be looked for anew, if it is here.
+        """Return when the start of its epoch is committed; False if the partition is to be recovered again, if it is
+        here.
 
-        `found` is the placement by which it was looked for. Whoever has handed it over has committed that, and it is
-        this broker's since: nobody takes it without a fence.
+        `found` is the placement by which it was recovered. If the former leader has handed it over, the start is
+        committed, and the partition is this broker's since: no other broker takes it without a fence.
         """
         if not found.is_decided:
             return await self.epoch_starts.commit(partition)

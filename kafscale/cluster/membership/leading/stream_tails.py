@@ -1,7 +1,7 @@
-"""The streams of the brokers that lead what is read here, and the fetches that wait for what comes in them.
+"""The streams of brokers whose partitions are followed here, and the fetches that wait for new records in them.
 
-A stream is looked at while somebody waits for a partition of it: one GET for each look, however many partitions and
-fetches that are, and none while nobody waits.
+A stream is looked at while a fetch waits for one of its partitions: one GET for each look, however many partitions and
+fetches wait, and none while no fetch waits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Tails:
     def _take(self, stream: FollowedStream, followed: FollowedObject) -> None:
         self.on_object(stream, followed)
         for partition_id, batches in followed.batches.items():
-            size_bytes = sum(each.length_bytes for each in batches)
+            size_bytes = sum(batch.length_bytes for batch in batches)
             for waiter in self._waiting.get(partition_id, ()):
                 if waiter.committed_only:
                     waiter.event.set()
@@ -102,7 +102,7 @@ class Tails:
                 self._waiting.pop(partition_id, None)
 
     def wake(self, partition_id: PartitionId) -> None:
-        """Have those who wait for a partition look again."""
+        """Wake the fetches that wait for a partition."""
         for waiter in self._waiting.get(partition_id, ()):
             waiter.event.set()
 
@@ -123,8 +123,10 @@ class Tails:
                         nursery.start_soon(self._watch, followed)
 
     def _wanted(self) -> list[_Followed]:
-        streams = {stream.incarnation for each in self._waiting if (stream := self.stream_of(each)) is not None}
-        return [followed for each in streams if (followed := self._followed.get(each)) is not None]
+        streams = {
+            stream.incarnation for partition_id in self._waiting if (stream := self.stream_of(partition_id)) is not None
+        }
+        return [followed for incarnation in streams if (followed := self._followed.get(incarnation)) is not None]
 
     async def _watch(self, followed: _Followed) -> None:
         stream = followed.stream

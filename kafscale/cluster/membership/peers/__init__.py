@@ -7,6 +7,5 @@ leader_notices    tell one broker at once what it leads
 senders           check that a request comes from the broker that it names
 loads             the loads that brokers report
 store_loss        brokers that have lost the store while it answers others
-lease             whether a broker with its own log may acknowledge
-suspension_check  whether this process was suspended
+lease             whether a broker with its own log may acknowledge; a check after a suspension
 """

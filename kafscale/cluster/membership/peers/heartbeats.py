@@ -1,7 +1,7 @@
 """Heartbeats between brokers, on connections that are kept: each says that it runs, and hears whether the other does.
 
     the controller    to every other broker
-    the others        to the controller; to all while there is none
+    the others        to the controller; to all while there is no controller
 
 So both ends hear of each other in two ways, and one direction that is cut off costs nothing. A broker that is starting
 sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
@@ -59,14 +59,17 @@ def _not_heard(_broker_id: int, _incarnation: int, _silent_ms: int) -> None:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Heartbeats:
-    """Sends those of one incarnation of broker `broker_id`; `run` it as long as that may act.
+    """Sends the heartbeats of one incarnation of broker `broker_id`; `run` it as long as that may act.
 
-    `connect` opens a connection to a broker, of which it is given id and record. Raises ProtocolError, KafkaError,
-    BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. `revision` is that of the metadata,
-    as far as it is known here, and `look_soon` has this broker look for one that is later. Without `connect` there are
-    no heartbeats, and so nobody is lost. `load` tells what this broker has to do, and `take_surplus` is told what all
-    have to do beyond the number of what they lead. `take_silence` is told, with id and incarnation of another broker,
-    for how many milliseconds the store has not answered that one.
+    connect       opens a connection to a broker of the given id and record; raises ProtocolError, KafkaError, and
+                  BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. Without it there are
+                  no heartbeats, and no broker is lost
+    revision      returns the revision of the metadata that is known here
+    look_soon     is told a later revision to look for
+    load          measures this broker's load
+    take_surplus  is told the weight of each broker's partitions beyond their number
+    take_silence  is told, with id and incarnation of another broker, for how many milliseconds the store has not
+                  answered that one
     """
 
     broker_id: int
@@ -110,9 +113,9 @@ class Heartbeats:
         return self.state.is_current(broker_id, incarnation)
 
     def is_told_of_all(self) -> bool:
-        """Tell whether the controller has said a moment ago that there is nothing which is not known here.
+        """Tell whether the controller has said a moment ago that all its metadata is known here.
 
-        It looks twice a second, and is told by whoever commits something.
+        It looks twice a second, and each broker that commits something tells it.
         """
         return elapsed() - self._told_at <= TOLD_SECONDS and self._told_revision <= self.revision()
 
@@ -159,7 +162,7 @@ class Heartbeats:
                     await trio.sleep(self.liveness.interval_seconds)
 
     async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
-        """Send heartbeats as long as a connection lasts; False if nobody has answered any on it."""
+        """Send heartbeats as long as a connection lasts; return False if none was answered on it."""
         line: PeerConnection | None = None
         is_answered = False
         load_told_at, is_settled = -math.inf, False
@@ -202,7 +205,7 @@ class Heartbeats:
     async def _ask(self, broker_id: int, line: PeerConnection, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         response = await line.request(request, OwnHeartbeatResponse)
         if response.surpluses and self._decides(broker_id):
-            self.take_surplus({each.broker_id: each.weight for each in response.surpluses})
+            self.take_surplus({surplus.broker_id: surplus.weight for surplus in response.surpluses})
         if response.error_code == error_codes.NONE and response.is_fenced:
             self.disowned_at = elapsed()
             # which ends this incarnation, if it is true and the bucket can be reached
@@ -230,7 +233,7 @@ def heartbeat(broker_id: int, incarnation: int, revision: int) -> OwnHeartbeatRe
 
 
 def was_refused(exc: BaseException | None) -> bool:
-    """Tell whether nobody listens at an address: then every way to reach it was refused."""
+    """Tell whether no process listens at an address: every way to reach it was refused."""
     while exc is not None:
         if isinstance(exc, BaseExceptionGroup):
             return all(map(was_refused, exc.exceptions))

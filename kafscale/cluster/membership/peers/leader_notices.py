@@ -1,8 +1,8 @@
-"""Tells single brokers at once that what concerns them is committed: by a heartbeat that waits for no turn.
+"""Tells a single broker at once of a commit that concerns it, by a heartbeat that waits for no turn.
 
-Who is to lead a partition from now on looks at the metadata then, as nobody leads it until it has seen that. With it
-goes what there is of the partition, so that it need not be read from the bucket. That only saves time: where it does
-not come, comes too late, or is of another epoch than the one that is committed, the bucket is asked.
+The new leader of a partition looks at the metadata then: the partition has no leader until it has. The message carries
+the partition's contents, so that the new leader need not read the bucket. This only saves time: where the message is
+lost, late, or of another epoch than the committed one, the new leader reads the bucket.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ TOLD_MAX_BYTES = 32 << 20  # of what is to be taken: a thousand times what a bro
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LeaderNotices:
-    """Speaks for an incarnation of broker `broker_id`; `run` it. `revision` is that of the metadata, as known here.
+    """Sends the notices of an incarnation of broker `broker_id`; `run` it. `revision` is that of the metadata, as known
+    here.
 
-    Who can't be told finds out by itself soon.
+    A broker that misses a notice learns of it from its next look at the metadata.
     """
 
     broker_id: int
@@ -41,7 +42,7 @@ class LeaderNotices:
     _more: Signal = attrs.field(factory=Signal, init=False)
 
     def tell(self, broker_id: int, released: Sequence[ReleasedPartition] = ()) -> None:
-        """Have a broker look at the metadata, if it does not know what is known here, and lead what was released."""
+        """Tell a broker to look at the metadata, and send it the contents of released partitions."""
         untold = self._untold.setdefault(broker_id, [])
         untold += released
         del untold[:-TOLD_MAX_COUNT]
@@ -68,18 +69,18 @@ class LeaderNotices:
 
 @attrs.define(eq=False, repr=False)
 class ReleasedContents:
-    """What others have told of partitions that they have released, until it is taken."""
+    """Contents of partitions that other brokers have released, until the new leader takes them."""
 
     _released: dict[PartitionId, ReleasedPartition] = attrs.field(factory=dict, init=False)
     _size_bytes: int = attrs.field(default=0, init=False)
 
     def note(self, released: Iterable[ReleasedPartition]) -> None:
         """Keep what a broker has told, and of it all the newest, as far as there is room: anybody may send it."""
-        for each in released:
-            partition_id = each.topic_id, each.partition_index
+        for partition in released:
+            partition_id = partition.topic_id, partition.partition_index
             self._remove(partition_id)
-            self._released[partition_id] = each
-            self._size_bytes += len(each.contents)
+            self._released[partition_id] = partition
+            self._size_bytes += len(partition.contents)
         while len(self._released) > TOLD_MAX_COUNT or self._size_bytes > TOLD_MAX_BYTES:
             self._remove(next(iter(self._released)))
 

@@ -1,16 +1,21 @@
-"""Whether a broker with a log of its own may acknowledge: whoever is to lead in its place waits until it does no more.
+"""Decides whether this broker may still act: the lease of a log on the local disk, and a check after a suspension.
 
 With `--durability wal` an acknowledgement touches no store, so a broker would not notice that an operator has given it
 up (`kafscale.cluster.membership.placement.administration`), as while it is suspended, or cut off. So it acknowledges
 only
 
     within LEASE_SECONDS of a look at the head that found it to be the one it was
-    or while at least half of those that it watches answer it, as when the bucket is away: nobody is fenced then
+    or while at least half of those that it watches answer it, as when the bucket is away: no broker is fenced then
 
 and otherwise waits for the next look. Where it is cut off from the bucket alone, and was replaced by an incarnation on
 another data directory, those that answer tell it so: then they count no more until it has looked. Others lead
 GIVEN_UP_WAIT_SECONDS after the fence at the earliest. Who knows of no other broker has the looks alone: one that has
 joined since, which only the bucket tells of, may give it up.
+
+A process that was suspended may have been declared dead, and not know it. Until it has looked at the bucket it would
+answer that an offset which others have written is out of range, so that a consumer reads everything again, or tell
+offsets that a group had committed before. So each answer waits for `SuspensionCheck.wait` first. That costs a
+comparison; after a pause, one look at the bucket of LOOK_MAX_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -28,6 +33,9 @@ from kafscale.errors import DamagedObject, StoreError
 LEASE_SECONDS = 2.5  # five looks
 GIVEN_UP_WAIT_SECONDS = 3.0
 RETRY_SECONDS = 0.25
+TICK_SECONDS = 0.25
+PAUSE_SECONDS = 1.0  # without a tick; a broker is declared dead no sooner, unless its address refuses connections
+LOOK_MAX_SECONDS = 3.0
 
 
 def wait_seconds(session_timeout_seconds: float) -> float:
@@ -61,3 +69,41 @@ class AcknowledgementLease:
                 await self.look()
             if not self.is_good():
                 await trio.sleep(RETRY_SECONDS)
+
+
+@attrs.define(eq=False, repr=False)
+class SuspensionCheck:
+    """`look` looks at the bucket whether this broker may go on. Raises Fenced, StoreError, DamagedObject."""
+
+    look: Callable[[], Awaitable[None]]
+    _ticked_at: float = attrs.field(factory=elapsed, init=False)
+    _has_looked: trio.Event | None = attrs.field(default=None, init=False)  # while one looks
+
+    async def run(self) -> None:
+        """Notice pauses, until cancelled. Raises Fenced."""
+        while True:
+            await trio.sleep(TICK_SECONDS)
+            await self.wait()
+            self._ticked_at = elapsed()
+
+    async def wait(self) -> None:
+        """Return at once, without a checkpoint; behind a pause of this process when it has looked. Raises Fenced."""
+        while self._was_paused():
+            await self._look()
+
+    def _was_paused(self) -> bool:
+        return elapsed() - self._ticked_at > PAUSE_SECONDS
+
+    async def _look(self) -> None:
+        """Look, or wait for a look that is under way. That one may be cancelled, without a result."""
+        if self._has_looked is not None:
+            await self._has_looked.wait()
+            return
+        self._has_looked = trio.Event()
+        try:
+            with trio.move_on_after(LOOK_MAX_SECONDS), suppress(StoreError, DamagedObject):
+                await self.look()
+            self._ticked_at = elapsed()
+        finally:
+            self._has_looked.set()
+            self._has_looked = None

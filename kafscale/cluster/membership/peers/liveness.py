@@ -1,11 +1,11 @@
-"""Which of the other brokers have been heard of lately. Pure but for a clock, which need not be right.
+"""The other brokers that were heard of lately. Pure but for a clock, which need not be right.
 
 A broker is lost when nothing was heard of it for the session timeout: neither a heartbeat of its own nor an answer to
-one of ours. If its address refuses connections there is no process any more, and REFUSED_INTERVALS without a heartbeat
-are enough; one that is being stopped refuses them, too, and goes on to send heartbeats until it has left. One that was
-never heard of has two more to begin with them.
+one of ours. If its address refuses connections its process is gone, and REFUSED_INTERVALS without a heartbeat are
+enough; a broker that is being stopped refuses them, too, and sends heartbeats until it has left. A broker that was
+never heard of has two more intervals to begin with them.
 
-Time in which this process did not run, as it was suspended, does not count: nothing could be heard then.
+Time in which this process did not run, because it was suspended, does not count: nothing could be heard then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Heard:
 
 @attrs.define(eq=False, repr=False)
 class Liveness:
-    """What was heard of the brokers that this one watches; `follow` says which they are, and is called all the time."""
+    """Records what was heard of the watched brokers. Call `follow` with their incarnations all the time."""
 
     session_timeout_seconds: float
     clock: Callable[[], float] = elapsed
@@ -77,7 +77,7 @@ class Liveness:
             known.failure = ""
 
     def answered(self, broker_id: int, incarnation: int, asked_at: float) -> None:
-        """It has answered a heartbeat that was sent at this time."""
+        """Note that a broker has answered a heartbeat that was sent at this time."""
         self.heard(broker_id, incarnation)
         known = self._find(broker_id, incarnation)
         if known is not None:
@@ -112,7 +112,7 @@ class Liveness:
         return self._find(broker_id, incarnation) is not None
 
     def is_heard(self, broker_id: int) -> bool:
-        """Tell whether this incarnation was heard of, and lately; of all that, where nobody watches."""
+        """Tell whether this incarnation was heard of lately; always true while this broker does not watch."""
         if not self.is_watching:
             return True
         known = self._heard.get(broker_id)
@@ -130,9 +130,9 @@ class Liveness:
         return not known.is_new or known.is_refusing or now - known.at >= patience_seconds
 
     def hears_half(self) -> bool:
-        """Tell whether at least half of the watched brokers answer; not where none is watched, or nobody watches.
+        """Tell whether at least half of the watched brokers answer; false where none is watched.
 
-        What has come of itself, or was asked for long ago, may have waited while this process was suspended.
+        Only answers to recent heartbeats count: others may have waited while this process was suspended.
         """
         since = self.clock() - self.session_timeout_seconds / 2
         answering_count = sum(known.asked_at > since for known in self._heard.values())

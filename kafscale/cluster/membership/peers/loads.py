@@ -1,11 +1,10 @@
-"""What brokers have told the controller of their load, and how old that is. Pure but for a clock.
+"""Loads that brokers have reported to the controller, and their age. Pure but for a clock.
 
-    each broker     measures what it leads (`kafscale.log.load`), and tells the controller with a heartbeat
-    the controller  keeps what it was told last; of a partition that has just moved, what its former leader told
+    each broker     measures the partitions that it leads (`kafscale.log.load`), and reports with a heartbeat
+    the controller  keeps the last report; of a partition that has just moved, the report of its former leader
 
-A load counts while all brokers tell theirs. One that has just begun does not know yet: nothing is evened until it does.
-One that has not told anything for PATIENCE_SECONDS is of an earlier version, which never will; then number counts
-alone, as it does where such a one is the controller.
+Loads count while all brokers report theirs. A broker that has just begun has not measured yet: balance waits. A broker
+that has not reported for PATIENCE_SECONDS is of an earlier version; then only the number of partitions counts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
 from kafscale.wire.messages.brokers import Load, PartitionLoad, TopicLoad
 
 FRESH_SECONDS = 20.0  # in which a broker tells it a few times
-CARRIED_SECONDS = 45.0  # in which whoever leads a partition now has measured it
+CARRIED_SECONDS = 45.0  # in which the present leader of a partition has measured it
 PATIENCE_SECONDS = 30.0
 CARRIED_MOST_COUNT = 50_000  # partitions, those that were told last: what 250 brokers tell
 
@@ -47,7 +46,7 @@ class _Told:
 
 @attrs.define(eq=False, repr=False)
 class HeardLoads:
-    """What a broker has heard of loads; it is complete where that is the controller."""
+    """Loads that a broker has heard of; complete where that broker is the controller."""
 
     clock: Callable[[], float] = trio.current_time
     _told: dict[int, _Told] = attrs.field(factory=dict, init=False)
@@ -67,12 +66,12 @@ class HeardLoads:
     def look(self, brokers: Mapping[int, int]) -> Loads | None:
         """Return the loads of these brokers, which are by id their incarnations; None while it is worth to wait."""
         now = self.clock()
-        told = {each: self.of_broker(each, incarnation) for each, incarnation in brokers.items()}
-        missed = [each for each, load in told.items() if load is None]
+        told = {broker_id: self.of_broker(broker_id, incarnation) for broker_id, incarnation in brokers.items()}
+        missed = [broker_id for broker_id, load in told.items() if load is None]
         self._missed_since = {each: self._missed_since.get(each, now) for each in missed}
         if any(now - since > PATIENCE_SECONDS for since in self._missed_since.values()):
             return UNKNOWN
-        known = {each: load for each, load in told.items() if load is not None and load.is_settled}
+        known = {broker_id: load for broker_id, load in told.items() if load is not None and load.is_settled}
         if len(known) < len(told):
             return None
         return Loads(self._current(now), {each: load.of_others for each, load in known.items()})
@@ -104,7 +103,7 @@ def load_message(load: BrokerLoad) -> Load:
             TopicLoad(
                 topic_id=topic_id,
                 partitions=[
-                    PartitionLoad(partition_index=index, bytes_per_second=int(each)) for index, each in row.items()
+                    PartitionLoad(partition_index=index, bytes_per_second=int(load)) for index, load in row.items()
                 ],
             )
             for topic_id, row in by_topic(load.busiest.items()).items()
@@ -117,9 +116,9 @@ def load_message(load: BrokerLoad) -> Load:
 def load_of(message: Load) -> BrokerLoad:
     """Return what a heartbeat tells; not more partitions than any broker tells of, and no load below 0."""
     told = (
-        ((topic.topic_id, each.partition_index), max(0, each.bytes_per_second))
+        ((topic.topic_id, partition.partition_index), max(0, partition.bytes_per_second))
         for topic in message.busiest
-        for each in topic.partitions
+        for partition in topic.partitions
     )
     return BrokerLoad(
         is_settled=message.is_settled,

@@ -1,8 +1,8 @@
-"""Requests to other brokers that wait for replies, on connections that are made when there is something to ask.
+"""Requests to other brokers that wait for replies, on connections that are made on demand.
 
-Each kind of request has one to each broker, as replies come in order, and one may wait for a log that another does not
-need. A request that is not answered in time ends its connection, as does an end of the incarnation at the other end:
-whoever waits then knows only that it may have had its effect.
+Each kind of request has one connection to each broker: replies come in order, and one may wait for a log that another
+does not need. A request that is not answered in time ends its connection, and so does the end of the incarnation at the
+other end: the caller then knows only that the request may have had its effect.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _Place = tuple[int, type]  # a broker, and a kind of request
 class _Kept:
     """A connection, and the incarnation that it leads to.
 
-    `silent_since` is when the first was asked of what has not been answered since: also where nobody waits for it any
-    more, as whoever asked has been cancelled. Each of them may be, sooner than the connection is given up.
+    `silent_since` is when the first of the unanswered requests was sent, also one whose caller was cancelled meanwhile.
     """
 
     incarnation: int
@@ -42,7 +41,7 @@ class _Kept:
 
 @attrs.define(eq=False, repr=False)
 class BrokerCalls:
-    """Asks other brokers; `run` it, which closes the connections. Without `connect` nobody can be reached."""
+    """Asks other brokers; `run` it, which closes the connections. Without `connect` no broker can be reached."""
 
     state: ClusterState
     connect: Connect | None
@@ -52,7 +51,7 @@ class BrokerCalls:
     _changed: Signal = attrs.field(factory=Signal, init=False)
 
     async def run(self) -> None:
-        """Close connections to what is not there any more, until cancelled; then all."""
+        """Close connections to incarnations that have ended, until cancelled; then all."""
 
         def look(_topics: Collection[bytes]) -> None:
             self._changed.set()

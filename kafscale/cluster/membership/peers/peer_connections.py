@@ -41,7 +41,7 @@ Connect = Callable[[int, BrokerRecord], Awaitable[PeerConnection]]
 
 @attrs.define(eq=False, repr=False)
 class InterBrokerLogin:
-    """Who this broker is to others, and whom it trusts: what the file of `--inter-broker-config` says, read by `open`.
+    """Credentials of this broker towards others, and the certificates it trusts: the file of `--inter-broker-config`.
 
     It is made from that file and those that it names, and can be read again (`kafscale.server.watched_files`).
     """
@@ -120,4 +120,4 @@ def _protocol(login: InterBrokerLogin | None) -> SecurityProtocol:
 
 
 def _first_listener(settings: Settings, protocol: SecurityProtocol) -> str | None:
-    return next((each.name for each in settings.listeners if settings.protocol_of(each) is protocol), None)
+    return next((listener.name for listener in settings.listeners if settings.protocol_of(listener) is protocol), None)

@@ -33,7 +33,7 @@ TICK_SECONDS = 0.25
 
 @attrs.frozen
 class _Silence:
-    """What a broker has told of the store at `told_at`; since `answered_since` it has answered here meanwhile."""
+    """A broker's report, at `told_at`, that the store does not answer it; it answers here since `answered_since`."""
 
     incarnation: int
     seconds: float
@@ -43,9 +43,9 @@ class _Silence:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class StoreLoss:
-    """What broker `broker_id` knows of brokers that have lost the store. `reach` is how it reaches the store itself.
+    """Brokers that have lost the store, as broker `broker_id` knows. `reach` is how it reaches the store itself.
 
-    `disowned_at` tells when another broker said last that this incarnation is over.
+    `disowned_at` returns when another broker said last that this incarnation is over.
     """
 
     broker_id: int

@@ -1,8 +1,7 @@
 """Decides which broker leads which partition.
 
 choice          leaders of new partitions, moves for balance (pure)
-new_topics      adds placements to the transaction that creates a topic
-writer          commits changes of placements, many partitions at once
+writer          commits changes of placements, many partitions at once; places new topics
 balance         which partitions should move
 fail_over       gives the partitions of a lost broker to others in one commit
 controller      the broker that does this for all, and writes their checkpoints

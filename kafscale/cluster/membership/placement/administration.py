@@ -1,4 +1,4 @@
-"""What an operator decides about brokers: that one is to lead nothing, or that it does not come back."""
+"""Decisions of operators about brokers: to drain one, to give one up, to remove one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, INVALID_REQUEST,
 
 @attrs.frozen(eq=False, repr=False)
 class BrokerAdministration:
-    """The brokers of a bucket that several share. What is changed here is a commit of the metadata.
+    """Changes registrations of brokers. Each change is a commit of the metadata.
 
-    `catch_up` returns when what other brokers had committed before is known here: whoever asks may have seen a moment
-    ago what one of them does, such as to stop.
+    `catch_up` returns when all that other brokers had committed before is known here: the operator may have seen one of
+    them stop a moment ago.
     """
 
     state: ClusterState
@@ -32,9 +32,9 @@ class BrokerAdministration:
         return self.state.registered
 
     async def set_draining(self, broker_id: int, is_draining: bool) -> None:
-        """Say whether a broker is to lead nothing; the controller then has partitions move away from it, or to it.
+        """Set a broker's draining flag; the controller then moves its partitions away, or back.
 
-        Raises KafkaError INVALID_REQUEST if nobody would be left to lead them, BROKER_ID_NOT_REGISTERED, and
+        Raises KafkaError INVALID_REQUEST if no other broker may lead them, BROKER_ID_NOT_REGISTERED, and
         REQUEST_TIMED_OUT if the store is away.
         """
 
@@ -55,11 +55,12 @@ class BrokerAdministration:
         await self._commit(change)
 
     async def give_up(self, broker_id: int) -> None:
-        """Have others lead what a broker led that does not serve, and lose what only its machine has.
+        """Give the partitions of a broker that does not serve to others, and lose the records that only its machine
+        has.
 
-        When this returns, it is fenced; the controller assigns its partitions as soon as it has had the time to notice,
-        so that `state.led_by` says nothing of it any more. Raises KafkaError INVALID_REQUEST if it serves, or does
-        again, BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
+        When this returns, it is fenced. The controller assigns its partitions as soon as it has had the time to notice,
+        so that `state.led_by` has none of them any more. Raises KafkaError INVALID_REQUEST if it serves, or does again,
+        BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
         """
 
         def change() -> Transaction | None:
@@ -103,7 +104,7 @@ class BrokerAdministration:
         return record
 
     async def _commit(self, change: Callable[[], Transaction | None]) -> None:
-        """Make a change that is planned from all brokers, and from who leads what."""
+        """Commit a change that depends on all brokers and their partitions."""
         await self.catch_up()
         try:
             await self.state.commit(change, self.state.broker_keys)

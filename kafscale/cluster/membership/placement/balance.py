@@ -1,4 +1,4 @@
-"""Which partitions should move, by what brokers lead, and what they have told the controller of their load."""
+"""Chooses the partitions that should move, by what brokers lead and the loads that they have reported."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kafscale.config import BalanceBy
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad, LoadMeter
 
-PLANNED_MOST_COUNT = 1000  # moves that are told to whoever asks what would move
+PLANNED_MOST_COUNT = 1000  # moves in an answer to a client that asks what would move
 
 
 @attrs.define(kw_only=True)
 class Led:
-    """What a broker leads or is to lead; 0 bytes a second where that is not known."""
+    """Partitions and load that a broker leads or is to lead; 0 bytes a second where the load is not known."""
 
     partition_count: int = 0
     bytes_per_second: float = 0.0
@@ -30,9 +30,9 @@ class Led:
 
 @attrs.frozen(kw_only=True)
 class BalancePlan:
-    """What brokers lead, and would lead when all `moves` are done, by id.
+    """Partitions that brokers lead `now`, and `then`, when all `moves` are done, by broker id.
 
-    `loads` tells which are the busiest partitions. `is_waiting`: nothing is evened before all brokers tell their load.
+    `loads` has the busiest partitions. `is_waiting`: balance waits until all brokers report their load.
     """
 
     is_waiting: bool
@@ -60,7 +60,7 @@ class BalancePlanner:
     _surplus_at: float = attrs.field(default=-math.inf, init=False)
 
     def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
-        """A broker tells its load; what nobody knows of by the metadata tells nothing."""
+        """Take the load that a broker reports, if it is registered with this incarnation."""
         record = self.state.brokers.get(broker_id)
         if record is not None and record.incarnation == incarnation:
             self._heard.take(broker_id, incarnation, load)
@@ -107,7 +107,7 @@ class BalancePlanner:
         """Choose what would move, if nothing of these topics were assigned to a broker; of all topics with None."""
         loads = self.loads()
         placements = {
-            topic_id: [attrs.evolve(each, replicas=()) for each in row]
+            topic_id: [attrs.evolve(placement, replicas=()) for placement in row]
             if released is None or topic_id in released
             else row
             for topic_id, row in self.state.placements.items()
@@ -139,20 +139,20 @@ class BalancePlanner:
     def _serving(self) -> Mapping[int, BrokerRecord]:
         """Return whose partitions may move; one that leaves names targets itself, unless others leave, too."""
         return {
-            each: record
-            for each, record in self.state.live().items()
-            if record.stays and (each == self.broker_id or self.liveness.is_heard(each))
+            broker_id: record
+            for broker_id, record in self.state.live().items()
+            if record.stays and (broker_id == self.broker_id or self.liveness.is_heard(broker_id))
         }
 
     def _led(
         self, placements: Mapping[bytes, Sequence[Placement]], loads: Loads, targets: Mapping[PartitionId, int]
     ) -> Mapping[int, Led]:
-        found = {each: Led() for each in self.state.live()}
+        found = {broker_id: Led() for broker_id in self.state.live()}
         for topic_id, row in placements.items():
             busiest = loads.busiest.get(topic_id, {})
-            for index, each in enumerate(row):
-                target = targets.get((topic_id, index), each.target)
-                led = found.setdefault(each.leader if target is None else target, Led())
+            for index, placement in enumerate(row):
+                target = targets.get((topic_id, index), placement.target)
+                led = found.setdefault(placement.leader if target is None else target, Led())
                 led.partition_count += 1
-                led.bytes_per_second += busiest.get(index, loads.others.get(each.leader, 0.0))
+                led.bytes_per_second += busiest.get(index, loads.others.get(placement.leader, 0.0))
         return found

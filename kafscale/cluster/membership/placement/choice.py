@@ -1,14 +1,14 @@
-"""Who is to lead what is new, and what should move so that all brokers have as much to do. Pure, and deterministic.
+"""Chooses leaders of new partitions, and moves that give all brokers the same load. Pure and deterministic.
 
-A partition weighs what is written to it and read from it, and something for being there. So brokers get the same load
-where there is some, and where loads are alike, little, or not known, as many partitions, those of each topic spread
-first. What somebody has assigned to a broker is led by that one as long as it may lead, and nothing of it moves for
+A partition weighs its bytes written and read, and something for existing. So brokers get the same load if there is any.
+If loads are alike, small or unknown they get the same number of partitions, those of each topic spread first. A
+partition that an operator has assigned to a broker is led there as long as that broker may lead, and does not move for
 balance.
 
 Loads change all the time, and each move costs clients a moment. So nothing moves for load before a broker has BEGIN
-more or less than the average; then it goes on until that one is within END of it. What is evened by number stays within
-END as well; and what would leave two brokers as far apart as they were, the other way round, does not move, nor does
-what makes no difference beside a partition that has too much for any broker.
+more or less than the average; then partitions move until that broker is within END of it. Balance by number stays
+within END as well. A partition does not move if that would leave two brokers as far apart as before, the other way
+round, nor if it makes no difference beside a partition that is too busy for any broker.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, 
     """Count the partitions that each broker leads or, where one is to move, is to lead."""
     counts: dict[int, int] = {}
     for row in placements.values():
-        for each in row:
-            broker_id = each.leader if each.target is None else each.target
+        for placement in row:
+            broker_id = placement.leader if placement.target is None else placement.target
             counts[broker_id] = counts.get(broker_id, 0) + 1
     return counts
 
@@ -58,7 +58,7 @@ def leaders_of_new(
     """Choose a leader for each of `count` new partitions of a topic.
 
     `led` is how many partitions each broker leads, or what they weigh, `of_topic` how many of this topic. There is at
-    least one broker. Nobody knows what they will have to do, so each weighs 1.
+    least one broker. Their load is not known yet, so each weighs 1.
     """
     total, own = {each: led.get(each, 0) for each in brokers}, Counter(of_topic)
     chosen: list[int] = []
@@ -93,7 +93,7 @@ def moves_for_balance(
 
 @attrs.frozen
 class Weights:
-    """What partitions weigh: 1 for being there, and 1 for each `unit_bytes_per_second`; that is None without loads."""
+    """Weights of partitions: 1 for each, and 1 for each `unit_bytes_per_second`, which is None without known loads."""
 
     loads: Loads
     unit_bytes_per_second: float | None
@@ -127,7 +127,7 @@ class Weights:
         if self.unit_bytes_per_second is None:
             return {}
         weights, counts = self.of_brokers(placements), leaders_count(placements)
-        return {each: weights.get(each, 0) - counts.get(each, 0) for each in brokers}
+        return {broker_id: weights.get(broker_id, 0) - counts.get(broker_id, 0) for broker_id in brokers}
 
     def _of(self, bytes_per_second: float) -> float:
         unit = self.unit_bytes_per_second
@@ -138,9 +138,9 @@ class Weights:
         weights: dict[int, float] = {}
         for topic_id, row in placements.items():
             busiest = self.busiest(topic_id)
-            for index, each in enumerate(row):
-                broker_id = each.leader if each.target is None else each.target
-                weight = busiest.get(index) or self.other(each.leader)
+            for index, placement in enumerate(row):
+                broker_id = placement.leader if placement.target is None else placement.target
+                weight = busiest.get(index) or self.other(placement.leader)
                 weights[broker_id] = weights.get(broker_id, 0) + weight
         return weights
 
@@ -181,13 +181,13 @@ class _MovePlan:
         busiest = self.weights.busiest(topic_id)
         free: dict[int, list[int]] = {}
         counts = self.of_topic[topic_id] = Counter()
-        for index, each in enumerate(row):
-            leader, target = each.leader, each.target
+        for index, placement in enumerate(row):
+            leader, target = placement.leader, placement.target
             if target is not None:
                 counts[target] += 1
                 self._add_weight(target, busiest.get(index) or self.weights.other(leader))
-            elif each.replicas and each.replicas[0] in self.able:
-                if leader != each.replicas[0]:
+            elif placement.replicas and placement.replicas[0] in self.able:
+                if leader != placement.replicas[0]:
                     self.away.append((topic_id, index))
                 counts[leader] += 1
                 self._add_weight(leader, busiest.get(index) or self.weights.other(leader))
@@ -246,15 +246,19 @@ class _MovePlan:
 
     @property
     def _average(self) -> float:
-        return sum(self.weight[each] for each in self.brokers) / len(self.brokers)
+        return sum(self.weight[broker_id] for broker_id in self.brokers) / len(self.brokers)
 
     def _far(self) -> set[int]:
         """Return the brokers that are far from the average."""
         average = self._average
-        return {each for each in self.brokers if abs(self.weight[each] - average) > BEGIN * average}
+        return {broker_id for broker_id in self.brokers if abs(self.weight[broker_id] - average) > BEGIN * average}
 
     def _sources(self) -> list[int]:
-        return [each for each in self.brokers if each in self.movable and (self.busy.get(each) or self.free.get(each))]
+        return [
+            broker_id
+            for broker_id in self.brokers
+            if broker_id in self.movable and (self.busy.get(broker_id) or self.free.get(broker_id))
+        ]
 
     def _next_by_weight(self, far: Collection[int]) -> Move | None:
         """Choose what brings a heavy broker and the lightest closest together, unless those that were far are close."""
@@ -267,7 +271,9 @@ class _MovePlan:
             if not is_light and source not in far:
                 continue
             distance = weight[source] - weight[target]
-            worth = [each for each in self._candidates(source, target) if each.weight <= TURN_MOST * distance]
+            worth = [
+                candidate for candidate in self._candidates(source, target) if candidate.weight <= TURN_MOST * distance
+            ]
             if worth and self._movable_weight(source, TURN_MOST * distance) >= LEAST * distance:
                 return self._take(source, max(worth, key=partial(_worth, distance)), target)
         return None
@@ -286,7 +292,7 @@ class _MovePlan:
                     above, below = (1 + END) * average - self.weight[target], self.weight[source] - (1 - END) * average
                     most = max(most, min(above, below))
                 if lightest <= most:
-                    fitting = [each for each in self._candidates(source, target) if each.weight <= most]
+                    fitting = [candidate for candidate in self._candidates(source, target) if candidate.weight <= most]
                     best = max(fitting, key=lambda each: (each.surplus, -each.weight, each.partition_id))
                     return self._take(source, best, target)
         return None

@@ -1,19 +1,18 @@
-"""What one of the brokers does for all: checkpoints, balance, fail-over, and the end of streams nobody needs.
+"""The controller: one broker that writes checkpoints, balances, fails over and deletes old streams for all.
 
-Any broker that serves can: it becomes the controller by a commit that finds no other one which serves, or the one that
-it has seen as it can't be heard of any more. It is controller for a term, whose number is in the keys of its
-checkpoints. One that is suspended and goes on as if nothing had happened does no harm: what it decides are commits that
-fail as it has not seen the latest, and its checkpoints are older than those of the later term.
+Any broker that serves can be it. It becomes the controller by a commit that finds no other live one, or the one that it
+has seen and can't hear of any more. It is controller for a term, whose number is in the keys of its checkpoints. A
+controller that was suspended and goes on does no harm: its commits fail, because it has not seen the latest, and its
+checkpoints are older than those of the later term.
 
-A controller that hears nothing of most brokers, of three or more, may be the one that is cut off. So it declares nobody
-dead before it has heard of at least half of them, one that has just begun neither, and if that takes too long steps
-down, so that another one begins that hears more of them; all reach the bucket, or could do nothing.
-If none has for PATIENCE_TIMEOUTS, the others are dead, or of no use. So long waits, too, who is away itself. A broker
-that alone has lost the store is declared dead as well, or replaced as the controller
-(`kafscale.cluster.membership.peers.store_loss`).
+A controller that hears nothing of most brokers, of three or more, may itself be cut off. So it declares no broker dead
+before it has heard of at least half of them. If that takes too long it steps down, and a broker that hears more of them
+becomes the controller: all brokers that matter reach the bucket. If none has for PATIENCE_TIMEOUTS, the others are
+dead, or can't do it either. A broker that is itself AWAY waits as long. A broker that alone has lost the store is
+declared dead, too, or replaced as the controller (`kafscale.cluster.membership.peers.store_loss`).
 
-Who can't read all that is known of brokers and placements, as a later version has written it, decides nothing, and
-leaves that to a broker of that version.
+A broker that can't read all entries of brokers and placements, because a later version has written them, leaves all
+decisions to a broker of that version.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Controller:
-    """The part of broker `broker_id`, whose incarnation is given, in what one does for all; `run` it beside.
+    """The controller's work as broker `broker_id` does it while it is the controller; `run` it.
 
-    `store` is the background view. `liveness` is what is heard of the others. `serving` is to be set when this broker
-    answers requests: from then on it can hear, and is the controller if nobody else is.
+    `store` is the background view. `liveness` tells which brokers were heard of. Set `serving` when this broker answers
+    requests: from then on it can hear of others, and becomes the controller if there is no other.
     """
 
     broker_id: int
@@ -103,7 +102,7 @@ class Controller:
         return (controller.broker_id, controller.incarnation) == (self.broker_id, self.incarnation)
 
     def register(self, metrics: Metrics) -> None:
-        """Show the brokers, as this one sees them, to whoever scrapes, and what it has decided."""
+        """Export the brokers as this one sees them, and its decisions as the controller."""
         state = self.state
         metrics.callback(
             "kafscale_brokers", "Brokers that share the bucket, by state.", "state", samples=self._brokers_by_state
@@ -213,7 +212,9 @@ class Controller:
             for each, why in self.liveness.lost().items()
             if each in live and self.liveness.watches(each, live[each].incarnation)
         }
-        unheard = [each for each in live if each != self.broker_id and not self.liveness.is_heard(each)]
+        unheard = [
+            broker_id for broker_id in live if broker_id != self.broker_id and not self.liveness.is_heard(broker_id)
+        ]
         counted = {*live, self.broker_id}  # this one may be away itself
         if not self._is_last_resort and _are_most(unheard, counted):
             if _are_most(lost, counted):
@@ -221,8 +222,10 @@ class Controller:
                 await self._step_down(controller, f"{why}: another one may be the controller")
             return  # soon more is known
         self._is_last_resort = self._is_last_resort and _are_most(unheard, counted)
-        without_store = self.store_loss.lost({each: record for each, record in live.items() if record.may_fail_over})
-        away = [each for each, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
+        without_store = self.store_loss.lost(
+            {broker_id: record for broker_id, record in live.items() if record.may_fail_over}
+        )
+        away = [broker_id for broker_id, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
         await self.fail_over.run_once(
             controller, {**without_store, **lost}, [each for each in away if self.liveness.is_heard(each)]
         )
@@ -234,7 +237,11 @@ class Controller:
             return f"{unreadable} can't be read here: a broker of a later version is to be the controller"
         own = self.state.brokers.get(self.broker_id)
         if own is not None and own.has_no_room:
-            others = (each for each, record in self.state.live().items() if record.may_lead and each != self.broker_id)
+            others = (
+                broker_id
+                for broker_id, record in self.state.live().items()
+                if record.may_lead and broker_id != self.broker_id
+            )
             if any(map(self.liveness.is_heard, others)):
                 return "its disk is full: another one is to be the controller"
         return ""
@@ -294,7 +301,7 @@ class Controller:
     # ---- streams ---------------------------------------------------------------------------------------------------
 
     async def _delete_streams(self) -> None:
-        """Delete those that nobody needs any more; looks at the bucket only when another set of them is needed."""
+        """Delete streams that are not needed any more; looks at the bucket only when another set is needed."""
         if not self.is_mine or self.state.unreadable:  # the last may need some
             self._needed = None
             return

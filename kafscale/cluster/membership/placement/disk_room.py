@@ -70,13 +70,13 @@ class DiskRoom:
             await self.state.commit(self._plan, lambda: map(record_key, self.state.brokers))
 
     def _plan(self) -> Transaction | None:
-        """Have the record say whether there is room; it depends on what the others have whether it may."""
+        """Update the record with whether there is room; whether it may, depends on the other brokers."""
         record = self._untold()
         if record is None:
             return None
         if self._has_room:
             logger.info("the disk has room: this broker may lead partitions again")
-        elif self._has_heirs(record):
+        elif self._has_targets(record):
             logger.error("the disk is full, or a quota: others are to lead what this broker leads until there is room")
         else:
             return None
@@ -97,10 +97,10 @@ class DiskRoom:
             return False
         return not self.log_lacks_room()
 
-    def _has_heirs(self, own: BrokerRecord) -> bool:
+    def _has_targets(self, own: BrokerRecord) -> bool:
         live = self.state.live()
-        heirs = [record for each, record in live.items() if each != self.broker_id and record.may_lead]
-        return 2 * len(heirs) >= len(live) and any(not _hosts(own) & _hosts(each) for each in heirs)
+        targets = [record for broker_id, record in live.items() if broker_id != self.broker_id and record.may_lead]
+        return 2 * len(targets) >= len(live) and any(not _hosts(own) & _hosts(record) for record in targets)
 
 
 def _hosts(record: BrokerRecord) -> Set[str]:

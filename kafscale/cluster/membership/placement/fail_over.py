@@ -1,22 +1,22 @@
-"""What a broker led that does not come back soon is given to others: one commit, which also says that it is out.
+"""Gives the partitions of a lost broker to others, in one commit that also fences it.
 
-    away       it acknowledges what is on its machine only: its partitions wait for it, and it may go on
+    away       it acknowledges by its own disk: its partitions wait for it, and it may go on
     fenced     it may not go on: it can commit nothing, and so acknowledge nothing that is not in the bucket already;
-               its partitions are led by others, each with a new epoch
+               its partitions get other leaders, each with a new epoch
 
-Why nothing that was acknowledged is lost, with no word of clocks: with `--durability segment` a broker looks at the
-head after each upload of a segment, before it acknowledges what is in it (`kafscale.log.flush.upload`). If it is not
-fenced by then, then the commit that fences it comes later, and whoever leads next lists the bucket later still, and
-finds the segment. If it is, it acknowledges nothing, and the segment is not part of the log, as it ends behind where
-the next epoch has begun. So one that was suspended in between may wake up whenever it likes.
+Why nothing acknowledged is lost, without any assumption about clocks. With `--durability segment` a broker looks at the
+head after each upload of a segment, before it acknowledges the records (`kafscale.log.flush.upload`). If it is not
+fenced by then, the commit that fences it comes later, and the next leader lists the bucket later still, and finds the
+segment. If it is fenced, it acknowledges nothing, and the segment is not part of the log: it ends behind the start of
+the next epoch. So a broker that was suspended in between may wake up at any time.
 
-With `s3-wal` it acknowledges by its stream, without a look at the head. Who leads next ends the stream before it reads
-anything, and then replays it: so all that was acknowledged before is found, and nothing is acknowledged from then on
+With `s3-wal` it acknowledges by its stream, without a look at the head. The next leader ends the stream before it reads
+anything, and then replays it: all that was acknowledged before is found, and nothing is acknowledged from then on
 (`kafscale.log.wal.streams`). Only a broker that has a stream itself can do that.
 
-With `--durability wal` nobody else has what was acknowledged last. So only an operator can have others lead
-(`kafscale.cluster.membership.placement.administration`), and then they wait until the broker has had the time to
-notice.
+With `--durability wal` the last acknowledged records are only on the lost broker's disk. So only an operator can give
+its partitions to others (`kafscale.cluster.membership.placement.administration`), and they wait until the broker has
+had the time to notice.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _no_loads() -> Loads:
 
 @attrs.define(eq=False, repr=False)
 class FailOver:
-    """Has others lead what brokers led that do not any more; those with the least to do by what `loads` tells."""
+    """Gives partitions of brokers that do not serve any more to those with the least load, by what `loads` tells."""
 
     state: ClusterState
     session_timeout_seconds: float
@@ -69,7 +69,7 @@ class FailOver:
     _moved_count: int = attrs.field(default=0, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what this broker has decided as the controller to whoever scrapes."""
+        """Export this broker's decisions as the controller."""
         help = "Brokers that this one, as the controller, has declared away or fenced."
         self._declared = metrics.counter("kafscale_brokers_declared_total", help, "state")
         help = "Partitions that this broker, as the controller, has given to others, as their leader did not serve."
@@ -132,7 +132,7 @@ class _FailOverPlan:
     back: Collection[int]
     ripe: Collection[int]
     loads: Loads
-    _incarnations: Mapping[int, int] = attrs.field(init=False)  # that these are about, whoever has begun since
+    _incarnations: Mapping[int, int] = attrs.field(init=False)  # as of the plan's beginning; later ones are not meant
     declared: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     returned: list[int] = attrs.field(factory=list, init=False)
     moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # from whom, to whom
@@ -178,8 +178,8 @@ class _FailOverPlan:
     def _rows(self, brokers: Mapping[int, BrokerRecord], number: int) -> Mapping[str, bytes]:
         """Return the rows of placements that change."""
         staying = [broker_id for broker_id, record in sorted(brokers.items()) if record.stays]
-        heirs = [broker_id for broker_id in staying if brokers[broker_id].may_lead] or staying
-        heirs_with_stream = [broker_id for broker_id in heirs if brokers[broker_id].has_stream]
+        new_leaders = [broker_id for broker_id in staying if brokers[broker_id].may_lead] or staying
+        new_leaders_with_stream = [broker_id for broker_id in new_leaders if brokers[broker_id].has_stream]
         from_whom = {
             broker_id
             for broker_id, record in brokers.items()
@@ -188,18 +188,18 @@ class _FailOverPlan:
             and record.state in (BrokerState.FENCED, BrokerState.STOPPED)
         }
         gone = {broker_id for broker_id, record in brokers.items() if record.state is not BrokerState.LIVE}
-        if not heirs or not (from_whom or gone):
+        if not new_leaders or not (from_whom or gone):
             return {}
         orphans = {
-            (topic_id, index): each.recover_from(brokers[each.leader])
+            (topic_id, index): placement.recover_from(brokers[placement.leader])
             for topic_id, row in self.state.placements.items()
-            for index, each in enumerate(row)
-            if each.leader in from_whom
+            for index, placement in enumerate(row)
+            if placement.leader in from_whom
         }
-        if not heirs_with_stream:
+        if not new_leaders_with_stream:
             orphans = {partition_id: streams for partition_id, streams in orphans.items() if not streams}
         changed = self.state.without_targets(gone)
-        for partition_id, leader in self._heirs(orphans, heirs, heirs_with_stream).items():
+        for partition_id, leader in self._new_leaders(orphans, new_leaders, new_leaders_with_stream).items():
             current = self.state.placements[partition_id[0]][partition_id[1]]
             self.moved[current.leader, leader] += 1
             changed[partition_id] = attrs.evolve(
@@ -207,23 +207,23 @@ class _FailOverPlan:
             )
         return changed_rows(self.state.placements, changed)
 
-    def _heirs(
+    def _new_leaders(
         self,
         orphans: Mapping[PartitionId, Sequence[int]],
-        heirs: Collection[int],
-        heirs_with_stream: Collection[int],
+        new_leaders: Collection[int],
+        new_leaders_with_stream: Collection[int],
     ) -> Mapping[PartitionId, int]:
         """Choose who is to lead what, in the order of what weighs most."""
         if not orphans:
             return {}
         placements = self.state.placements
-        weights = Weights.of(placements, heirs, self.loads)
+        weights = Weights.of(placements, new_leaders, self.loads)
         of_brokers = weights.of_brokers(placements)
         weight_of = {each: weights.of_one(placements, each) for each in orphans}
         own = {topic_id: Counter(each.leader for each in placements[topic_id]) for topic_id, _ in orphans}
         chosen: dict[PartitionId, int] = {}
         for partition_id in sorted(orphans, key=lambda each: -weight_of[each]):
-            able = heirs_with_stream if orphans[partition_id] else heirs
+            able = new_leaders_with_stream if orphans[partition_id] else new_leaders
             (leader,) = leaders_of_new(1, able, of_brokers, own[partition_id[0]])
             of_brokers[leader] = of_brokers.get(leader, 0) + weight_of[partition_id]
             own[partition_id[0]][leader] += 1
@@ -238,7 +238,9 @@ class _FailOverPlan:
         for broker_id in self.returned:
             logger.info("broker %d is heard of again", broker_id)
         for broker_id in sorted({left for left, _ in self.moved}):
-            heirs = ", ".join(
-                f"{count} to broker {heir}" for (left, heir), count in sorted(self.moved.items()) if left == broker_id
+            new_leaders = ", ".join(
+                f"{count} to broker {leader}"
+                for (left, leader), count in sorted(self.moved.items())
+                if left == broker_id
             )
-            logger.warning("what broker %d led goes to others: %s", broker_id, heirs)
+            logger.warning("what broker %d led goes to others: %s", broker_id, new_leaders)

@@ -1,13 +1,13 @@
-"""A broker that is being stopped has others lead what it leads, before it stops: clients go on with them at once.
+"""Moves the partitions of a broker that is being stopped to others, so that clients go on with them at once.
 
-    its record says that it leaves    nobody gives it partitions any more
-    a pause                           for others that are being stopped at the same time to say so, too
-    a target for each partition       those who serve and do not leave; the leader hands over as for any move. So it is
-                                      for what comes later, and where who was named dies, or is being stopped, too
-    nothing is led here any more      or the time is up: what is left waits for this broker, as if it had been killed
+    its record says that it leaves    it gets no more partitions
+    a pause                           for brokers that are being stopped at the same time to say so, too
+    a target for each partition       brokers that serve and do not leave; the leader hands over as for any move, also
+                                      for partitions that come later, and again where a target dies or leaves
+    nothing is led here any more      or the time is up: the rest waits for this broker, as if it had been killed
 
-Where nobody is left to lead, as when a whole cluster is stopped, nothing moves. With its next start the record of a
-broker is written anew, and partitions come back to it by balance.
+Where no other broker is left, as when a whole cluster is stopped, nothing moves. The next start of this broker writes
+its record anew, and balance brings partitions back.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import KafkaError, StoreError
 
 PAUSE_SECONDS = 0.5
-LOOK_SECONDS = 1.0  # for what was on its way here, and for heirs that have gone
+LOOK_SECONDS = 1.0  # for partitions that were on their way here, and targets that are gone
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Departure:
-    """The last that an incarnation of broker `broker_id` does as one of several. `refresh` looks what others do.
+    """The last work of an incarnation of broker `broker_id`. `refresh` looks at what others have committed.
 
-    `silent` tells of which brokers nothing was heard lately: those may be dead, and are given nothing. `loads` tells
-    what the partitions have to do, as far as that is known, so that no heir gets all that are busy.
+    `silent` returns the brokers that were not heard of lately: they may be dead, and get nothing. `loads` returns the
+    loads of partitions as far as they are known, so that no target gets all the busy ones.
     """
 
     broker_id: int
@@ -50,7 +50,7 @@ class Departure:
     loads: Callable[[], Loads]
 
     async def run(self) -> None:
-        """Return when nothing is led here any more, or when nobody else can lead it, or the store fails.
+        """Return when nothing is led here any more, or no other broker can lead it, or the store fails.
 
         It takes as long as that takes: cancelled, it leaves partitions here that have not moved yet.
         """
@@ -69,7 +69,11 @@ class Departure:
 
     def _others(self) -> Collection[int]:
         live, silent = self.state.live().items(), self.silent()
-        return [each for each, record in live if each != self.broker_id and record.may_lead and each not in silent]
+        return [
+            broker_id
+            for broker_id, record in live
+            if broker_id != self.broker_id and record.may_lead and broker_id not in silent
+        ]
 
     def _has_left(self) -> bool:
         return not (self._others() and any(True for _ in self.state.led_by(self.broker_id)))
@@ -97,10 +101,10 @@ class Departure:
         await self.state.commit(plan)
 
     async def _name_targets(self) -> None:
-        """Name one for all that is led here and for which nobody is named who stays."""
+        """Name a target for each partition that is led here and has no target that stays."""
         others = self._others()
         led = self.state.led_by(self.broker_id)
-        lacking = {(topic_id, index) for topic_id, index, each in led if each.target not in others}
+        lacking = {(topic_id, index) for topic_id, index, placement in led if placement.target not in others}
         if not lacking:
             return
         placements = dict(self.state.placements)

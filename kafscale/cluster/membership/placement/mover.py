@@ -104,8 +104,8 @@ class PlacementMover:
 
     def targets(self, topic: Topic) -> Mapping[int, int]:
         row = self.state.placements.get(topic.topic_id, ())
-        return {index: each.target for index, each in enumerate(row) if each.target is not None}
+        return {index: placement.target for index, placement in enumerate(row) if placement.target is not None}
 
     def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
         row = self.state.placements.get(topic.topic_id, ())
-        return {index: each.replicas for index, each in enumerate(row) if each.replicas}
+        return {index: placement.replicas for index, placement in enumerate(row) if placement.replicas}

@@ -1,5 +1,7 @@
 """Changes of placements: those that are wanted at the same time share a commit, whatever partitions they are of.
 
+`place_topics` adds the placements of new partitions to the transaction that creates them; rows go with their topic.
+
 A change is made only of a placement that still has the leader epoch that its maker has seen; so it is made once, also
 where the outcome of a first attempt was not known. One that gives no new leader epoch takes no number, so that brokers
 which commit such changes of different rows at once are not in each other's way.
@@ -7,17 +9,22 @@ which commit such changes of different rows at once are not in each other's way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 import trio
 
-from kafscale.cluster.membership.placement.choice import Move
-from kafscale.cluster.membership.records import NEXT_NUMBER_KEY, Placement, changed_rows, record_key
+from kafscale.cluster.membership.placement.choice import Move, leaders_count, leaders_of_new
+from kafscale.cluster.membership.records import NEXT_NUMBER_KEY, Placement, changed_rows, record_key, rows_of
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
+from kafscale.cluster.registries.topic_index import TopicDraft
+from kafscale.errors import KafkaError
 from kafscale.formats.manifest import PartitionId
+from kafscale.formats.placements import topic_rows_prefix
+from kafscale.wire.error_codes import BROKER_NOT_AVAILABLE
 
 Change = Callable[[Placement, int], Placement]  # is given a number that no leader epoch has had yet
 
@@ -31,7 +38,7 @@ class WantedChange:
     epoch: int
     change: Change
     is_made: bool | None = attrs.field(default=None, init=False)  # False: somebody else has changed the leader epoch
-    is_given_up: bool = attrs.field(default=False, init=False)  # nobody waits for it any more
+    is_given_up: bool = attrs.field(default=False, init=False)  # its maker does not wait for it any more
 
 
 @attrs.define(eq=False, repr=False)
@@ -56,12 +63,12 @@ class PlacementWriter:
         self._waiting += wanted
         try:
             async with self._committing:
-                if any(each.is_made is None for each in wanted):
+                if any(change.is_made is None for change in wanted):
                     await self._commit_waiting()
         except BaseException:
-            for each in wanted:
-                each.is_given_up = True  # or the next commit would make it, whenever that is
-            self._waiting = [each for each in self._waiting if not each.is_given_up]
+            for change in wanted:
+                change.is_given_up = True  # or the next commit would make it, whenever that is
+            self._waiting = [change for change in self._waiting if not change.is_given_up]
             raise
 
     async def name_targets(self, moves: Iterable[Move]) -> None:
@@ -75,7 +82,9 @@ class PlacementWriter:
         try:
             await self._commit(batch)
         except BaseException:
-            self._waiting[:0] = [each for each in batch if not each.is_given_up]  # each tries by itself, in its turn
+            self._waiting[:0] = [
+                change for change in batch if not change.is_given_up
+            ]  # each tries by itself, in its turn
             raise
 
     async def _commit(self, batch: Iterable[WantedChange]) -> None:
@@ -88,22 +97,22 @@ class PlacementWriter:
             leaders.clear()
             is_number_used = False
             changed: dict[PartitionId, Placement] = {}
-            for each in batch:
-                partition_id = each.topic_id, each.index
+            for change in batch:
+                partition_id = change.topic_id, change.index
                 placement = changed.get(partition_id) or self.state.placement(*partition_id)
-                if placement is not None and placement.epoch == each.epoch:
-                    new = changed[partition_id] = each.change(placement, number)
+                if placement is not None and placement.epoch == change.epoch:
+                    new = changed[partition_id] = change.change(placement, number)
                     is_number_used = is_number_used or new.epoch != placement.epoch
                     leaders.add(new.leader)
-                    made.add(each)
+                    made.add(change)
             puts = changed_rows(self.state.placements, changed)
             if is_number_used:
                 puts[NEXT_NUMBER_KEY] = encode(number + 1)
             return Transaction(puts=puts) if puts else None
 
         await self.state.commit(plan, lambda: map(record_key, sorted(leaders)))
-        for each in batch:
-            each.is_made = each in made
+        for change in batch:
+            change.is_made = change in made
 
 
 def _with_target(target: int) -> Change:
@@ -111,3 +120,48 @@ def _with_target(target: int) -> Change:
         return attrs.evolve(current, target=target)
 
     return named
+
+
+def place_topics(
+    state: ClusterState, surplus: Mapping[int, float], draft: TopicDraft, transaction: Transaction
+) -> Transaction:
+    """Choose leaders among live brokers that are not being drained. Raises KafkaError if there is no such broker.
+
+    `surplus` is the weight of each broker's partitions beyond their number; unless it has all brokers, numbers count
+    alone. The number of brokers is part of the plan, which is made anew where one has come or gone meanwhile.
+    """
+    brokers = [broker_id for broker_id, record in state.live().items() if record.may_lead]
+    counts = leaders_count(state.placements)
+    is_known = surplus.keys() >= set(brokers)
+    led = {each: counts.get(each, 0) + (surplus[each] if is_known else 0) for each in brokers}
+    number = state.next_number
+    puts: dict[str, bytes] = {}
+    prefixes = list(transaction.delete_prefixes)
+    for name, topic in draft.changes.items():
+        if topic is None:
+            old = draft.index.by_name.get(name)
+            prefixes += [topic_rows_prefix(old.topic_id)] if old is not None else []
+            continue
+        row = list(state.placements.get(topic.topic_id, ()))
+        new_count = topic.partition_count - len(row)
+        if new_count and not brokers:
+            what = "No broker may lead new partitions: each is being drained or stopped."
+            raise KafkaError(BROKER_NOT_AVAILABLE, what)
+        leaders = leaders_of_new(new_count, brokers, led, Counter(placement.leader for placement in row))
+        for each in leaders:
+            led[each] += 1
+        first = len(row)
+        row += [Placement(leader, number, number, 0) for leader in leaders]
+        puts |= rows_of(topic.topic_id, row, range(first, len(row)))
+    state.follower.check_readable(puts)
+    if puts:
+        puts[NEXT_NUMBER_KEY] = encode(number + 1)
+    planned_from = transaction.planned_from
+    assert planned_from is not None, "topics are planned"
+    keys = {*planned_from.keys, *puts, *map(record_key, brokers)}
+    return attrs.evolve(
+        transaction,
+        puts={**transaction.puts, **puts},
+        delete_prefixes=tuple(prefixes),
+        planned_from=attrs.evolve(planned_from, keys=tuple(keys)),
+    )

@@ -73,7 +73,7 @@ class UnknownTopic:
 
     @property
     def partition_count(self) -> int:
-        """The topic has at least so many partitions. Those behind the last one with a record have left no trace."""
+        """The least number of partitions. Those behind the last one with a record have left no trace."""
         return max(self.partitions, default=0) + 1
 
     @property
@@ -84,7 +84,7 @@ class UnknownTopic:
 
 @attrs.frozen(kw_only=True)
 class Adoption:
-    """What became, or would become, of a topic that was found: `refusal` is None if it is adopted."""
+    """Outcome of the adoption of a topic, or of a dry run: `refusal` is None if it is adopted."""
 
     topic: UnknownTopic
     refusal: str | None
@@ -132,15 +132,17 @@ async def find_unknown_topics(
 
 async def _look_at_partition(store: ObjectStore, listed: Sequence[ListedSegment]) -> FoundPartition:
     """Read the footers that tell where the partition ends: of the last segments, and of merged ones."""
-    ends = assumed_ends(each.key for each in listed)
-    footers = [await read_footer(store, each.key) for each in listed if each.key.generation or each.key not in ends]
+    ends = assumed_ends(segment.key for segment in listed)
+    footers = [
+        await read_footer(store, segment.key) for segment in listed if segment.key.generation or segment.key not in ends
+    ]
     return FoundPartition(
-        first_offset=min(each.key.base_offset for each in listed),
+        first_offset=min(segment.key.base_offset for segment in listed),
         next_offset=1 + max(footer.last_offset for footer in footers),
         segment_count=len(listed),
-        size_bytes=sum(each.object_size_bytes for each in listed),
+        size_bytes=sum(segment.object_size_bytes for segment in listed),
         producer_id_end=1 + max(map(_last_producer_id, footers)),
-        leader_epoch=max(*map(_last_leader_epoch, footers), *(each.key.epoch for each in listed)),
+        leader_epoch=max(*map(_last_leader_epoch, footers), *(segment.key.epoch for segment in listed)),
     )
 
 

@@ -1,19 +1,22 @@
-"""Who leads: one object in the bucket, which each start of a broker replaces by a conditional write.
+"""The claim: one object in the bucket, which each start of a broker replaces by a conditional write.
 
 A claim has an epoch that is larger than any before it: that of partitions, segments and the log in the bucket. It names
 the broker, the data directory and the durability it runs with, and a nonce by which a broker knows its own claim when
 the reply to its write was lost.
 
-In `s3-wal` an older broker is stopped by its next conditional write, at which the newer one has put a fence. In
-`segment` too, as far as metadata is concerned; a segment's key has no fence, so after an upload, and before anything in
-it is acknowledged or read, a broker looks whether the claim is still its own (`ClaimCheck`). If it is, whoever claims
-next lists the bucket later, and finds the segment. In `wal` an acknowledgement touches
-no store, so a broker looks at the claim every WATCH_SECONDS and stops when it is no longer its own, and a start with
-another data directory waits for TAKEOVER_WAIT_SECONDS before it reads anything. A start with the same directory need
-not: the older broker has let go of the directory's lock. A start that ends while it waits has replaced the older
-broker's claim, so its own names whom it had not waited for yet (`unsettled`) until it has (`settle`). A broker that is
-suspended, or cut off from the store, for longer may have acknowledged more by then; that is in its data directory and
-is kept there.
+How an older broker is stopped depends on the durability:
+
+    s3-wal     by its next conditional write, at which the newer broker has put a fence
+    segment    the same for metadata. A segment's key has no fence, so after an upload, and before anything in it is
+               acknowledged or read, a broker looks whether the claim is still its own (`ClaimCheck`). If it is, the
+               next broker lists the bucket later, and finds the segment
+    wal        an acknowledgement touches no store, so a broker looks at the claim every WATCH_SECONDS and stops when it
+               is no longer its own. A start with another data directory waits for TAKEOVER_WAIT_SECONDS before it reads
+               anything. A start with the same directory need not: the older broker has let go of the directory's lock
+
+A start that ends while it waits has replaced the older broker's claim. So its own claim names the directories that it
+had not waited for yet (`unsettled`), until it has (`settle`). A broker that is suspended, or cut off from the store,
+for longer may have acknowledged more by then; that is in its data directory and is kept there.
 """
 
 from __future__ import annotations
@@ -52,11 +55,11 @@ logger = logging.getLogger(__name__)
 @keeping_others
 @attrs.frozen(kw_only=True)
 class Claim:
-    """What the object says. `acknowledges_locally` is whether the broker runs with `--durability wal`.
+    """Content of the object. `acknowledges_locally`: the broker runs with `--durability wal`.
 
-    `unsettled` are the directories of earlier brokers which may still do so, as nobody has waited for them yet. One
-    that is not known is "". `is_released` is whether the broker has stopped in order and left nothing on its disk that
-    the bucket has not. `others` is what a later version has added.
+    `unsettled` are the directories of earlier brokers that may still acknowledge, because no start has waited for them;
+    "" for one that is not known. `is_released`: the broker has stopped in order, with nothing on its disk that the
+    bucket lacks. `others` holds fields of later versions.
     """
 
     epoch: int
@@ -87,12 +90,12 @@ class Claim:
         )
 
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
-        """Whom a broker with that directory must wait for if it takes over from this one."""
+        """Return the directories that a broker with that directory must wait for if it takes over from this one."""
         return to_wait_for(self.unsettled, self.directory_id if self.acknowledges_locally else None, directory_id)
 
 
 class SharedBucket(StartupError):
-    """Several brokers share the bucket, so nobody can claim all of it."""
+    """Raised where several brokers share the bucket, so that no broker can claim all of it."""
 
 
 @attrs.frozen
@@ -122,7 +125,7 @@ async def claim(
 ) -> Claimed:
     """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject, SharedBucket.
 
-    `least_epoch` is asked if nobody has claimed one yet, or the object has been lost. Unless it `replaces_others`, this
+    `least_epoch` is asked if there is no claim yet, or the object has been lost. Unless it `replaces_others`, this
     raises StartupError where a broker with another id may be running, and writes nothing.
     """
     key = claim_key(namespace)
@@ -188,10 +191,11 @@ async def release(store: ObjectStore, namespace: str, own: Claim) -> None:
 
 
 async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> None:
-    """Have the claim name the directory that it named before, for one whose own has nothing that the bucket has not.
+    """Restore the directory that the claim named before, for a command whose directory has nothing that the bucket
+    lacks.
 
-    So whoever claims next, or shares the bucket, need neither wait for it nor ask for it. Does nothing if another
-    broker has claimed meanwhile. Raises StoreError, DamagedObject.
+    So the next start need neither wait for that directory nor ask for it. Does nothing if another broker has claimed
+    meanwhile. Raises StoreError, DamagedObject.
     """
     own, previous = claimed.claim, claimed.previous
     if previous is None:
@@ -258,8 +262,8 @@ class _Look:
 class LeadCheck:
     """Asks the bucket whether a broker still leads. At most one look is under way, however many ask.
 
-    `sooner` has the watch look at once. `asked_at` is when somebody asked last whether a look was lately, `led_at` when
-    the last look began that found that it leads.
+    `sooner` wakes the watch. `asked_at` is when `has_led_within` was asked last, `led_at` when the last look began that
+    found that it leads.
     """
 
     sooner: Signal = attrs.field(factory=Signal, init=False)
@@ -283,11 +287,9 @@ class LeadCheck:
                 return
 
     async def confirm_lately(self, within_seconds: float = LATELY_SECONDS) -> None:
-        """Return if it has led within so long, which the watch sees to unless the process was suspended.
+        """Return if it has led within this time, which the watch sees to unless the process was suspended.
 
-        Or, for less than LATELY_SECONDS, unless the bucket is away.
-
-        Raises Fenced, StoreError.
+        Less than LATELY_SECONDS also fails while the bucket is away. Raises Fenced, StoreError.
         """
         if not self.has_led_within(within_seconds):
             with suppress(DamagedObject):  # nothing is known of another broker then
@@ -339,7 +341,7 @@ class ClaimCheck(LeadCheck):
     may_start_anew: bool = attrs.field(default=False, init=False)
 
     async def look_once(self) -> None:
-        with suppress(NotFound):  # it was deleted by hand, and nobody has claimed since
+        with suppress(NotFound):  # it was deleted by hand, and there is no new claim
             await check_claim(self.store, self.namespace, self.own)
 
 

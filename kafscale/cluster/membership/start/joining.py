@@ -1,9 +1,11 @@
-"""What a start does where several brokers share the bucket: it joins them.
+"""Joins the brokers that share the bucket.
 
-head            read, or made, if this broker is the first of several (`sharing`); a checkpoint before, if this
-                broker has missed too much, or has nothing
-registration    an incarnation, which others know (`registering`)
-the parts       that a broker beside others has: nothing of them runs yet
+    head            read, or made if this broker is the first to share (`sharing`); a checkpoint is read before, if this
+                    broker has missed too much, or has an empty data directory
+    registration    one commit has the incarnation of this start, and the leader epochs of all that it leads
+
+The registration replaces an earlier incarnation of the same id. If that ran with `--durability wal` and another data
+directory, this start waits until it has noticed.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ import attrs
 from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.cluster.membership.peers.senders import introduced
-from kafscale.cluster.membership.records import BrokerRecord, BrokerState, record_key
+from kafscale.cluster.membership.records import (
+    BrokerRecord,
+    BrokerState,
+    record_key,
+)
 from kafscale.cluster.membership.start.claim import LeadCheck
-from kafscale.cluster.membership.start.registration import Registration
-from kafscale.cluster.membership.start.sharing import Sharing
+from kafscale.cluster.membership.start.sharing import Registration, Sharing
 from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.cluster.membership.start.takeover import StartSteps, open_bucket_log
 from kafscale.cluster.membership.state import ClusterState

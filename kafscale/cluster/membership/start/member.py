@@ -19,7 +19,7 @@ from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.membership.placement.balance import BalancePlan
 from kafscale.cluster.membership.placement.mover import Mover
 from kafscale.cluster.membership.start.claim import LeadCheck, watch_claim
-from kafscale.cluster.membership.start.wal_extents import MetadataExtents
+from kafscale.cluster.membership.start.directory_notes import MetadataExtents
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit

@@ -56,14 +56,14 @@ class OwnObjects:
             elif key.kind == "manifests":
                 await self._check_manifests(key)
         self._check_bases(checkpoints)
-        return max((each.position for each in checkpoints.values()), default=START)
+        return max((checkpoint.position for checkpoint in checkpoints.values()), default=START)
 
     def _check_bases(self, checkpoints: Mapping[NumberedKey, Checkpoint]) -> None:
         """One of changes needs a full one, unless a newer full one has taken its place."""
-        full = [key for key, each in checkpoints.items() if each.base is None]
+        full = [key for key, checkpoint in checkpoints.items() if checkpoint.base is None]
         newest = max(((key.epoch, key.number) for key in full), default=(-1, -1))
-        for key, each in checkpoints.items():
-            if each.base is not None and (key.epoch, key.number) > newest and not has_base(key, each, full):
+        for key, checkpoint in checkpoints.items():
+            if checkpoint.base is not None and (key.epoch, key.number) > newest and not has_base(key, checkpoint, full):
                 self._note_damage(key, DamagedObject("there is no full checkpoint that its changes are of"))
 
     def _sort(self, name: str) -> None:

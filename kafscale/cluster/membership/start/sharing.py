@@ -1,38 +1,65 @@
-"""How a bucket of a broker alone comes to be shared by several: once, when it is started so. `ending` takes that back.
+"""Makes the bucket of a lone broker shared by several: once, at the first start with `--several-brokers`.
 
     claim           as ever, and the metadata is recovered
-    end the claims  a claim that no broker alone can follow (`SEVERAL`)
+    end the claims  a claim that no lone broker can follow (`SEVERAL`)
     head            begins behind a checkpoint of the metadata, with the registration of this broker as its first entry
 
-Ended in between, it goes on there. With `--durability wal` only the broker of the data directory that was in use last
-may do that, since what it has acknowledged last may be nowhere else.
+A start that was interrupted is continued by the next one. With `--durability wal` only the broker of the data directory
+that was in use last may do it, because its last acknowledged records may be nowhere else. `unsharing` reverses this.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from secrets import token_bytes
 
 import attrs
 import trio
 
-from kafscale.cluster.membership.records import UNDECIDED, Placement, rows_of
-from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
+import kafscale
+from kafscale.cluster.membership.node import Endpoint
+from kafscale.cluster.membership.peers.lease import wait_seconds
+from kafscale.cluster.membership.peers.senders import SECRET_BYTES, hash_of
+from kafscale.cluster.membership.records import (
+    NEXT_NUMBER_KEY,
+    UNDECIDED,
+    BrokerRecord,
+    BrokerState,
+    Placement,
+    changed_rows,
+    record_key,
+    rows_of,
+)
+from kafscale.cluster.membership.start.claim import (
+    SEVERAL,
+    Claim,
+    Claimed,
+    SharedBucket,
+    claim_key,
+    decode_claim,
+)
 from kafscale.cluster.membership.start.recovery import find_head
-from kafscale.cluster.membership.start.registration import Registration
 from kafscale.cluster.membership.start.takeover import StartSteps
 from kafscale.cluster.membership.start.unsharing import Unsharing
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.registries.topic_configs import BrokerDefaults
 from kafscale.cluster.registries.topic_records import TOPICS, read_topic
-from kafscale.config import Settings
-from kafscale.errors import Fenced, NotFound, PreconditionFailed, StartupError
+from kafscale.config import Durability, Settings
+from kafscale.errors import (
+    Fenced,
+    NotFound,
+    PlanOutdated,
+    PreconditionFailed,
+    StartupError,
+)
+from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
@@ -47,8 +74,85 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class Registration:
+    """The registration of one start, with its advertised endpoints. Other brokers know it by its `secret`."""
+
+    start: StartSteps
+    endpoints: Mapping[str, Endpoint | None]
+    secret: bytes = attrs.field(factory=lambda: token_bytes(SECRET_BYTES), init=False)
+
+    @property
+    def _settings(self) -> Settings:
+        return self.start.settings
+
+    async def make(self, metadata: SharedMetadataStore, state: ClusterState) -> int:
+        """Register, and return the incarnation. Raises Fenced, StoreError."""
+        while True:
+            await state.load()
+            incarnation = max(state.next_number, metadata.applied.epoch + 1)
+            transaction = await self.transaction(state, incarnation)
+            try:
+                await metadata.commit_now(transaction)
+            except PlanOutdated:
+                await metadata.refresh()
+            else:
+                break
+        if state.brokers[self._settings.broker_id].unsettled:
+            seconds = wait_seconds(self._settings.broker_session_timeout_seconds)
+            logger.warning(
+                "broker %d may be running with another data directory and --durability wal: waiting %g s for it",
+                self._settings.broker_id,
+                seconds,
+            )
+            await trio.sleep(seconds)
+            await self._settle(metadata, state, incarnation)
+        return incarnation
+
+    async def _settle(self, metadata: SharedMetadataStore, state: ClusterState, incarnation: int) -> None:
+        """Say that all have been waited for: a start that ends before leaves that to the next one."""
+        key = record_key(self._settings.broker_id)
+        while True:
+            await metadata.refresh()
+            own = state.brokers.get(self._settings.broker_id)
+            if own is None or own.incarnation != incarnation:
+                raise Fenced(f"broker {self._settings.broker_id} was replaced while it started")
+            plan = PlannedFrom(revision=state.follower.revision, keys=(key,))
+            settled = encode(attrs.evolve(own, unsettled=()))
+            with suppress(PlanOutdated):
+                await metadata.commit_now(Transaction(puts={key: settled}, planned_from=plan, essential=True))
+                return
+
+    async def transaction(self, state: ClusterState, incarnation: int) -> Transaction:
+        """Replace an earlier incarnation, and lead with new epochs what that one led."""
+        broker_id = self._settings.broker_id
+        directory_id = await self.start.directory_id()
+        previous = state.brokers.get(broker_id)
+        record = BrokerRecord(
+            incarnation=incarnation,
+            state=BrokerState.LIVE,
+            endpoints=self.endpoints,
+            directory_id=directory_id,
+            acknowledges_locally=self._settings.durability is Durability.WAL,
+            has_stream=self._settings.durability is Durability.S3_WAL,
+            rack=self._settings.rack,
+            is_draining=previous is not None and previous.is_draining,
+            version=kafscale.__version__,
+            unsettled=() if previous is None else previous.unsettled_for(directory_id),
+            secret_hash=hash_of(self.secret),
+        )
+        puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
+        led: dict[PartitionId, Placement] = {}
+        for topic_id, index, each in state.led_by(broker_id):
+            recover = each.recover if previous is None else each.recover_from(previous)
+            led[topic_id, index] = attrs.evolve(each, epoch=incarnation, recover=recover)
+        puts |= changed_rows(state.placements, led)
+        plan = PlannedFrom(revision=state.follower.revision, keys=tuple(puts))
+        return Transaction(puts=puts, planned_from=plan, essential=True)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Sharing:
-    """Has the metadata that brokers share, for a start that begins to share it if nobody does yet."""
+    """Brings a start to the metadata that brokers share, and begins to share it if that has not happened yet."""
 
     start: StartSteps
     views: StoreViews
@@ -63,7 +167,7 @@ class Sharing:
         return self.start.store
 
     async def begin(self) -> SharedMetadataStore:
-        """Bring the local store to where the head is, which is made first if there is none.
+        """Bring the local store to the head, which is made first if it does not exist.
 
         Raises StartupError, DamagedObject, StoreError, StorageFailed.
         """
@@ -133,7 +237,8 @@ class Sharing:
         await self._store.put_if_match(key, encode_head(head), found.etag)
 
     async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
-        """Have nobody claim the bucket for a broker alone any more; who did is stopped as by any other claim.
+        """Replace the claim of a lone broker, which is stopped as by any other claim, by one that no lone broker can
+        follow.
 
         The metadata is recovered. Raises Fenced if another broker has claimed it meanwhile.
         """

@@ -13,21 +13,19 @@ from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide
 from kafscale.cluster.membership.leading.leading import Leading, PartitionLeader, begun
 from kafscale.cluster.membership.peers.heartbeats import Heartbeats, heartbeat
 from kafscale.cluster.membership.peers.leader_notices import LeaderNotices, ReleasedContents
-from kafscale.cluster.membership.peers.lease import AcknowledgementLease
+from kafscale.cluster.membership.peers.lease import AcknowledgementLease, SuspensionCheck
 from kafscale.cluster.membership.peers.liveness import Liveness
 from kafscale.cluster.membership.peers.loads import load_of
 from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
 from kafscale.cluster.membership.peers.peer_connections import Connect
 from kafscale.cluster.membership.peers.senders import Senders
 from kafscale.cluster.membership.peers.store_loss import StoreLoss
-from kafscale.cluster.membership.peers.suspension_check import SuspensionCheck
 from kafscale.cluster.membership.placement.balance import BalancePlan, BalancePlanner
 from kafscale.cluster.membership.placement.controller import Controller
 from kafscale.cluster.membership.placement.disk_room import DiskRoom
 from kafscale.cluster.membership.placement.leaving import Departure
 from kafscale.cluster.membership.placement.mover import PlacementMover
-from kafscale.cluster.membership.placement.new_topics import place_topics
-from kafscale.cluster.membership.placement.writer import PlacementWriter
+from kafscale.cluster.membership.placement.writer import PlacementWriter, place_topics
 from kafscale.cluster.membership.start.member import ClusterMember, Spec
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.shared import SharedMetadataStore
@@ -51,7 +49,7 @@ from kafscale.wire.error_codes import STALE_BROKER_EPOCH
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse, Surplus
 
 LOOK_SECONDS = 0.5  # between two looks at what others have committed
-REST_SECONDS = 5.0  # between two looks while the controller tells what is new, and nobody asks
+REST_SECONDS = 5.0  # between two looks while the controller reports changes and no client asks
 ASKED_SECONDS = 10.0
 
 
@@ -199,7 +197,7 @@ class SharingMember(ClusterMember):
     # ---- recovery, before anything is served -----------------------------------------------------------------------
 
     async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
-        self.earlier = await self.streams.end({each: self.state.recover(each) for each in partitions})
+        self.earlier = await self.streams.end({partition: self.state.recover(partition) for partition in partitions})
         if self.journal is not None:
             self.journal.earlier = self.earlier
 
@@ -283,7 +281,7 @@ class SharingMember(ClusterMember):
         return self.balance.plan(released) if is_mine else None
 
     async def serve(self, log: Log) -> None:
-        """Measure the load, be the controller if there is none, and watch the disk."""
+        """Measure the load, become the controller if there is no other, and watch the disk."""
         self.balance.meter.partitions = log.partitions.values
         self.controller.serving.set()
         room = DiskRoom(
@@ -342,7 +340,7 @@ class SharingMember(ClusterMember):
         return tasks
 
     def may_rest(self) -> bool:
-        """Tell whether the controller tells this broker that nothing is new, and nobody asks this broker anything.
+        """Tell whether the controller reports changes to this broker, and no client asks for a look.
 
         Not while it may acknowledge for a while after a look (`kafscale.cluster.membership.peers.lease`).
         """

@@ -1,4 +1,4 @@
-"""The first thing that a start does: it becomes the one that leads, and has the metadata that its durability promises.
+"""Claims the bucket for a lone broker, and recovers the metadata that its durability promises.
 
     claim an epoch             from here on an older broker is stopped, or is waited for
     checkpoint                 loaded if it is newer than what the data directory has, as with an empty one
@@ -55,7 +55,7 @@ from kafscale.store.versions import Versions, undisturbed
 
 FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
 NO_ENDPOINTS: Mapping[str, Endpoint | None] = {}
-CHECKPOINTS_PER_FLUSH = 4  # as what is flushed of the log is deleted behind the older of two checkpoints
+CHECKPOINTS_PER_FLUSH = 4  # flushed parts of the log are deleted behind the older of two checkpoints
 DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ async def take_lead(
     claimed = await _claim(StartSteps(settings=settings, store=store, local=local), replaces_others)
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
-    looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for what is decided by objects in the bucket
+    looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for decisions by objects in the bucket
     start = StartSteps(settings=settings, store=looking.acknowledge, local=local)
     versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
     earlier = await start.recover(claimed, versions)
@@ -183,7 +183,7 @@ def _ignore(position: WalPosition) -> None:
 
 
 def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
-    """Up to where in the log all metadata is in the local store."""
+    """Return the position in the log up to which all metadata is in the local store."""
     if journal.metadata_position > metadata.applied_position:
         return metadata.applied_position
     return max(metadata.applied_position, journal.durable_position)

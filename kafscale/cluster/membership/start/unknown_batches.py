@@ -38,7 +38,7 @@ class _LogFile:
 
 @attrs.define(eq=False, repr=False)
 class _End:
-    """Where a partition goes on, while its batches are looked at in order."""
+    """The end of a partition so far, while its batches are looked at in order."""
 
     first_offset: int
     next_offset: int
@@ -84,7 +84,9 @@ class UnknownBatches:
         """
         by_id = {topic.topic_id: topic for topic in in_bucket}
         self._begins = {
-            (topic.topic_id, index): each.next_offset for topic in in_bucket for index, each in topic.partitions.items()
+            (topic.topic_id, index): partition.next_offset
+            for topic in in_bucket
+            for index, partition in topic.partitions.items()
         }
         ends: dict[PartitionId, _End] = {}
         async with aclosing(self._files()) as files:
@@ -145,8 +147,8 @@ class UnknownBatches:
 
     def _next_batches(self, file: _LogFile, ends: dict[PartitionId, _End]) -> Iterator[tuple[WalEntry, BatchHeader]]:
         """Yield those batches of a file that go on where their partition ends so far."""
-        for each in file.batches:
-            entry, header = each.entry, each.header
+        for batch in file.batches:
+            entry, header = batch.entry, batch.header
             if header is None:
                 continue  # damaged: what is behind it will not go on
             partition_id = entry.topic_id, entry.partition
@@ -167,14 +169,14 @@ class UnknownBatches:
             check = WalFileCheck(name=name, content=await self.disk.read(name, 0, sizes[name]))
             entries: list[CheckedEntry] = await trio.to_thread.run_sync(list, check.entries())
             self._names |= {
-                each.entry.topic_id: bytes(each.entry.data).decode()
-                for each in entries
-                if each.entry.kind == TOPIC_NAME
+                checked.entry.topic_id: bytes(checked.entry.data).decode()
+                for checked in entries
+                if checked.entry.kind == TOPIC_NAME
             }
             batches = [
-                each
-                for each in entries
-                if each.entry.partition >= 0 and not self.knows(each.entry.topic_id, each.entry.partition)
+                checked
+                for checked in entries
+                if checked.entry.partition >= 0 and not self.knows(checked.entry.topic_id, checked.entry.partition)
             ]
             yield _LogFile(name.startswith(KEPT_PREFIX), batches)
 

@@ -1,15 +1,15 @@
-"""How a bucket that several brokers shared is had by one broker again: by a command, when the last of them has stopped.
+"""Gives a shared bucket back to its last broker: a command, when that broker has stopped.
 
-    look            that broker is the only one left, has stopped in order, and all it led is in segments
-    end the head    one conditional write on what was looked at: the head has the claim of a broker alone from then on.
-                    Nobody can join or commit any more, and who still runs is fenced
-    finish          a checkpoint of the metadata, without what only several brokers have; streams and checkpoints of
-                    manifests that nobody needs are deleted; the claim in the head becomes the bucket's
+    look            the broker is the only one registered, has stopped in order, and all its records are in segments
+    end the head    one conditional write on the head as it was looked at: it holds the claim of a lone broker from then
+                    on. No broker can join or commit any more, and a broker that still runs is fenced
+    finish          a checkpoint of the metadata, without brokers and placements; unneeded streams and checkpoints of
+                    manifests are deleted; the claim in the head becomes the bucket's
 
-What counts is the head: once that has ended, whoever starts next finishes, on any data directory, as all that it takes
-is in the bucket. Where two finish at once both come to the same. The head stays as it is, for those who wake up late,
-until several brokers share the bucket again, which replace it (`kafscale.cluster.membership.start.sharing`). Its claim
-has a number above all of theirs, as if a broker alone had claimed the bucket: so epochs go on growing.
+The head decides: once it has ended, the next start finishes, on any data directory, because everything is in the
+bucket. Where two finish at once both come to the same. The head stays, for brokers that wake up late, until several
+brokers share the bucket again and replace it (`kafscale.cluster.membership.start.sharing`). Its claim has a number
+above all of theirs, as if a lone broker had claimed the bucket: so epochs go on growing.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Unsharing:
-    """Ends the sharing of a bucket. `local` is the metadata of any data directory that nobody else uses."""
+    """Ends the sharing of a bucket. `local` is the metadata of any data directory that no broker uses."""
 
     store: ObjectStore
     namespace: str
     local: LocalMetadataStore
 
     async def run(self, broker_id: int, directory_id: str) -> None:
-        """Have a broker, which is the last of several, have the bucket to itself; again changes nothing.
+        """Give the bucket to a broker, which is the last of several; repeated, it changes nothing.
 
         Raises StartupError if it can't have that, DamagedObject, StoreError.
         """
@@ -99,7 +99,9 @@ class Unsharing:
         await self._write_checkpoints(claim.epoch)
         await delete_unneeded(self.store, self.namespace, (), before=claim.epoch, alone_until=head.epoch)
         manifests = await list_versions(self.store, self.namespace, "manifests")
-        await guarded(self.store).delete_in_turn([each.key] for each in manifests if each.epoch < claim.epoch)
+        await guarded(self.store).delete_in_turn(
+            [manifest.key] for manifest in manifests if manifest.epoch < claim.epoch
+        )
         with suppress(PreconditionFailed):  # somebody else has finished
             await self.store.put_if_match(key, [encode(claim)], found.etag)
         logger.info("broker %d has the bucket to itself again", claim.broker_id)
@@ -141,8 +143,8 @@ def check_last(state: ClusterState, broker_id: int) -> None:
         raise StartupError(f"no broker {broker_id} shares the bucket: start it, with --several-brokers, and stop it")
     if record.state is not BrokerState.STOPPED:
         raise StartupError(f"broker {broker_id} runs, or has not stopped in order: stop it, or start it again before")
-    led = [each for row in state.placements.values() for each in row]
-    if not record.has_flushed or not all(each.is_settled and each.leader == broker_id for each in led):
+    led = [placement for row in state.placements.values() for placement in row]
+    if not record.has_flushed or not all(placement.is_settled and placement.leader == broker_id for placement in led):
         raise StartupError(
             f"broker {broker_id} had not brought everything to the bucket when it stopped: start it again, and stop it "
             "with a longer --shutdown-timeout"

@@ -1,4 +1,4 @@
-"""Which store a data directory belongs to, as its metadata says."""
+"""Notes about the data directory in its own metadata: the store that it belongs to, and the files of its log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Transact
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.config import Settings
 from kafscale.errors import StartupError
+from kafscale.log.wal.extent import WalExtent
 
 STORE_KEY: Final = f"{LOCAL_PREFIX}store"
+EXTENT_KEY: Final = f"{LOCAL_PREFIX}wal-extent"
 
 
 async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
@@ -30,3 +32,17 @@ async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
             f"--data-dir {settings.data_dir} belongs to the store '{known.strip()}', not to '{wanted.strip()}': "
             "give that --store, or another --data-dir"
         )
+
+
+@attrs.frozen
+class MetadataExtents:
+    """An `ExtentStore` in a metadata store, which is to be that of the data directory itself."""
+
+    metadata: MetadataStore
+
+    async def read(self) -> WalExtent | None:
+        entry = await self.metadata.get(EXTENT_KEY)
+        return None if entry is None else decode(WalExtent, entry.value)
+
+    async def write(self, extent: WalExtent) -> None:
+        await self.metadata.commit(Transaction(puts={EXTENT_KEY: encode(extent)}, essential=True))
