@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
-from types import ModuleType
+import sys
 
 from kafscale.api.handling.calls import Api
 from kafscale.api.handling.operations import OPERATIONS, Check
 from kafscale.api.not_served import NOT_SERVED, NotServed
-from kafscale.api.table import APIS, every_api
+from kafscale.api.table import every_api
 from kafscale.wire.schema import MAX
 
 _INTRODUCTION = """\
@@ -51,13 +50,12 @@ _VERSION = re.compile(r"v\d+ ")
 def protocol_page() -> str:
     """Return the page as Markdown."""
     rows = sorted(every_api(), key=lambda api: api.key)
-    modules = [import_module(f"kafscale.api.{listed.module}") for listed in sorted(APIS, key=lambda api: api.key)]
     table = "".join(
         f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} | {_rights(api)} |\n"
         for api in rows
     )
     not_served = _NOT_SERVED + "".join(map(_not_served, NOT_SERVED))
-    return _INTRODUCTION + table + not_served + _NOTES + "".join(map(_section, modules))
+    return _INTRODUCTION + table + not_served + _NOTES + "".join(map(_section, rows))
 
 
 def _flexible_since(api: Api) -> str:
@@ -80,11 +78,11 @@ def _not_served(calls: NotServed) -> str:
     return f"| {', '.join(calls.names.values())} | {calls.reason} |\n"
 
 
-def _section(module: ModuleType) -> str:
-    """Return the paragraphs of a module below its title and its versions, which are Kafka's."""
-    paragraphs = (inspect.getdoc(module) or "").split("\n\n")[1:]
+def _section(api: Api) -> str:
+    """Return the paragraphs of an API's module below its title and its versions, which are Kafka's."""
+    paragraphs = (inspect.getdoc(sys.modules[api.handle.__module__]) or "").split("\n\n")[1:]
     notes = [note for note in paragraphs if not note.startswith(" ") and not _VERSION.match(note)]
-    return f"\n### {module.API.name}\n\n" + "\n\n".join(notes) + "\n" if notes else ""
+    return f"\n### {api.name}\n\n" + "\n\n".join(notes) + "\n" if notes else ""
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ response by the handler itself. Produce is the exception: see `kafscale.api.prod
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from importlib import import_module
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -78,21 +77,17 @@ class Api:
 
 @attrs.frozen(eq=False, repr=False)
 class ListedApi:
-    """One row of the table from which ApiVersions, the dispatcher and the protocol reference are built.
-
-    `module` is the one below `kafscale.api` whose `API` is meant, which says the same and more.
-    """
+    """A row of the table of APIs (`kafscale.api.table`). `room` imports its modules and yields their APIs."""
 
     key: int
     name: str
     min_version: int
     max_version: int
-    module: str
+    room: Callable[[], Iterator[Api]]
 
     def load(self) -> Api:
-        """Import the module, unless it is imported: some milliseconds."""
-        api: Api = import_module(f"kafscale.api.{self.module}").API
-        return api
+        """Return the API; imports its room at the first call, which takes some 10 ms."""
+        return next(api for api in self.room() if api.key == self.key)
 
 
 CHANGES_MAX_COUNT: Final = 10_000  # as of Kafka's controller (MAX_RECORDS_PER_USER_OP)
