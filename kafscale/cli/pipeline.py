@@ -108,12 +108,12 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
         else:
             click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
         return
-    from kafscale.spark.pipeline.validation import DirectoryLooks, SparkLooks, check
+    from kafscale.spark.pipeline.inspection import SparkTables, check
 
-    checks = _without_spark(pipeline, conf, lambda tables: list(check(DirectoryLooks(tables), pipeline)))
+    checks = _without_spark(pipeline, conf, lambda tables: list(check(tables, pipeline)))
     if checks is None:
         with _session(pipeline, master, conf) as spark:
-            checks = list(check(SparkLooks(spark, pipeline), pipeline))
+            checks = list(check(SparkTables(spark, pipeline), pipeline))
     show(Check, checks, as_json=as_json)
     wrong = [each for each in checks if not each.ok]
     if wrong:
@@ -127,7 +127,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
 def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
     """Show how far each mapping of FILE is: offsets in its table, lag, last snapshot, dead letters."""
     pipeline = _read(file)
-    from kafscale.spark.pipeline.status import SparkTables, status
+    from kafscale.spark.pipeline.inspection import SparkTables, status
 
     found = _without_spark(pipeline, conf, lambda tables: status(tables, pipeline))
     if found is None:

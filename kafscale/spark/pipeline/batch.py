@@ -1,19 +1,22 @@
-"""One micro-batch into one snapshot, exactly once. This module imports pyspark.
+"""Writes one micro-batch in one snapshot, exactly once. This module imports pyspark.
 
-    1. What the table's newest snapshot of the mapping says decides: a batch that is in it is skipped.
-    2. Bad records go to the dead-letter table first, in a snapshot with the same summary. Should the batch be repeated
-       before its rows are in, or others be in its place, as the checkpoint was lost, those that are dead letters
-       already are left out, however they decode now.
-    3. The table's schema is changed if values ask for it.
-    4. Rows are appended, or merged, in one commit, whose summary says that the batch is in.
+1. The table's newest snapshot of the mapping decides: a batch that is in it is skipped.
+2. Bad records go to the dead-letter table first, in a snapshot with the same summary. If the batch is repeated before
+   its rows are in, or others take its place after the checkpoint was lost, records that are dead letters already are
+   left out, whichever way they decode now.
+3. The table's schema is changed if values need it.
+4. Rows are appended, or merged, in one commit, whose summary names the batch.
 
-Where a mapping fans out, 3 and 4 are done for each of its tables, even if the batch has no row for it, and for the
-mapping's own table last: so what that one has all have. One that is ahead, as the batch is repeated, or the checkpoint
-was lost, leaves out what it has, but of topics that a reset has be read again.
+With a fan-out, 3 and 4 are done for each of its tables, also without a row for it, and for the mapping's own table
+last:
+batches in that table are in all. A table that is ahead, after a repeated batch or a lost checkpoint, leaves out rows
+that
+it has, except those of topics that a reset reads again.
 
-A commit that another writer, such as compaction, has got in the way of is tried again, from 1. So is one of which
-nobody knows what became, as the catalog did not answer: it may come yet, behind that look. So rows of a batch that may
-have been tried before are appended only if nothing came into the table since the look: one of the two commits fails.
+A commit that conflicts with another writer's, such as compaction, is tried again, from 1. So is a commit with an
+unknown
+outcome, as the catalog did not answer: it may still arrive after that look. So rows of a batch that may have been tried
+before are appended only if nothing came into the table since the look: one of the two commits fails.
 """
 
 from __future__ import annotations
@@ -50,20 +53,20 @@ SHOWN_COUNT = 3  # of bad records, in the error that tells of them
 
 
 class BadRecords(KafScaleError):
-    """Records that can't be decoded, and no table for them."""
+    """Records can't be decoded, and there is no table for them."""
 
 
 class TableWentBack(KafScaleError):
-    """The table lacks batches that the checkpoint has behind it."""
+    """The table lacks batches that the checkpoint has passed."""
 
 
 class CheckpointWentBack(KafScaleError):
-    """The checkpoint is of an earlier time than the table, so that a batch has other offsets than it should."""
+    """The checkpoint is older than the table, so a batch has other offsets than it should."""
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What became of a batch."""
+    """The result of writing a batch."""
 
     batch: Batch
     dead_letter_count: int = 0
@@ -74,7 +77,7 @@ class Outcome:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class BatchWriter:
-    """Given to foreachBatch. `report` is told of each batch that is in the table; `digests` tells CRCs of it."""
+    """Writes batches for foreachBatch. `report` gets each outcome; `digests` computes the CRCs of a batch."""
 
     mapping: TableMapping
     pipeline: Pipeline
@@ -89,7 +92,7 @@ class BatchWriter:
         self.buried = CommitsAhead(mapping=self.mapping.id)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Raises what ends the query; kept as `failure` too, since Spark makes it a text."""
+        """Write a batch. The error that ends the query is kept as `failure` too, since Spark makes it a text."""
         try:
             self._write(frame, batch_id)
         except Exception as exc:
@@ -110,7 +113,7 @@ class BatchWriter:
                 self.report(_Attempt(self, frame, batch, tables, is_new=is_new and attempt == 1).run())
                 return
             except Exception as exc:
-                conflict = next((each for each in tables.conflicts if each in str(exc)), None)
+                conflict = next((text for text in tables.conflicts if text in str(exc)), None)
                 if conflict is None or attempt == ATTEMPT_COUNT:
                     raise
                 logger.warning("batch %d of %s is tried again: %s", batch_id, self.mapping.id, conflict)
@@ -118,7 +121,7 @@ class BatchWriter:
 
 @attrs.frozen(eq=False, repr=False)
 class _Attempt:
-    """One try to get a batch into the table."""
+    """One try to write a batch."""
 
     writer: BatchWriter
     frame: DataFrame
@@ -128,7 +131,7 @@ class _Attempt:
 
     @property
     def spark(self) -> SparkSession:
-        """The stream's own session."""
+        """Return the stream's own session."""
         return self.frame.sparkSession
 
     def run(self) -> Outcome:
@@ -147,20 +150,20 @@ class _Attempt:
             self.tables.tell(told.summary())
             dead_letters, rows = self._bury(rows, committed)
             started = time.monotonic()
-            added = [self._add_share(rows, self.writer.mapping.into(each), told) for each in others]
+            added = [self._add_share(rows, self.writer.mapping.into(other), told) for other in others]
             self.tables.tell(told.summary(), once=True)
             self._commit(share_of(rows, self.writer.mapping, None), self.writer.mapping, head)
             added.append(self._written(self.writer.mapping.table))
         return Outcome(
             batch=self.batch,
             dead_letter_count=dead_letters,
-            added_bytes=sum(each.added_bytes for each in added if each is not None),
-            added_rows=sum(each.added_rows for each in added if each is not None),
+            added_bytes=sum(committed.added_bytes for committed in added if committed is not None),
+            added_rows=sum(committed.added_rows for committed in added if committed is not None),
             commit_seconds=time.monotonic() - started,
         )
 
     def _head(self, table: str) -> Head | None:
-        """Return what the table has before it is looked into, if what is appended must not go behind anything else."""
+        """Return the head of the table before the look, if nothing else may come before the rows."""
         return None if self.is_new else Head.of(self.tables.commits(table))
 
     def _newest(self, table: str) -> Committed | None:
@@ -181,13 +184,13 @@ class _Attempt:
         return self._written(mapping.table)
 
     def _told(self, committed: Committed | None) -> Batch:
-        """Return the batch with what `prove` needs: where the mapping began, and CRCs of what it reads."""
+        """Add the mapping's beginning and CRCs, which `prove` needs."""
         began = self.batch.start if committed is None else committed.began
         digests = self.writer.digests(self.batch.start, self.batch.end)
         return attrs.evolve(self.batch, began=began, digests=digests)
 
     def _written(self, table: str) -> Committed:
-        """Return the batch as it is in the table now. Raises KafScaleError if it is not, which would be a bug."""
+        """Return the batch as committed. Raises KafScaleError if the table lacks it, which would be a bug."""
         committed = self._newest(table)
         if committed is None or not self.batch.is_in(committed):
             raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {table} does not say so")
@@ -206,15 +209,15 @@ class _Attempt:
         )
 
     def _check_end(self, committed: Committed, mapping: TableMapping) -> None:
-        """Raise CheckpointWentBack if a batch by whose number the table has it goes on behind what the table has."""
+        """Raise CheckpointWentBack if the table has this batch with a smaller end."""
         had = committed.end.offsets
         if any(end > had.get(partition, 0) for partition, end in self.batch.end.offsets.items()):
             raise self._went_back(mapping)
 
     def _check_start(self, committed: Committed | None, mapping: TableMapping) -> None:
-        """Raise CheckpointWentBack if a batch begins before the end of what the table has, which would come twice.
+        """Raise CheckpointWentBack if the batch begins before the end of the table's rows, which would come twice.
 
-        But of topics that are read anew, and of those whose id is not known.
+        Topics that are read again, and topics without a known id, may.
         """
         if committed is not None:
             start, known, anew = self.batch.start, committed.end.topic_ids, self.batch.anew(committed)
@@ -231,7 +234,7 @@ class _Attempt:
         )
 
     def _bury(self, rows: Rows, committed: Committed | None) -> tuple[int, Rows]:
-        """Bad records into the dead-letter table; how many, and the rows without all that is there."""
+        """Write bad records to the dead-letter table; return their number, and the rows without all dead letters."""
         if not rows.can_fail:
             return 0, rows
         name = self.writer.mapping.dead_letters
@@ -253,17 +256,17 @@ class _Attempt:
     def _without_buried(self, rows: Rows, dead_letters: str, committed: Committed | None) -> Rows:
         """Leave out records that an earlier try has made dead letters, and no others.
 
-        That is one at this batch, or, before the checkpoint was lost, at one that reached behind the table's end.
+        Such a try was of this batch, or, before the checkpoint was lost, of one that reached beyond the table's end.
         """
         buried = self.writer.buried.look(self.tables.commits(dead_letters), committed)
         if not buried:
             return rows
-        letters = reduce(DataFrame.union, [self._appended(dead_letters, each) for each in buried])
+        letters = reduce(DataFrame.union, [self._appended(dead_letters, commit) for commit in buried])
         same = [functions.col(f"{RECORD}.{name}") == letters[name] for name in PLACE]
         return attrs.evolve(rows, frame=rows.frame.join(letters, same, "left_anti"))
 
     def _appended(self, table: str, committed: Committed) -> DataFrame:
-        """Return where the records of one snapshot's dead letters were; not those of topics that are read anew."""
+        """Return the places of one snapshot's dead letters, without topics that are read again."""
         anew = sorted(self.batch.anew(committed))
         return self.tables.appended(table, committed).where(~functions.col("topic").isin(anew)).select(*PLACE)
 
@@ -277,37 +280,37 @@ class _Attempt:
     def _merge(self, rows: Rows, mapping: TableMapping, table: str) -> None:
         truncates = truncates_of(rows)
         upserts(rows, mapping, truncates).createOrReplaceTempView(VIEW)
-        names = [quoted(each) for each in rows.columns.names]
-        on = " AND ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in rows.upsert_by)
+        names = [quoted(name) for name in rows.columns.names]
+        on = " AND ".join(f"t.{quoted(column)} = s.{quoted(column)}" for column in rows.upsert_by)
         deletes = "DELETE"
         if mapping.deletes == MARK:
             deletes = f"UPDATE SET t.{quoted(mapping.deleted_column)} = true"
         self.spark.sql(
             f"MERGE INTO {table} t USING {VIEW} s ON {on} "
             f"WHEN MATCHED AND s.{TOMBSTONE} THEN {deletes} "
-            f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in names)} "
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
             f"WHEN NOT MATCHED AND NOT s.{TOMBSTONE} THEN INSERT ({', '.join(names)}) "
-            f"VALUES ({', '.join(f's.{each}' for each in names)}) "
+            f"VALUES ({', '.join(f's.{name}' for name in names)}) "
             f"{_emptying(mapping, truncates, deletes)}"
         )
 
 
 def _emptying(mapping: TableMapping, truncates: Sequence[Any], deletes: str) -> str:
-    """Return what a MERGE does to rows of which nothing came behind a truncate; nothing without one."""
+    """Return the clause of a MERGE for rows that a truncate has deleted; empty without one."""
     if not truncates or mapping.deletes == KEEP:
         return ""
     conditions = []
     if mapping.topic_column is not None:
-        topics = ", ".join(sorted({f"'{each.of_topic}'" for each in truncates}))
+        topics = ", ".join(sorted({f"'{truncate.of_topic}'" for truncate in truncates}))
         conditions.append(f"t.{quoted(mapping.topic_column)} IN ({topics})")
     if mapping.deletes == MARK:
         conditions.append(f"NOT coalesce(t.{quoted(mapping.deleted_column)}, false)")
-    return f"WHEN NOT MATCHED BY SOURCE{''.join(f' AND {each}' for each in conditions)} THEN {deletes}"
+    return f"WHEN NOT MATCHED BY SOURCE{''.join(f' AND {condition}' for condition in conditions)} THEN {deletes}"
 
 
 @contextmanager
 def _kept(rows: Rows) -> Iterator[None]:
-    """Decode once what is used twice: for the dead letters and for the rows."""
+    """Decode rows once that are used twice: for the dead letters and for the table."""
     if rows.can_fail:
         rows.frame.persist()
     try:
@@ -318,7 +321,7 @@ def _kept(rows: Rows) -> Iterator[None]:
 
 
 def _refuse(rows: Rows, mapping: TableMapping) -> None:
-    """Raises BadRecords, naming the first, if there are any."""
+    """Raise BadRecords, naming the first, if there are any."""
     found = rows.bad().select(*(f"{RECORD}.{name}" for name in PLACE), ERROR).limit(SHOWN_COUNT).collect()
     if found:
         shown = "; ".join(f"{row.topic} {row.partition} at offset {row.offset}: {row[ERROR]}" for row in found)
@@ -328,9 +331,9 @@ def _refuse(rows: Rows, mapping: TableMapping) -> None:
 
 
 def upserts(rows: Rows, mapping: TableMapping, truncates: Sequence[Any], *, batch: str | None = None) -> DataFrame:
-    """Return what becomes of each key: its row, or, where TOMBSTONE is true, none, or only that it was deleted.
+    """Return the outcome of each key: its row, or, where TOMBSTONE is true, its deletion.
 
-    Where rows that are deleted are marked, or kept, the last row that was none is there all the same.
+    If deleted rows are marked, or kept, the last row before the deletion is returned.
     """
     rows = attrs.evolve(rows, frame=with_dead(rows.frame, truncates, batch=batch))
     is_gone = functions.col(TOMBSTONE) | functions.col(DEAD)
@@ -350,14 +353,14 @@ def upserts(rows: Rows, mapping: TableMapping, truncates: Sequence[Any], *, batc
 def last_by_key(rows: Rows, *, batch: str | None = None) -> DataFrame:
     """Keep the last record of each key: by offset within a partition, by timestamp between partitions.
 
-    batch: a column with the number of the batch, where the rows are of several, of which the last one goes before.
+    batch: a column with the number of the batch, if the rows are of several; later batches go before.
     """
     place = [functions.col(f"{RECORD}.{name}") for name in ("topic", "partition")]
     keys = [functions.col(quoted(name)) for name in rows.upsert_by]
     offset, timestamp = functions.col(f"{RECORD}.offset").desc(), functions.col(f"{RECORD}.timestamp").desc()
     latest = [functions.col(batch).desc()] if batch is not None else []
     in_partition = Window.partitionBy(*keys, *place).orderBy(offset)
-    of_all = Window.partitionBy(*keys).orderBy(*latest, timestamp, *(each.desc() for each in place))
+    of_all = Window.partitionBy(*keys).orderBy(*latest, timestamp, *(column.desc() for column in place))
     last = (
         rows.good()
         .withColumn("_kafscale_place", functions.row_number().over(in_partition))
@@ -370,9 +373,11 @@ DEAD = "_kafscale_dead"
 
 
 def truncates_of(rows: Rows, *, batch: str | None = None) -> Sequence[Any]:
-    """Return for each partition that has some the last offset and time of them, as rows of Spark.
+    """Return the last offset and time of truncates, for each partition with one, as rows of Spark.
 
-    batch: a column with the number of the batch, where the rows are of several.
+    Debezium's change with `op` t empties the table of its own topic. Of several in one partition, the last has the
+    effect of
+    all. batch: a column with the number of the batch, if the rows are of several.
     """
     if TRUNCATE not in rows.frame.columns:
         return []
@@ -384,7 +389,10 @@ def truncates_of(rows: Rows, *, batch: str | None = None) -> Sequence[Any]:
 
 
 def with_dead(frame: DataFrame, truncates: Sequence[Any], *, batch: str | None = None) -> DataFrame:
-    """Return the rows without truncates, and DEAD, whether one of these is behind a row."""
+    """Return the rows without truncates, and DEAD: a truncate came after the row.
+
+    The order is that of `last_by_key`: by batch, by offset within a partition, by time between partitions.
+    """
     frame = frame.where(~functions.col(TRUNCATE)) if TRUNCATE in frame.columns else frame
     if not truncates:
         return frame.withColumn(DEAD, functions.lit(False))

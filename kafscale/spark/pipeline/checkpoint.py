@@ -1,8 +1,8 @@
-"""The directory that a mapping keeps: Spark's checkpoint, and in it where the stream began.
+"""The directory that a mapping keeps: Spark's checkpoint, and the beginning of the stream.
 
-Spark keeps where batches end, but on this kind of source not where the first one began; so it is kept here, as numbers,
-and a first batch that is repeated reads the same. Files are read and written by Spark's Hadoop, so that any of its file
-systems will do. A lock on a local directory is held by the JVM, which alone can commit, for as long as it lives.
+Spark keeps the ends of batches, but for this kind of source not the beginning of the first one; it is kept here, as
+offsets, so that a repeated first batch reads the same. Spark's Hadoop reads and writes the files, on any of its file
+systems. The JVM, which alone can commit, holds the lock on a local directory for as long as it lives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HadoopDirectory:
     path: str
 
     def read(self, name: str) -> str | None:
-        """A text file's content; None if there is none."""
+        """Return the content of a text file; None if it is missing."""
         path = self._path(name)
         system = self._system(path)
         if not system.exists(path):
@@ -45,7 +45,7 @@ class HadoopDirectory:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """All of it or nothing: written beside, then renamed."""
+        """Write a file atomically: under another name, then renamed."""
         draft, path = self._path(f".{name}.draft"), self._path(name)
         system = self._system(path)
         stream = system.create(draft, True)
@@ -56,27 +56,27 @@ class HadoopDirectory:
         system.rename(draft, path)
 
     def delete(self, name: str) -> None:
-        """A file, or a folder with all that is in it, if it is there."""
+        """Delete a file, or a folder with its content, if it exists."""
         path = self._path(name)
         self._system(path).delete(path, True)
 
     def copy_to(self, other: HadoopDirectory) -> None:
-        """Copy all that is in it, on whichever file systems both are."""
+        """Copy the whole directory, on any two file systems."""
         source, target = self._path(""), other._path("")
         conf = self.spark._jsc.hadoopConfiguration()
         file_util = self._jvm.org.apache.hadoop.fs.FileUtil
         file_util.copy(self._system(source), source, other._system(target), target, False, conf)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder of it; none if there is no such folder."""
+        """Return the names of the files in a folder; none without the folder."""
         path = self._path(folder)
         system = self._system(path)
         if not system.exists(path):
             return []
-        return [each.getPath().getName() for each in system.listStatus(path)]
+        return [status.getPath().getName() for status in system.listStatus(path)]
 
     def lock(self, name: str) -> Any:
-        """Return what holds the lock until it is closed, or the JVM ends; None if another process has it."""
+        """Return the lock, held until it is closed or the JVM ends; None if another process has it."""
         path = self._path(name)
         system = self._system(path)
         if system.getUri().getScheme() != "file":
@@ -97,7 +97,7 @@ class HadoopDirectory:
 
 
 class NoLock:
-    """The lock of a file system that is not this machine's, where nothing keeps a second run out."""
+    """The lock of a file system that is not local, where nothing keeps a second run out."""
 
     def close(self) -> None:
         """Do nothing: no lock is held."""
@@ -105,7 +105,7 @@ class NoLock:
 
 @attrs.frozen(kw_only=True)
 class Progress:
-    """The last batch that was planned, where it ends, and the last that Spark knows to be done."""
+    """The last planned batch and its end, and the last batch that Spark knows as done."""
 
     planned_batch: int | None
     committed_batch: int | None
@@ -120,26 +120,26 @@ class Checkpoint:
 
     @property
     def query_id(self) -> str | None:
-        """Spark's id of the query, the same as long as the checkpoint is there; None before the first start."""
+        """Return Spark's id of the query, constant for a checkpoint; None before the first start."""
         text = self.directory.read("metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     def end(self, batch_id: int) -> Position:
-        """Return where a batch ends, which Spark writes down before the batch begins."""
+        """Return the end of a batch, which Spark records before the batch begins."""
         text = self.directory.read(f"offsets/{batch_id}")
         if text is None:
             raise StartupError(f"the checkpoint {self.directory.path} has no offsets of batch {batch_id}")
         return Position.parse(text.splitlines()[-1])
 
     def start_of(self, batch_id: int) -> Position:
-        """Return where a batch begins: where the one before it ends, or the stream began. Empty if neither is there."""
+        """Return the beginning of a batch: the end of the one before, or of the stream. Empty if both are unknown."""
         text = self.directory.read(f"offsets/{batch_id - 1}") if batch_id else None
         if text is not None:
             return Position.parse(text.splitlines()[-1])
         return (None if batch_id else self.begun()) or Position()
 
     def progress(self) -> Progress:
-        """Return how far the query has come."""
+        """Return the progress of the query."""
         planned, committed = (
             max((int(name) for name in self.directory.names(folder) if name.isdecimal()), default=None)
             for folder in ("offsets", "commits")
@@ -151,7 +151,7 @@ class Checkpoint:
         )
 
     def begun(self) -> Position | None:
-        """Return where the stream began; None if it has not."""
+        """Return the beginning of the stream; None before it."""
         text = self.directory.read(START)
         if text is None:
             return None
@@ -165,7 +165,7 @@ class Checkpoint:
         return frozenset() if text is None else frozenset(json.loads(text).get(AGAIN, ()))
 
     def start(self, find: Callable[[], Position]) -> Position:
-        """Return where the stream began; found, and written down, the first time."""
+        """Return the beginning of the stream, found and recorded the first time."""
         known = self.begun()
         if known is None:
             known = find()
@@ -173,9 +173,9 @@ class Checkpoint:
         return known
 
     def begin_anew(self, start: Position, again: Collection[str] = ()) -> None:
-        """Let the next query begin here. Where this ends halfway, the next start fails, or is that of before.
+        """Let the next query begin here. If this fails halfway, the next start fails, or is the former one.
 
-        again: the topics that it reads again, whatever tables have of them.
+        again: the topics that it reads again, also if tables have them.
         """
         topics = start.to_json()
         if again:
@@ -187,7 +187,7 @@ class Checkpoint:
 
 
 def take_lock(directory: HadoopDirectory) -> Any:
-    """Keep other runs of the pipeline out until this JVM ends. Raises StartupError if another one is at work."""
+    """Keep other runs of the pipeline out until this JVM ends. Raises StartupError if another one runs."""
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while (lock := directory.lock(LOCK)) is None:
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""What a pipeline is written as: the keys of its YAML, which `docs/reference/pipeline.md` is made from.
+"""The keys of a pipeline's YAML, from which `docs/reference/pipeline.md` is made.
 
-What is wrong within one part is told when it is made, as a ValueError; `document` adds the line and the key.
+A mistake within one part raises ValueError when the part is made; `document` adds the line and the key.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ TYPES_TEXT = f"{', '.join(COLUMN_TYPES)}, decimal(p,s), array<…>, map<…>, st
 
 
 def setting(doc: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
-    """A key of the YAML, and its line in the reference."""
+    """Declare a key of the YAML, with its line in the reference."""
     return attrs.field(default=default, metadata={"doc": doc}, **more)
 
 
@@ -84,7 +84,7 @@ class WrongSetting(ValueError):
 
 
 def _checked(check: Callable[[Any], object]) -> Any:
-    """A validator from a function that raises ValueError."""
+    """Make a validator of a function that raises ValueError."""
 
     def validate(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is not None:
@@ -113,7 +113,7 @@ def _matching(pattern: re.Pattern[str], allowed: str) -> Any:
 
 
 def _each(parse: Callable[[str], object]) -> Any:
-    return _checked(lambda values: [parse(each) for each in values])
+    return _checked(lambda values: [parse(value) for value in values])
 
 
 def _at_least_one(value: int) -> None:
@@ -139,7 +139,7 @@ def _check_metadata(value: Mapping[str, str] | Sequence[str]) -> None:
 
 
 def partition_transform(text: str) -> str:
-    """Spark's SQL of a partition transform. Raises ValueError."""
+    """Return a partition transform in Spark's SQL. Raises ValueError."""
     found = _TRANSFORM.fullmatch(text.strip())
     if found and found[1]:
         return f"{found[1]}({_path(found[2])})"
@@ -153,7 +153,7 @@ def partition_transform(text: str) -> str:
 
 
 def sort_order(text: str) -> str:
-    """Spark's SQL of one sort key. Raises ValueError."""
+    """Return one sort key in Spark's SQL. Raises ValueError."""
     found = _SORT.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"'{text}' is no sort order: a column, then asc or desc, then nulls first or nulls last")
@@ -162,7 +162,7 @@ def sort_order(text: str) -> str:
 
 
 def _path(column: str) -> str:
-    return ".".join(quoted(each) for each in column.split("."))
+    return ".".join(quoted(part) for part in column.split("."))
 
 
 @attrs.frozen(kw_only=True)
@@ -176,7 +176,7 @@ class Column:
 
 @attrs.frozen(kw_only=True)
 class Encoding:
-    """How the bytes of a value, or of a key, become columns."""
+    """The encoding of values, or of keys."""
 
     format: str = setting(f"{', '.join(FORMATS)}; the last three by the registry.", "bytes", validator=_one_of(FORMATS))
     column: str | None = setting("What to call the column, where there is only one.", None)
@@ -197,11 +197,11 @@ class Encoding:
     def __attrs_post_init__(self) -> None:
         if self.envelope == PAYLOAD and self.format != "json":
             raise ValueError("the envelope payload is for the format json")
-        if self.envelope is not None and PAYLOAD in [each.name for each in self.columns]:
+        if self.envelope is not None and PAYLOAD in [column.name for column in self.columns]:
             raise ValueError(f"with an envelope no column is called {PAYLOAD}")
         if self.envelope in TELLING and self.format not in ("json", *REGISTRY_FORMATS):
             raise ValueError(f"the format {self.format} has no changes of Debezium in it")
-        flags = [each.name for each in self.columns if each.name in (DELETED, *FLAGS.values())]
+        flags = [column.name for column in self.columns if column.name in (DELETED, *FLAGS.values())]
         if self.envelope == UNWRAPPED and flags:
             raise ValueError(f"with the envelope unwrapped {flags[0]} is no column: metadata may have it")
         if self.format == "json" and not self.columns:
@@ -235,7 +235,7 @@ def _check_seen(value: str) -> None:
 
 @attrs.frozen(kw_only=True)
 class FanOut:
-    """Which records of a mapping go into tables beside its own."""
+    """The tables of a mapping besides its own."""
 
     by: str = setting("The column whose value names the table; `topic` may be one, of the metadata.")
     tables: Mapping[str, str] = setting(
@@ -337,7 +337,7 @@ class TableMapping:
     )
 
     def __attrs_post_init__(self) -> None:
-        if sum(bool(each) for each in (self.topic, self.topics, self.pattern)) != 1:
+        if sum(bool(given) for given in (self.topic, self.topics, self.pattern)) != 1:
             raise ValueError("needs one of topic, topics and pattern")
         if self.mode == "upsert" and not self.upsert_by and self.key is None:
             raise ValueError("the mode upsert needs a key (or upsert_by)")
@@ -362,7 +362,7 @@ class TableMapping:
 
     @property
     def id(self) -> str:
-        """The name of the mapping."""
+        """Return the name of the mapping."""
         return self.name or self.table
 
     def into(self, table: str) -> TableMapping:
@@ -371,17 +371,17 @@ class TableMapping:
 
     @property
     def metadata_columns(self) -> Mapping[str, str]:
-        """Return the metadata of a record that there is a column for, by column."""
+        """Return the metadata of a record by column."""
         return self.metadata if isinstance(self.metadata, Mapping) else {name: name for name in self.metadata}
 
     @property
     def topic_column(self) -> str | None:
-        """Return the column of the topic, if rows are told apart by it."""
+        """Return the column of the topic, if it is part of a row's key."""
         return next((name for name in self.upsert_by if self.metadata_columns.get(name) == "topic"), None)
 
     @property
     def subscription(self) -> dict[str, str]:
-        """The option of the data source."""
+        """Return the option of the data source."""
         if self.pattern is not None:
             return {"subscribePattern": self.pattern}
         return {"subscribe": ",".join([self.topic] if self.topic else self.topics)}
@@ -466,19 +466,19 @@ class Pipeline:
     def __attrs_post_init__(self) -> None:
         if not self.mappings:
             raise ValueError("needs at least one mapping")
-        names = [each.id for each in self.mappings]
+        names = [mapping.id for mapping in self.mappings]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"two mappings have the name '{twice[0]}': give them a name each")
-        for each in self.mappings:
-            if each.fan_out is not None and each.table in each.fan_out.tables.values():
+        for mapping in self.mappings:
+            if mapping.fan_out is not None and mapping.table in mapping.fan_out.tables.values():
                 raise ValueError(
-                    f"fan_out names the table {each.table} of its own mapping, which has what others do not"
+                    f"fan_out names the table {mapping.table} of its own mapping, which has what others do not"
                 )
         if self.registry is None:
-            for each in self.mappings:
-                if any(encoding is not None and encoding.by_registry for encoding in (each.value, each.key)):
-                    raise ValueError(f"the mapping '{each.id}' needs a registry")
+            for mapping in self.mappings:
+                if any(encoding is not None and encoding.by_registry for encoding in (mapping.value, mapping.key)):
+                    raise ValueError(f"the mapping '{mapping.id}' needs a registry")
 
     def full_name(self, table: str) -> str:
         """Return the full name of a table in Spark's SQL."""

@@ -1,10 +1,9 @@
-"""Rows that Debezium has unwrapped (`ExtractNewRecordState`): a value is a row, and members beside its columns tell of
-its change. This module imports pyspark.
+"""Rows that Debezium has unwrapped (`ExtractNewRecordState`): a value is a row, with members that tell of its change.
 
-    __deleted             "true" of a row that was deleted, as `delete.tombstone.handling.mode=rewrite` has it
-    __op, __ts_ms, …      what `add.fields` asks for, of which those in `FLAGS` are metadata here
+    __deleted             "true" for a deleted row, by `delete.tombstone.handling.mode=rewrite`
+    __op, __ts_ms, …      members of `add.fields`, of which those in `FLAGS` are metadata here
 
-None of these is a column of the table. A deletion may be a tombstone besides, or in their place.
+None of these is a column of the table. A deletion may also be a tombstone, or both. This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ DELETE = "d"
 
 
 def flag_fields() -> list[StructField]:
-    """Return the members that a row in JSON may have beside its columns."""
+    """Return the members that a row in JSON may have besides its columns."""
     flags = [StructField(flag, LongType() if name in _NUMBERS else StringType()) for name, flag in FLAGS.items()]
     return [StructField(DELETED, StringType()), *flags]
 
 
 def is_deleted(value: Column, type_: Any) -> Column:
-    """Tell whether a row says that it was deleted; never null."""
+    """Tell whether a row is marked as deleted; never null."""
     told = functions.lower(member(value, type_, DELETED, "string")) == "true"
     by_op = member(value, type_, FLAGS["op"], "string") == DELETE
     return functions.coalesce(told, functions.lit(False)) | functions.coalesce(by_op, functions.lit(False))
 
 
 def without_flags(decoded: DataFrame, mapping: TableMapping, side: str) -> DataFrame:
-    """Leave nothing but columns in the rows of a side, with `op` beside them, and add metadata of changes.
+    """Reduce the rows of a side to columns, with `op` besides, and add metadata of changes.
 
-    Raises ConfigError for rows that have none of what tells of a deletion.
+    Raises ConfigError for rows without any mark of a deletion.
     """
     struct: Any = decoded.schema[side].dataType
     type_: Any = struct["value"].dataType

@@ -1,8 +1,8 @@
 """Delta Lake: tables are directories; the summary of a batch is the user metadata of its commit.
 
-What a table consists of is told by its log, whose old entries Delta deletes in time. So the commit of a batch is a
-transaction of an application, too, whose last version tables keep for ever, and which lets a MERGE that finds nothing
-to do be a commit.
+Delta deletes old entries of a table's log in time. So the commit of a batch is also a transaction of an application,
+whose
+last version tables keep for ever; it also makes a MERGE without changes a commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RETAIN_HOURS = 24  # at least, for a file may be one that is being written
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """An entry of a table's log, as a commit."""
+    """An entry of a table's log."""
 
     id: int
     timestamp_ms: int
@@ -49,13 +49,13 @@ class Entry:
     restored_id: int | None = None
     restored_ms: int | None = None
 
-    @property
-    def parent_id(self) -> int | None:
-        """The version before it."""
-        return self.id - 1 if self.id else None
+    def commit(self) -> Commit:
+        """Return the entry as a commit."""
+        parent_id = self.id - 1 if self.id else None
+        return Commit(id=self.id, parent_id=parent_id, timestamp_ms=self.timestamp_ms, summary=self.summary)
 
     def summary(self) -> Mapping[str, str]:
-        """Return what it says, if it has written a batch's rows."""
+        """Return the summary, if the entry has written a batch's rows."""
         if self.told is None or self.operation not in OF_ROWS:
             return {}
         try:
@@ -66,14 +66,14 @@ class Entry:
         return {**told, ADDED_BYTES: str(self.added_bytes), ADDED_ROWS: str(self.added_rows)} if is_ours else {}
 
     def is_undone_by(self, restore: Entry) -> bool:
-        """Tell whether a later entry has brought back a state of before this one."""
+        """Tell whether a later entry has restored a state of before this one."""
         if restore.restored_id is not None:
             return self.id > restore.restored_id
         return restore.restored_ms is not None and self.timestamp_ms > restore.restored_ms
 
 
 def in_effect(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Leave out what was undone. Entries are newest first."""
+    """Leave out undone entries. Entries are newest first."""
     restore: Entry | None = None
     for entry in entries:
         if restore is not None and entry.is_undone_by(restore):
@@ -84,7 +84,7 @@ def in_effect(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 @attrs.frozen
 class DeltaTables:
-    """Tables below a directory."""
+    """Tables below a directory. See `TableFormat`."""
 
     spark: SparkSession
     catalog: CatalogOptions
@@ -107,8 +107,8 @@ class DeltaTables:
         properties: Mapping[str, str],
         is_upserted: bool = False,
     ) -> None:
-        """See `TableFormat`. Nothing is set of itself, as every feature keeps some readers out. Raises ConfigError."""
-        if any(each.endswith(")") for each in partition_by):
+        """See `TableFormat`. Sets no property, as every feature keeps some readers out. Raises ConfigError."""
+        if any(transform.endswith(")") for transform in partition_by):
             raise ConfigError(f"the table {table} can't be partitioned by {partition_by[0]}: Delta Lake takes columns")
         self.spark.sql(create_table(self.catalog.full_name(table), definition, "delta", partition_by, properties))
 
@@ -121,7 +121,7 @@ class DeltaTables:
         return ()
 
     def change(self, table: str, change: Change) -> None:
-        """See `TableFormat`. The first column that becomes wider makes the table one for readers that know of it."""
+        """See `TableFormat`. The first wider column makes the table one for readers that support it."""
         name = self.catalog.full_name(table)
         if not change.adds:
             self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
@@ -129,10 +129,10 @@ class DeltaTables:
 
     def commits(self, table: str) -> Iterator[Commit]:
         """See `TableFormat`."""
-        return in_effect(self._log(table))
+        return (entry.commit() for entry in in_effect(self._log(table)))
 
     def _log(self, table: str) -> Iterator[Entry]:
-        """Iterate over the entries, newest first, by pages that get larger."""
+        """Iterate over the entries, newest first, by growing pages."""
         seen_id, limit = None, FIRST_PAGE_COUNT
         while True:
             page = self._page(table, limit)
@@ -160,7 +160,7 @@ class DeltaTables:
         return [Entry(**row.asDict()) for row in rows.collect()]
 
     def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
-        """See `TableFormat`. Delta leaves out a second commit of rows of the same batch, as it was told (`tell`)."""
+        """See `TableFormat`. Delta leaves out a second commit of the same batch (`tell`)."""
         rows.writeTo(self.catalog.full_name(table)).append()
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
@@ -178,7 +178,7 @@ class DeltaTables:
         return any(known.apply(index).appId().startswith(_application(mapping)) for index in range(known.size()))
 
     def appended(self, table: str, commit: Committed) -> DataFrame:
-        """See `TableFormat`. This is asked for where a driver has died; there is no cheaper way for any table."""
+        """See `TableFormat`. Used after a driver has died; no cheaper way works for every table."""
         name = self.catalog.full_name(table)
         before, after = (
             self.spark.read.option("versionAsOf", version).table(name)
@@ -204,7 +204,7 @@ class DeltaTables:
         return int(done.metrics.numFilesRemoved)
 
     def expire(self, table: str, older_than: datetime, keep_count: int) -> int:
-        """See `TableFormat`. Files that no snapshot ever had go, too; entries of the log go when Delta thinks fit."""
+        """See `TableFormat`. Orphan files go, too; Delta deletes entries of the log by itself."""
         hours = max(RETAIN_HOURS, math.ceil((datetime.now(UTC) - older_than).total_seconds() / 3600))
         self.spark.conf.set(f"{SETTINGS}retentionDurationCheck.enabled", "false")  # which wants a week
         self._keep_quiet()
@@ -214,7 +214,7 @@ class DeltaTables:
         return int(deleted or 0)
 
     def _keep_quiet(self) -> None:
-        """Send what VACUUM prints of itself to the standard error: the standard output is the command's."""
+        """Send the output of VACUUM to the standard error: the standard output is the command's."""
         session: Any = self.spark
         system = session._jvm.java.lang.System
         system.setOut(system.err)
@@ -225,5 +225,5 @@ class DeltaTables:
 
 
 def _application(mapping: str) -> str:
-    """Return how the applications of a mapping's queries begin in Delta's log."""
+    """Return the prefix of the applications of a mapping's queries in Delta's log."""
     return f"kafscale:{mapping}:"

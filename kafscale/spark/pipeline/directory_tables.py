@@ -1,8 +1,12 @@
-"""Iceberg's tables of a hadoop catalog in a directory of this machine, looked at without Spark, whose start takes 20 s.
+"""Iceberg's tables of a hadoop catalog in a local directory, read without Spark, which takes 20 s to start.
 
-All that a look asks for is in files: `metadata/vN.metadata.json` has schemas and snapshots, a snapshot names a list of
-manifests (Avro), those the data files (Parquet). What can't be read here raises NeedsSpark: other catalogs, and tables
-with deletes. A test compares what is told with what Spark tells. This module imports pyspark, and starts no JVM.
+Files have everything: `metadata/vN.metadata.json` has schemas and snapshots, a snapshot names a list of manifests
+(Avro),
+and those the data files (Parquet). Other catalogs, and tables with deletes, raise NeedsSpark. The columns of rows are
+those
+of `records.rows_of`, by the same checks. A test compares the answers with Spark's. This module imports pyspark, and
+starts
+no JVM.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -61,51 +66,28 @@ SIMPLE_TYPES: Final[Mapping[str, Callable[[], DataType]]] = {
 
 
 class NeedsSpark(Exception):
-    """The table or value can't be read without Spark."""
-
-
-@attrs.frozen
-class FoundSnapshot:
-    """A snapshot in a table's metadata, as a commit."""
-
-    fields: Mapping[str, Any]
-
-    @property
-    def id(self) -> int:
-        """Iceberg's number of it."""
-        return int(self.fields["snapshot-id"])
-
-    @property
-    def parent_id(self) -> int | None:
-        """The number of the one before it."""
-        return self.fields.get("parent-snapshot-id")
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Return when it was committed."""
-        return int(self.fields["timestamp-ms"])
-
-    def summary(self) -> Mapping[str, str]:
-        """Return its summary, if it is a batch's."""
-        told = {name: value for name, value in self.fields.get("summary", {}).items() if name != "operation"}
-        return told if OFFSETS in told else {}
+    """A table or value can't be read without Spark."""
 
 
 @attrs.frozen
 class DirectoryTables:
-    """The tables below a directory. All calls raise NeedsSpark."""
+    """The tables below a directory, without Spark. See `inspection.Tables`; every method raises NeedsSpark."""
 
     warehouse: Path
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> DirectoryTables | None:
-        """Return the tables of a pipeline; None where its catalog is no directory of this machine, or settings may
-        make it another one.
+        """Return the tables of a pipeline; None unless its catalog is a local directory, without settings that may
+        change it.
         """
         catalog = pipeline.catalog
         is_directory = catalog.type == "hadoop" and not catalog.properties and not pipeline.spark
         path = _local_path(catalog)
         return cls(path) if is_directory and path is not None else None
+
+    def columns(self, mapping: TableMapping) -> StructType:
+        """Return the columns of the mapping's rows. Raises ConfigError."""
+        return _columns_of(mapping)
 
     def exists(self, table: str) -> bool:
         """Tell whether there is such a table."""
@@ -113,18 +95,28 @@ class DirectoryTables:
 
     def commits(self, table: str) -> Iterator[Commit]:
         """Iterate over the current snapshot of a table, its parent and so on."""
+        for snapshot in self._ancestry(table):
+            told = {name: value for name, value in snapshot.get("summary", {}).items() if name != "operation"}
+            yield Commit(
+                id=int(snapshot["snapshot-id"]),
+                parent_id=snapshot.get("parent-snapshot-id"),
+                timestamp_ms=int(snapshot["timestamp-ms"]),
+                summary=partial(dict, told if OFFSETS in told else {}),
+            )
+
+    def _ancestry(self, table: str) -> Iterator[Mapping[str, Any]]:
         metadata = self._metadata(table)
-        snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
         found = snapshots.get(metadata.get("current-snapshot-id"))
         while found is not None:
-            yield FoundSnapshot(found)
+            yield found
             found = snapshots.get(found.get("parent-snapshot-id"))
 
     def schema(self, table: str) -> StructType:
         """Return the columns of a table as Spark has them."""
         metadata = self._metadata(table)
         current = metadata.get("current-schema-id")
-        schema = next((each for each in metadata.get("schemas", ()) if each.get("schema-id") == current), None)
+        schema = next((schema for schema in metadata.get("schemas", ()) if schema.get("schema-id") == current), None)
         if schema is None:
             raise NeedsSpark(f"{table} has no schema {current}")
         return _struct(schema)
@@ -145,11 +137,10 @@ class DirectoryTables:
         return found
 
     def _data_files(self, table: str) -> Iterator[Path]:
-        current = next(self.commits(table), None)
+        current = next(self._ancestry(table), None)
         if current is None:
             return
-        assert isinstance(current, FoundSnapshot)
-        for manifest in _avro(current.fields.get("manifest-list", "")):
+        for manifest in _avro(current.get("manifest-list", "")):
             if manifest.get("content", _DATA) != _DATA:
                 raise NeedsSpark(f"{table} has deletes")
             for entry in _avro(manifest["manifest_path"]):
@@ -204,21 +195,21 @@ def _avro(location: str) -> Iterator[dict[str, Any]]:
 
     try:
         with _path_of(location).open("rb") as file:
-            for each in fastavro.reader(file):
-                assert isinstance(each, dict)
-                yield each
+            for entry in fastavro.reader(file):
+                assert isinstance(entry, dict)
+                yield entry
     except (OSError, ValueError, LookupError) as exc:
         raise NeedsSpark(f"{location} can't be read: {exc}") from exc
 
 
 def _struct(fields: Mapping[str, Any]) -> StructType:
     return StructType(
-        [StructField(each["name"], _type(each["type"]), not each["required"]) for each in fields["fields"]]
+        [StructField(field["name"], _type(field["type"]), not field["required"]) for field in fields["fields"]]
     )
 
 
 def _type(type_: Any) -> DataType:
-    """Return Spark's type for one of Iceberg's, as its JSON writes it. Raises NeedsSpark."""
+    """Return Spark's type for one of Iceberg's in JSON. Raises NeedsSpark."""
     if isinstance(type_, str):
         return simple_type(type_)
     kind = type_["type"]
@@ -232,7 +223,7 @@ def _type(type_: Any) -> DataType:
 
 
 def simple_type(name: str) -> DataType:
-    """Return Spark's type for a name of one of Iceberg's that is neither struct, list nor map. Raises NeedsSpark."""
+    """Return Spark's type for the name of one of Iceberg's scalars. Raises NeedsSpark."""
     if name in SIMPLE_TYPES:
         return SIMPLE_TYPES[name]()
     found = _DECIMAL.fullmatch(name)
@@ -256,8 +247,8 @@ _OF_METADATA: Final[Mapping[str, DataType]] = {
 }
 
 
-def simple_columns(mapping: TableMapping) -> StructType:
-    """Return the columns of the mapping's rows. Raises ConfigError, and NeedsSpark for values that are not simple."""
+def _columns_of(mapping: TableMapping) -> StructType:
+    """Return the columns of the mapping's rows. Raises ConfigError, and NeedsSpark where values decide on them."""
     sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
     if mapping.fan_out is not None:
         raise NeedsSpark("a fan-out names tables by values")
@@ -269,7 +260,7 @@ def simple_columns(mapping: TableMapping) -> StructType:
     if mapping.deletes == MARK:
         columns.append((mapping.deleted_column, BooleanType()))
     of_side = {side: list(_columns(side, encoding)) for side, encoding in sides.items()}
-    columns += [each for found in of_side.values() for each in found]
+    columns += [column for found in of_side.values() for column in found]
     names = [name for name, _ in columns]
     check_names(mapping, names)
     upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
@@ -283,6 +274,6 @@ def _columns(side: str, encoding: Encoding) -> Iterator[tuple[str, DataType]]:
     if encoding.format != "json":
         yield encoding.column or side, BinaryType() if encoding.format == "bytes" else StringType()
         return
-    for each in encoding.columns:
-        name = each.type.lower()
-        yield each.name, TimestampType() if name == "timestamp" else simple_type(name)
+    for column in encoding.columns:
+        name = column.type.lower()
+        yield column.name, TimestampType() if name == "timestamp" else simple_type(name)

@@ -1,4 +1,4 @@
-"""Reads a pipeline's YAML: `${NAME}` is filled from the environment, and what is wrong is told with its line and key.
+"""Reads a pipeline's YAML: fills in `${NAME}` from the environment, and reports mistakes with line and key.
 
 pipeline.yaml:12: mappings[0].value.format: 'avor' is not one of bytes, string, json, avro, protobuf, json-schema
 """
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def read_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
-    """Raises ConfigError, which names file, line and key."""
+    """Read a file. Raises ConfigError, which names file, line and key."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -37,7 +37,7 @@ def read_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pi
 
 
 def parse_pipeline(text: str, name: str, environment: Mapping[str, str]) -> Pipeline:
-    """Parse a pipeline as `read_pipeline` does, from text."""
+    """Parse a pipeline from text, as `read_pipeline` does."""
     document = _Document(name=name, environment=environment)
     try:
         data = document.build(yaml.compose(text, yaml.SafeLoader), ())
@@ -67,21 +67,21 @@ class _Problem:
 
 @attrs.define(kw_only=True)
 class _Document:
-    """The nodes of a document as plain values, and the line that each is at."""
+    """The nodes of a document as plain values, and their lines."""
 
     name: str
     environment: Mapping[str, str]
     lines: dict[KeyPath, int] = attrs.field(factory=dict)
 
     def build(self, node: yaml.Node | None, path: KeyPath) -> Any:
-        """The value of a node. Raises ConfigError."""
+        """Return the value of a node. Raises ConfigError."""
         if node is None:
             return None
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.build(each, (*path, index)) for index, each in enumerate(node.value)]
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
         try:
             value = yaml.SafeLoader("").construct_object(node)
         except ValueError as exc:  # of a date or a number, by its form, that is none
@@ -108,24 +108,24 @@ class _Document:
         return _VARIABLE.sub(value, text)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of a key, or of what should have it."""
+        """Return the line of a key, or of its parent if it is missing."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
-        """Return the error that the user is told."""
-        text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path).lstrip(".")
+        """Return the error for the user."""
+        text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
         return ConfigError(f"{self.name}:{self.line(path)}: {text + ': ' if text else ''}{message}")
 
 
 def _problems(exc: BaseException, path: KeyPath) -> Iterator[_Problem]:
-    """Iterate over the single problems within what cattrs raises."""
+    """Iterate over the single problems within an error of cattrs."""
     if isinstance(exc, BaseValidationError):
-        for each in exc.exceptions:
-            yield from _problems(each, (*path, *_steps(getattr(each, "__notes__", ()))))
+        for inner in exc.exceptions:
+            yield from _problems(inner, (*path, *_steps(getattr(inner, "__notes__", ()))))
     elif isinstance(exc, ForbiddenExtraKeysError):
-        known = [each.name for each in attrs.fields(exc.cl)]
+        known = [field.name for field in attrs.fields(exc.cl)]
         for name in sorted(exc.extra_fields):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             advice = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
@@ -169,7 +169,7 @@ def _part(converter: Converter, kind: type) -> Any:
 
     def check(value: Any, _: Any) -> Any:
         if not isinstance(value, dict):
-            names = ", ".join(each.name for each in attrs.fields(kind))
+            names = ", ".join(field.name for field in attrs.fields(kind))
             raise ValueError(f"is a mapping of keys, not {_kind(value)}; there are: {names}")
         return structure(value, kind)
 
@@ -177,7 +177,7 @@ def _part(converter: Converter, kind: type) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """Return what a value is that is of the wrong kind. It is not shown: it may be a secret."""
+    """Return the kind of a wrong value. The value is not shown, as it may be a secret."""
     return "nothing" if value is None else _KINDS.get(type(value), "a value of another kind")
 
 
@@ -209,12 +209,12 @@ def _strictly(kind: type, what: str) -> Any:
 def _texts(value: Any, _: Any) -> Mapping[str, str]:
     if not isinstance(value, dict):
         raise ValueError(f"is a mapping of names to values, not {_kind(value)}")
-    return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
+    return {name: str(item).lower() if isinstance(item, bool) else str(item) for name, item in value.items()}
 
 
 def _names(value: Any, _: Any) -> Mapping[str, str] | Sequence[str]:
     if isinstance(value, list):
-        return [_text(each, str) for each in value]
+        return [_text(item, str) for item in value]
     return _texts(value, None)
 
 
@@ -234,7 +234,7 @@ _CONVERTER = _make_converter()
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One checked thing of a mapping, and what was found."""
+    """A checked part of a mapping, and the finding."""
 
     mapping: str
     what: str

@@ -1,9 +1,10 @@
-"""One mapping into several tables: which there are, and which rows go into which. This module imports pyspark.
+"""Routes the rows of one mapping into several tables. This module imports pyspark.
 
-A value of the column that `fan_out` names stands for a table: one that is declared, or, with `create`, one that is made
-when the first record with it comes, and has the mapping's name among its properties. What has none goes into the
-mapping's own table, or is a dead letter. A record that deletes a row of an upsert goes to all tables, as it may have no
-value to tell which one had the row.
+A value of the column that `fan_out` names stands for a table: a declared one, or, with `create`, one that is made when
+the
+first record comes, with the mapping's name among its properties. Other rows go into the mapping's own table, or are
+dead
+letters. A record that deletes a row of an upsert goes to all tables, as it may lack the value that names the table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kafscale.spark.pipeline.tables import ensure_table, format_of
 
 
 def ensure_declared(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> None:
-    """Do what `ensure_table` does for the tables of the mapping's fan-out: declared ones, and those made before."""
+    """Do `ensure_table` for the tables of the mapping's fan-out, declared and made."""
     if mapping.fan_out is not None:
         columns = empty_rows(spark, mapping, pipeline).columns
         made = tables_there(format_of(spark, pipeline), mapping)
@@ -33,21 +34,21 @@ def ensure_declared(spark: SparkSession, mapping: TableMapping, pipeline: Pipeli
 
 
 def tables_there(tables: TableFormat, mapping: TableMapping) -> Sequence[str]:
-    """Return the tables of the mapping's fan-out that there are, declared and made, without the mapping's own."""
+    """Return the existing tables of the mapping's fan-out, without the mapping's own."""
     if mapping.fan_out is None:
         return ()
-    there = [each for each in dict.fromkeys(mapping.fan_out.tables.values()) if tables.exists(each)]
+    there = [table for table in dict.fromkeys(mapping.fan_out.tables.values()) if tables.exists(table)]
     return [*there, *(name for name, owner in _seen(tables, mapping).items() if owner == mapping.id)]
 
 
 def begun_tables(tables: TableFormat, mapping: TableMapping) -> Mapping[str, Position]:
-    """Return the tables of the mapping's fan-out that have a batch of it, and where the first one began."""
+    """Return the tables of the mapping's fan-out that have a batch of it, and the beginning of the first one."""
     found = {name: newest(tables.commits(name), mapping.id) for name in tables_there(tables, mapping)}
-    return {name: each.began or Position() for name, each in found.items() if each is not None}
+    return {name: committed.began for name, committed in found.items() if committed is not None}
 
 
 def tables_for(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, rows: Rows) -> Mapping[str, Position]:
-    """Return the tables that rows of a batch can go into, all of them; those are made that rows are the first of."""
+    """Return all tables that rows of a batch can go into, and make those that rows are the first of."""
     fan_out = mapping.fan_out
     if fan_out is None:
         return {}
@@ -67,7 +68,7 @@ def tables_for(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, r
 
 
 def routed(rows: Rows, mapping: TableMapping, others: Mapping[str, Position]) -> Rows:
-    """Have TABLE name only tables that there were when a record was read; others: those, and where they begin."""
+    """Keep in TABLE only tables that existed when a record was read. others: those tables, and their beginnings."""
     fan_out = mapping.fan_out
     if fan_out is None:
         return rows
@@ -82,7 +83,7 @@ def routed(rows: Rows, mapping: TableMapping, others: Mapping[str, Position]) ->
 
 
 def share_of(rows: Rows, mapping: TableMapping, table: str | None) -> Rows:
-    """Return the rows that go into one table of the mapping's fan-out, or, of None, its own. They are `routed`."""
+    """Return the rows of one table of the mapping's fan-out, or, for None, of its own. They are `routed`."""
     if mapping.fan_out is None:
         return rows
     column = functions.col(TABLE)
@@ -93,13 +94,13 @@ def share_of(rows: Rows, mapping: TableMapping, table: str | None) -> Rows:
 
 
 def _of_all(rows: Rows) -> Column:
-    """Tell whether a record is for all tables of an upsert: one that deletes, or empties."""
+    """Tell whether a record is for all tables of an upsert: a deletion or a truncate."""
     empties = functions.col(TRUNCATE) if TRUNCATE in rows.frame.columns else functions.lit(False)
     return functions.col(TOMBSTONE) | empties
 
 
 def not_before(rows: Rows, start: Position, wanted: Position) -> Rows:
-    """Leave out records before where a table wants them from; the rows are from `start` on."""
+    """Leave out records before the beginning of a table; the rows begin at `start`."""
     later = {name: offset for name, offset in wanted.offsets.items() if offset > start.offsets.get(name, 0)}
     if not later:
         return rows
@@ -107,7 +108,7 @@ def not_before(rows: Rows, start: Position, wanted: Position) -> Rows:
 
 
 def _before(position: Position) -> Column:
-    """Tell whether a record is before where a position has its partition."""
+    """Tell whether a record is before a position."""
     places = [
         reduce(
             and_,
@@ -123,9 +124,9 @@ def _before(position: Position) -> Column:
 
 
 def _seen(tables: TableFormat, mapping: TableMapping) -> Mapping[str, str | None]:
-    """Return tables whose names are such that the mapping could have made them, and the mapping that has, if one has.
+    """Return tables whose names the mapping could have made, and the mapping that did, if any.
 
-    Those that it declares are not among them, nor its own.
+    Its own table and declared ones are not among them.
     """
     if mapping.fan_out is None or mapping.fan_out.create is None:
         return {}

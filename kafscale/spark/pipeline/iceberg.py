@@ -1,9 +1,10 @@
-"""Iceberg: the summary of a batch is that of its snapshot. Care is taken by Iceberg's procedures."""
+"""Iceberg: the summary of a batch is that of its snapshot; maintenance is by Iceberg's procedures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,63 +23,44 @@ UPSERT_PROPERTIES = {"write.merge.mode": "merge-on-read", "write.update.mode": "
 SESSION_PREFIX = "spark.sql.iceberg.snapshot-property."  # every commit of a session takes these, MERGE too
 
 
-@attrs.frozen
-class Snapshot:
-    """A snapshot of Iceberg's, as a commit. `java` is Iceberg's own object; each look at it is a call into the JVM."""
-
-    java: Any
-
-    @property
-    def id(self) -> int:
-        """Iceberg's number of it."""
-        return int(self.java.snapshotId())
-
-    @property
-    def parent_id(self) -> int | None:
-        """The number of the one before it."""
-        found = self.java.parentId()
-        return None if found is None else int(found)
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Return when it was committed."""
-        return int(self.java.timestampMillis())
-
-    def summary(self) -> Mapping[str, str]:
-        """Return its summary, if it is a batch's."""
-        summary = self.java.summary()
-        if summary.get(OFFSETS) is None:  # by one call: to copy the whole takes three for each of its entries
-            return {}
-        return dict(summary)
-
-
-def ancestry(table: Any) -> Iterator[Snapshot]:
-    """Iterate over the current snapshot of Iceberg's own object of a table, its parent and so on."""
+def ancestry(table: Any) -> Iterator[Commit]:
+    """Iterate over the current snapshot of Iceberg's own table object, its parent and so on."""
     snapshot = table.currentSnapshot()
     while snapshot is not None:
-        yield Snapshot(snapshot)
         parent_id = snapshot.parentId()
+        yield Commit(
+            id=int(snapshot.snapshotId()),
+            parent_id=None if parent_id is None else int(parent_id),
+            timestamp_ms=int(snapshot.timestampMillis()),
+            summary=partial(_summary, snapshot),
+        )
         snapshot = None if parent_id is None else table.snapshot(parent_id)
 
 
-def spec_changes(current: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
-    """Return the changes, as of ALTER TABLE, that make one list of partition fields, as SQL has them, another.
+def _summary(snapshot: Any) -> Mapping[str, str]:
+    """Return the summary of a batch's snapshot. To copy it takes three calls into the JVM for each entry."""
+    summary = snapshot.summary()
+    return {} if summary.get(OFFSETS) is None else dict(summary)
 
-    A field takes the place of one of the same column, in one commit. The order of fields is as it comes.
+
+def spec_changes(current: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
+    """Return the changes of ALTER TABLE from one list of partition fields to another, in SQL.
+
+    A field replaces one of the same column, in one commit. The order of fields does not matter.
     """
-    dropped = [each for each in current if each not in wanted]
-    added = [each for each in wanted if each not in current]
+    dropped = [field for field in current if field not in wanted]
+    added = [field for field in wanted if field not in current]
     replaced: list[str] = []
     for new in list(added):
-        old = next((each for each in dropped if _column_of(each) == _column_of(new)), None)
+        old = next((field for field in dropped if _column_of(field) == _column_of(new)), None)
         if old is not None:
             replaced.append(f"REPLACE PARTITION FIELD {old} WITH {new}")
             dropped.remove(old)
             added.remove(new)
     return [
-        *(f"DROP PARTITION FIELD {each}" for each in dropped),
+        *(f"DROP PARTITION FIELD {field}" for field in dropped),
         *replaced,
-        *(f"ADD PARTITION FIELD {each}" for each in added),
+        *(f"ADD PARTITION FIELD {field}" for field in added),
     ]
 
 
@@ -87,12 +69,12 @@ def _column_of(field: str) -> str:
 
 
 def _partitions(table: Any) -> Sequence[str]:
-    """Return the fields by which Iceberg's own object of a table is partitioned, as `partition_transform` has them."""
+    """Return the partition fields of Iceberg's own table object, as `partition_transform` writes them."""
     schema = table.schema()
     found = []
     for field in table.spec().fields():
         name, _, argument = str(field.transform()).removesuffix("]").partition("[")
-        column = ".".join(quoted(each) for each in schema.findColumnName(field.sourceId()).split("."))
+        column = ".".join(quoted(part) for part in schema.findColumnName(field.sourceId()).split("."))
         if name == "identity":
             found.append(column)
         elif name != "void":  # of a table of version 1, where a field was dropped
@@ -102,7 +84,7 @@ def _partitions(table: Any) -> Sequence[str]:
 
 @attrs.frozen
 class IcebergTables:
-    """Tables of one of Iceberg's catalogs. `spark` is a session, whose inner parts have no types."""
+    """Tables of one of Iceberg's catalogs. See `TableFormat`. `spark` is a session, whose inner parts have no types."""
 
     spark: SparkSession
     catalog: CatalogOptions
@@ -123,7 +105,7 @@ class IcebergTables:
         properties: Mapping[str, str],
         is_upserted: bool = False,
     ) -> None:
-        """See `TableFormat`. Tables that are upserted get files of deletes, which readers apply."""
+        """See `TableFormat`. Upserts write files of deletes, which readers apply."""
         name = self.catalog.full_name(table)
         all_properties = {**DEFAULT_PROPERTIES, **(UPSERT_PROPERTIES if is_upserted else {}), **properties}
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
@@ -135,10 +117,10 @@ class IcebergTables:
             self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} WRITE ORDERED BY {', '.join(order)}")
 
     def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
-        """See `TableFormat`. Files that are there stay as they are, by the specification that they were written by."""
+        """See `TableFormat`. Existing files keep the specification that they were written by."""
         found = spec_changes(_partitions(self._load(table)), wanted)
-        for each in found:
-            self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} {each}")
+        for change in found:
+            self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} {change}")
         return found
 
     def change(self, table: str, change: Change) -> None:
@@ -152,9 +134,11 @@ class IcebergTables:
     def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
         """See `TableFormat`.
 
-        Iceberg's append goes on top of whatever is there when it is committed, and tries again by itself. An overwrite
-        of no row is an append, too, which is held, at each of its tries, to what came since a snapshot; if it has rows,
-        as it is an overwrite otherwise, which those do not like who follow the table.
+        Iceberg's append goes on top of any other commit, and retries by itself. An overwrite of no row is an append,
+        too, checked at
+        each try against commits since a snapshot. It is used if there are rows: without any it would be a real
+        overwrite, which
+        disturbs readers that follow the table.
         """
         from pyspark.sql import functions
 
@@ -178,7 +162,7 @@ class IcebergTables:
         return {name: self._load(name).properties().get(key) for name in wanted}
 
     def has_forgotten(self, table: str, mapping: str) -> bool:
-        """See `TableFormat`. Where another tool has expired the newest snapshot of a mapping, nothing tells it."""
+        """See `TableFormat`. If another tool has expired a mapping's newest snapshot, nothing tells."""
         return False
 
     def appended(self, table: str, commit: Committed) -> DataFrame:
@@ -220,7 +204,7 @@ class IcebergTables:
         return found
 
     def _load(self, table: str) -> Any:
-        """Iceberg's own object of a table, as it is now."""
+        """Return Iceberg's own object of a table, refreshed."""
         session: Any = self.spark
         util = session._jvm.org.apache.iceberg.spark.Spark3Util
         found = util.loadIcebergTable(session._jsparkSession, self.catalog.full_name(table))

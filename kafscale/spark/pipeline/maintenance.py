@@ -1,7 +1,7 @@
-"""Care of the tables: small files put together, old snapshots and lost files deleted.
+"""Maintenance of the tables: compacts small files, deletes old snapshots and orphan files.
 
-The newest snapshot of each mapping is kept, and all that are newer than it, so that a pipeline finds it among the
-ancestors of the current one however often the table was compacted since. This module imports pyspark.
+The newest snapshot of each mapping is kept, and all newer ones, so that a pipeline finds it among the ancestors of the
+current one after any number of compactions. This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafscale.spark.session import first_line
 
 @attrs.frozen(kw_only=True)
 class Care:
-    """What was done for a table; `problem` is what kept a part of it from being done."""
+    """The maintenance of a table; `problem` is the error that stopped it."""
 
     table: str
     compacted_files: int = 0
@@ -33,10 +33,7 @@ class Care:
 
 
 def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
-    """Take care of each table of the pipeline that there is.
-
-    A commit that another one was in the way of is told as a problem.
-    """
+    """Maintain each existing table of the pipeline. A conflict with another commit is returned as a problem."""
     tables = format_of(spark, pipeline)
     for table in tables_of(tables, pipeline):
         if tables.exists(table):
@@ -47,8 +44,8 @@ def tables_of(tables: TableFormat, pipeline: Pipeline) -> Sequence[str]:
     """Return the tables of the mappings and of their dead letters, each once."""
     names = [
         name
-        for each in pipeline.mappings
-        for name in (each.table, *tables_there(tables, each), each.dead_letters)
+        for mapping in pipeline.mappings
+        for name in (mapping.table, *tables_there(tables, mapping), mapping.dead_letters)
         if name is not None
     ]
     return list(dict.fromkeys(names))
@@ -77,8 +74,10 @@ class _TableCare:
 
     def _expire(self) -> int:
         options = self.pipeline.maintenance
-        found = [newest(self.tables.commits(self.table), each.id) for each in self.pipeline.mappings]
-        keep_count = max([options.keep_snapshots, *(each.depth + 1 for each in found if each is not None)])
+        found = [newest(self.tables.commits(self.table), mapping.id) for mapping in self.pipeline.mappings]
+        keep_count = max(
+            [options.keep_snapshots, *(committed.depth + 1 for committed in found if committed is not None)]
+        )
         return self.tables.expire(self.table, self._before(options.expire_after), keep_count)
 
     def _remove_orphans(self) -> int:

@@ -1,4 +1,4 @@
-"""What a running pipeline tells Prometheus, at `/metrics` of a small HTTP server in a thread."""
+"""Metrics of a running pipeline for Prometheus, at `/metrics` of a small HTTP server in a thread."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PipelineMetrics:
             self.registry.callback(f"{prefix}_{name}", help, LABEL, samples=partial(_samples, values))
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """See `Observer`. A batch that was there already is not counted again."""
+        """See `Observer`. A batch that was already in the table is not counted again."""
         self.lag[mapping] = lag
         if outcome.commit_seconds is not None:
             self.records.of(mapping).value += row_count
@@ -104,7 +104,7 @@ def _samples(values: Mapping[str, float]) -> list[tuple[tuple[str, ...], float]]
 
 @contextmanager
 def serving(metrics: PipelineMetrics, address: Address) -> Iterator[Address]:
-    """Serve them while the block runs; gives the address, whose port was chosen if it was 0. Raises StartupError."""
+    """Serve metrics while the block runs; yield the address, with the chosen port. Raises StartupError."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = SILENCE_SECONDS
@@ -121,7 +121,7 @@ def serving(metrics: PipelineMetrics, address: Address) -> Iterator[Address]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: a scrape is no news."""
+            """Log nothing for a scrape."""
 
     try:
         server = ThreadingHTTPServer((address.host, address.port), Handler)

@@ -1,9 +1,10 @@
-"""`kafscale pipeline migrate`: checkpoints of streams from Spark's Kafka source to this one, and back.
+"""`kafscale pipeline migrate`: moves checkpoints between Spark's Kafka source and this one, and compares both sources.
 
 A checkpoint has a line for each source of a query in each of its files `offsets/N`. Both sources write offsets there in
 one form, `{"topic":{"0":23}}`; this one adds the ids of topics, which the Kafka source refuses. So a checkpoint is
-copied, ids are added or left out in the copy, and the query goes on with the other source from the copy. All else of it
-stays as it is: the query's id, its commits, its state. This module imports pyspark.
+copied,
+ids are added or removed in the copy, and the query goes on from the copy with the other source. The query's id, commits
+and state stay as they are. This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class NotMigrated(KafScaleError):
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """A source of the query, by the place of its line, and the partitions that it reads."""
+    """A source of the query, by the place of its line, and its position."""
 
     place: int
     topics: Sequence[str]
@@ -39,7 +40,7 @@ class Source:
 
 @attrs.frozen(kw_only=True)
 class Migration:
-    """A checkpoint that was read. `batch_id` is that of the last batch, which has ended; `sources` read topics."""
+    """A checkpoint. `batch_id` is that of the last batch, which has ended; `sources` read topics."""
 
     directory: HadoopDirectory
     batch_id: int
@@ -47,12 +48,12 @@ class Migration:
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
-        """Return where the query goes on."""
-        return {name: offset for each in self.sources for name, offset in each.offsets.offsets.items()}
+        """Return the next offsets of the query."""
+        return {name: offset for source in self.sources for name, offset in source.offsets.offsets.items()}
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Migration:
-    """Raises ConfigError, NotMigrated."""
+    """Read a checkpoint. Raises ConfigError, NotMigrated."""
     directory = HadoopDirectory(spark, path)
     planned, committed = (_batches(directory, folder) for folder in (OFFSETS, COMMITS))
     if directory.read("metadata") is None or not planned:
@@ -74,19 +75,19 @@ def _batches(directory: HadoopDirectory, folder: str) -> Sequence[int]:
 
 
 def _source(place: int, line: str) -> Source | None:
-    """None of one that reads no topics, as of files or rates."""
+    """Return None for a source that reads no topics, such as files or rates."""
     try:
         position = Position.parse(line)
     except (ValueError, AttributeError, TypeError):
         return None
-    if not position.offsets or not all(isinstance(each, int) for each in position.offsets.values()):
+    if not position.offsets or not all(isinstance(offset, int) for offset in position.offsets.values()):
         return None
     topics = sorted({topic for topic, _ in position.offsets})
     return Source(place=place, topics=topics, offsets=position)
 
 
 def check_bucket(migration: Migration, planner: Planner) -> Logs:
-    """Return the partitions of the checkpoint. Raises NotMigrated if the bucket does not have where they go on."""
+    """Return the partitions of the checkpoint. Raises NotMigrated if the bucket lacks the next offsets."""
     logs = planner.logs(migration.offsets.keys(), must_exist=False)
     for partition, offset in sorted(migration.offsets.items()):
         topic, index = partition
@@ -108,13 +109,13 @@ def check_bucket(migration: Migration, planner: Planner) -> Logs:
 
 
 def migrate(migration: Migration, target: str, to: str, logs: Logs) -> HadoopDirectory:
-    """Write the copy. Raises ConfigError if there is something at `target`."""
+    """Write the copy. Raises ConfigError if `target` exists."""
     copy = HadoopDirectory(migration.directory.spark, target)
     if copy.names(""):
         raise ConfigError(f"there is something at {target} already: name a directory that is to be made")
     migration.directory.copy_to(copy)
     topic_ids = ids_of(logs.values()) if to == KAFSCALE else {}
-    places = {each.place for each in migration.sources}
+    places = {source.place for source in migration.sources}
     for batch_id in _batches(copy, OFFSETS):
         text = copy.read(f"{OFFSETS}/{batch_id}")
         assert text is not None
@@ -139,7 +140,7 @@ SHOWN_COUNT = 3  # of rows that one of both lacks
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """rows: as this source reads them. only_kafscale, only_kafka: rows that the other lacks, and `shown` are some."""
+    """The result. rows: read by this source. only_kafscale, only_kafka: rows that the other lacks; `shown` has some."""
 
     rows: int
     only_kafscale: int
@@ -148,7 +149,7 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Tell whether both read the same."""
+        """Tell whether both sources read the same."""
         return not self.only_kafscale and not self.only_kafka
 
 
@@ -161,9 +162,9 @@ def compare(
     *,
     last_count: int | None,
 ) -> Comparison:
-    """Compare all that is before these offsets, or the last so many of each partition.
+    """Compare all records before these offsets, or the last `last_count` of each partition, row by row.
 
-    Both read what was committed alone. Raises what either source does.
+    Both sources read committed records alone. Raises their errors.
     """
     starts = {
         name: max(log.start_offset, 0 if last_count is None else ends[name] - last_count) for name, log in logs.items()

@@ -1,8 +1,8 @@
-"""`kafscale pipeline prove`: derive a table again from the bucket, and compare. This module imports pyspark.
+"""`kafscale pipeline prove`: derives a table again from the bucket, and compares. This module imports pyspark.
 
-What a table is to hold follows from its snapshots' summaries: they tell which offsets of which topics each micro-batch
-had, and CRCs of the segments that it found whole. So these are held against the bucket first; then all records between
-are decoded once more, with the mapping as it is now, put together as the batches did, and compared row by row.
+The summaries of a table's snapshots tell the offsets of each micro-batch, and CRCs of the segments that it read wholly.
+These are checked against the bucket first; then all records in between are decoded again, by the present mapping, put
+together as the batches did, and compared row by row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafscale.spark.pipeline.batch import truncates_of, upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import begun_tables, routed, share_of
 from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
-from kafscale.spark.pipeline.runner import checkpoint_of, planner_of, source_options
+from kafscale.spark.pipeline.runner import planner_of, source_options
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Committed, committed_batches
 from kafscale.spark.pipeline.tables import format_of
@@ -34,10 +34,10 @@ PROVEN = "proven"
 
 @attrs.frozen(kw_only=True)
 class Proof:
-    """What became of one mapping. `found`: `proven`, or what is wrong.
+    """The proof of one table. `found`: `proven`, or the difference.
 
-    snapshots: of the mapping, that the table has. crcs: how many of them were held against batches in the bucket.
-    records: between the offsets. missing, extra: rows that the table lacks, or has beside those that follow.
+    snapshots: of the mapping in the table. crcs: how many of them were checked against batches in the bucket.
+    records: between the offsets. missing, extra: rows that the table lacks, or has in excess.
     """
 
     mapping: str
@@ -52,12 +52,12 @@ class Proof:
 
     @property
     def is_proven(self) -> bool:
-        """Tell whether the table is what follows from the bucket."""
+        """Tell whether the table follows from the bucket."""
         return self.found == PROVEN
 
 
 class _Unproven(Exception):
-    """What is wrong, before rows are compared."""
+    """A difference found before rows are compared."""
 
 
 def prove(spark: SparkSession, pipeline: Pipeline, mappings: Sequence[str] = ()) -> Iterator[Proof]:
@@ -77,24 +77,22 @@ def prove(spark: SparkSession, pipeline: Pipeline, mappings: Sequence[str] = ())
 def _prove(
     spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof: Proof, others: Mapping[str, Position]
 ) -> Proof:
-    """Prove one table. others: those of the mapping's fan-out, and where they begin."""
+    """Prove one table. others: those of the mapping's fan-out, and their beginnings."""
     tables = format_of(spark, pipeline)
     if not tables.exists(proof.table):
         raise _Unproven("there is no such table")
     commits = list(tables.commits(proof.table))
-    batches = [each for each in committed_batches(commits) if each.mapping == mapping.id][::-1]
+    batches = [batch for batch in committed_batches(commits) if batch.mapping == mapping.id][::-1]
     if not batches:
         raise _Unproven("no snapshot of the table is of this mapping")
     end = batches[-1].end
-    begin = batches[-1].began or checkpoint_of(spark, pipeline, mapping).begun()
-    if begin is None:
-        raise _Unproven("neither the table nor the checkpoint tells where the mapping began")
+    begin = batches[-1].began
     with closing(planner_of(pipeline, mapping)) as planner:
         logs = planner.logs(end.offsets.keys(), must_exist=False)
         _check_topics(logs, batches)
         _check_order(batches)
         _check_there(logs, begin, end)
-        crc_count = sum(_check_crcs(planner, logs, each) for each in batches)
+        crc_count = sum(_check_crcs(planner, logs, batch) for batch in batches)
     derived = routed(rows_of(_records(spark, pipeline, mapping, begin, end), mapping, pipeline), mapping, others)
     derived = share_of(derived, mapping, proof.table if proof.table in others else None)
     derived = attrs.evolve(derived, frame=derived.frame.persist())
@@ -107,13 +105,13 @@ def _prove(
 
 
 def _check_topics(logs: Mapping[TopicPartition, PartitionLog], batches: Sequence[Committed]) -> None:
-    for each in batches:
-        for recreated in recreations(each.end.topic_ids, logs).values():
+    for batch in batches:
+        for recreated in recreations(batch.end.topic_ids, logs).values():
             raise _Unproven(str(recreated))
 
 
 def _check_order(batches: Sequence[Committed]) -> None:
-    """Raise _Unproven unless each batch begins where the one before it ended."""
+    """Raise _Unproven unless each batch begins at the end of the one before."""
     for before, after in pairwise(batches):
         for partition, start in after.start.offsets.items():
             end = before.end.offsets.get(partition, start)
@@ -143,9 +141,9 @@ def _check_there(logs: Mapping[TopicPartition, PartitionLog], begin: Position, e
 
 
 def _check_crcs(planner: Planner, logs: Mapping[TopicPartition, PartitionLog], batch: Committed) -> bool:
-    """Tell whether the batch has CRCs that were held against the bucket.
+    """Tell whether the batch has CRCs that were checked against the bucket.
 
-    What was compacted since has others, and a segment may have begun before what is left.
+    Compaction changes CRCs, and a segment may have begun before the remaining records.
     """
     checked = False
     for partition, digest in batch.digests.items():
@@ -166,7 +164,7 @@ def _check_crcs(planner: Planner, logs: Mapping[TopicPartition, PartitionLog], b
 def _records(
     spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, begin: Position, end: Position
 ) -> DataFrame:
-    """Return the records between the mapping's beginning and the end of its last batch."""
+    """Return the records from the mapping's beginning to the end of its last batch."""
     starts = {name: min(begin.offsets.get(name, 0), behind) for name, behind in end.offsets.items()}
     options = source_options(pipeline, mapping)
     for name in ("subscribe", "subscribePattern", "warnOfAvailableNow"):
@@ -194,7 +192,7 @@ def _compare(
 
 
 def _expected(derived: Rows, mapping: TableMapping, batches: Sequence[Committed]) -> DataFrame:
-    """Return the rows that the batches leave: what a later one has of a key wins, whatever its timestamp."""
+    """Return the rows that the batches leave: a later batch wins for a key, whatever its timestamp."""
     if not derived.upsert_by:
         return derived.good()
     columns = f"of_topic STRING, of_partition INT, start BIGINT, end BIGINT, {NUMBER} INT"
@@ -212,7 +210,7 @@ def _expected(derived: Rows, mapping: TableMapping, batches: Sequence[Committed]
 
 
 def _ranges(batches: Sequence[Committed]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield which offsets each batch had; the first that is left has those of batches whose snapshots were expired."""
+    """Yield the offsets of each batch; the first remaining one includes those of expired snapshots."""
     ends: dict[TopicPartition, int] = {}
     for number, batch in enumerate(batches):
         for (topic, index), end in batch.end.offsets.items():
@@ -221,14 +219,14 @@ def _ranges(batches: Sequence[Committed]) -> Iterator[tuple[str, int, int, int, 
 
 
 def _comparable(schema: StructType) -> Sequence[str]:
-    """Return the columns as what Spark can compare: maps as text."""
+    """Return the columns in a form that Spark can compare: maps as text."""
     return [
-        f"to_json(`{each.name}`) AS `{each.name}`" if _has_map(each.dataType) else f"`{each.name}`"
-        for each in schema.fields
+        f"to_json(`{field.name}`) AS `{field.name}`" if _has_map(field.dataType) else f"`{field.name}`"
+        for field in schema.fields
     ]
 
 
 def _has_map(type_: DataType) -> bool:
     if isinstance(type_, StructType):
-        return any(_has_map(each.dataType) for each in type_.fields)
+        return any(_has_map(field.dataType) for field in type_.fields)
     return isinstance(type_, MapType) or (isinstance(type_, ArrayType) and _has_map(type_.elementType))

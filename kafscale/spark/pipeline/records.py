@@ -1,7 +1,8 @@
-"""Records into rows: keys and values decoded, the columns that the mapping asks for, what is wrong with a record.
+"""Makes rows of records: decodes keys and values, and adds the columns of the mapping and the error of a bad record.
 
-A row has the table's columns, and behind them three of its own: the record as it came, whether it is a tombstone, and
-the error of a bad one. This module imports pyspark.
+A row has the table's columns, and further ones of its own: the record as it came, whether it is a tombstone, and the
+error.
+This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -76,12 +77,13 @@ METADATA: Mapping[str, str] = {
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Rows:
-    """frame: columns of the table, then RECORD, TOMBSTONE and ERROR, with a fan-out TABLE, and of changes TRUNCATE.
+    """Rows as a frame: columns of the table, then RECORD, TOMBSTONE and ERROR, with a fan-out TABLE, for changes
+    TRUNCATE.
 
-    A tombstone is what deletes a row: a record without a value, or, of Debezium, a change or a row that says so.
+    A tombstone deletes a row: a record without a value, or, of Debezium, a change or a row marked so.
 
-    columns: those of the table. upsert_by: of them those that tell rows apart; none of an append.
-    can_fail: whether a record can be a bad one.
+    columns: those of the table. upsert_by: the key columns among them; none for an append.
+    can_fail: a record may be bad.
     """
 
     frame: DataFrame
@@ -90,16 +92,16 @@ class Rows:
     can_fail: bool
 
     def good(self) -> DataFrame:
-        """Rows of records that were decoded."""
+        """Return the rows of decoded records."""
         return self.frame.where(functions.col(ERROR).isNull()) if self.can_fail else self.frame
 
     def bad(self) -> DataFrame:
-        """The rows that can't be written."""
+        """Return the rows of bad records."""
         return self.frame.where(functions.col(ERROR).isNotNull())
 
 
 def source_schema(mapping: TableMapping) -> StructType:
-    """Return the schema of the records that are read."""
+    """Return the schema of the source."""
     return StructType([*SCHEMA.fields, HEADERS]) if needs_headers(mapping) else SCHEMA
 
 
@@ -109,7 +111,7 @@ def needs_headers(mapping: TableMapping) -> bool:
 
 
 def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows:
-    """The rows of records. Raises ConfigError, RegistryError, UnknownSchema: reader schemas are looked up here."""
+    """Make the rows of records, and look reader schemas up. Raises ConfigError, RegistryError, UnknownSchema."""
     sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
     has_changes = mapping.value.envelope == DEBEZIUM
     if has_changes:
@@ -131,7 +133,7 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     if mapping.deletes == MARK:
         columns.append((mapping.deleted_column, functions.lit(False)))
     of_side = {side: _columns(decoded, side, encoding) for side, encoding in sides.items()}
-    columns += [each for found in of_side.values() for each in found]
+    columns += [column for found in of_side.values() for column in found]
     names = [name for name, _ in columns]
     check_names(mapping, names)
     by = upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
@@ -150,17 +152,17 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
         rows = rows.withColumn(ERROR, functions.coalesce(functions.col(ERROR), error))
     if mapping.fan_out is not None:
         rows = rows.withColumn(TABLE, _named_table(mapping.fan_out, mapping, names))
-    types = {each.name: each.dataType for each in rows.schema.fields}
+    types = {field.name: field.dataType for field in rows.schema.fields}
     return Rows(
         frame=rows,
         columns=StructType([StructField(name, relaxed(types[name]), name not in required(sides)) for name in names]),
         upsert_by=by,
-        can_fail=bool(by or mapping.fan_out) or any(each.format != "bytes" for each in sides.values()),
+        can_fail=bool(by or mapping.fan_out) or any(side.format != "bytes" for side in sides.values()),
     )
 
 
 def _named_table(fan_out: FanOut, mapping: TableMapping, names: Sequence[str]) -> Column:
-    """Return the name of the table that a value stands for, whether or not there is one. Raises ConfigError."""
+    """Return the name of the table that a value stands for, existing or not. Raises ConfigError."""
     if fan_out.by not in names:
         raise ConfigError(f"the mapping '{mapping.id}' has no column '{fan_out.by}' to fan out by")
     value = functions.col(quoted(fan_out.by)).cast("string")
@@ -170,8 +172,8 @@ def _named_table(fan_out: FanOut, mapping: TableMapping, names: Sequence[str]) -
         word = functions.regexp_replace(functions.lower(value), "[^a-z0-9_]", "_")
         is_word = functions.length(value).between(1, TABLE_NAME_MAX)
         named = functions.when(is_word, functions.concat(functions.lit(before), word, functions.lit(behind)))
-    for each, table in fan_out.tables.items():
-        named = functions.when(value == each, functions.lit(table)).otherwise(named)
+    for known, table in fan_out.tables.items():
+        named = functions.when(value == known, functions.lit(table)).otherwise(named)
     return named
 
 
@@ -187,14 +189,11 @@ def _is_tombstone(mapping: TableMapping) -> Column:
 
 
 def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
-    """Put the rows that changes are of in place of the changes, with `op` beside them, and add metadata of changes.
-
-    Raises ConfigError.
-    """
+    """Replace changes by their rows, with `op` besides, and add metadata of changes. Raises ConfigError."""
     name = _SIDES["value"]
     struct: Any = decoded.schema[name].dataType
     members: Any = struct["value"].dataType
-    lacking = [each for each in ("op", "before", "after") if each not in getattr(members, "names", ())]
+    lacking = [name for name in ("op", "before", "after") if name not in getattr(members, "names", ())]
     if lacking:
         raise ConfigError(f"the mapping '{mapping.id}' has values without {lacking[0]}: no changes of Debezium")
     change = functions.col(f"{name}.value")
@@ -228,12 +227,12 @@ def _row_of(change: Column) -> Column:
 
 
 def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> Rows:
-    """The rows of no record, for their columns."""
+    """Return the rows of no record, for their columns."""
     return rows_of(spark.createDataFrame([], source_schema(mapping)), mapping, pipeline)
 
 
 def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: Registry | None) -> Column:
-    """struct<value, error> of a side."""
+    """Return struct<value, error> of a side."""
     column = functions.col(side)
     if encoding.by_registry:
         assert registry is not None, "checked when the pipeline was made"
@@ -268,9 +267,9 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
 
 
 def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
-    """A column of the mapping's columns. Spark's parser stops behind the first value of a text: see `_is_whole`."""
+    """Return the mapping's columns of JSON. Spark's parser stops behind the first value of a text: see `_is_whole`."""
     envelope = encoding.envelope
-    fields = [StructField(each.name, _json_type(each.type)) for each in encoding.columns]
+    fields = [StructField(column.name, _json_type(column.type)) for column in encoding.columns]
     fields += flag_fields() if envelope == UNWRAPPED else []
     framed = functions.concat(functions.lit(f'{{"{_VALUE}":'), text, functions.lit(f',"{_END}":1}}'))
 
@@ -295,24 +294,24 @@ def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
     error = error.when(
         text.isNotNull() & ~_is_whole(text, parsed), functions.lit("something follows the JSON object in it")
     )
-    for name in (each.name for each in encoding.columns if each.required):
+    for name in (column.name for column in encoding.columns if column.required):
         error = error.when(has_row & row.getField(name).isNull(), functions.lit(f"it has no {name}, which is required"))
-    decimals = [each for each in fields if has_decimal(each.dataType)]
+    decimals = [field for field in fields if has_decimal(field.dataType)]
     if decimals:
-        types = [StructField(each.name, exact_type(each.dataType)) for each in decimals]
+        types = [StructField(field.name, exact_type(field.dataType)) for field in decimals]
         exact = _opened(parsed_by(_enveloped(types, envelope)).getField(_VALUE), types, envelope)
         exact = _row_of(exact) if envelope == DEBEZIUM else exact
-        for each in decimals:
-            is_cut = is_inexact(exact.getField(each.name), each.dataType)
+        for field in decimals:
+            is_cut = is_inexact(exact.getField(field.name), field.dataType)
             error = error.when(
                 functions.coalesce(is_cut, functions.lit(False)),
-                functions.lit(f"{each.name} has more digits behind the point than {each.dataType.simpleString()}"),
+                functions.lit(f"{field.name} has more digits behind the point than {field.dataType.simpleString()}"),
             )
     return functions.struct(value.alias("value"), error.alias("error"))
 
 
 def _enveloped(fields: list[StructField], envelope: str | None) -> StructType:
-    """Return what a value is parsed by whose rows have these columns; its change, or row, may be in a payload."""
+    """Return the type to parse a value by, whose change, or row, may be in a payload."""
     inner = _change_type(fields) if envelope == DEBEZIUM else StructType(fields)
     return inner if envelope is None else StructType([*inner.fields, StructField(PAYLOAD, inner)])
 
@@ -333,19 +332,20 @@ def _change_type(fields: list[StructField]) -> StructType:
 
 
 def _opened(value: Column, fields: list[StructField], envelope: str | None) -> Column:
-    """Return the change, or row, of a value that was parsed, which may be in its payload."""
+    """Return the change, or row, of a parsed value, which may be in its payload."""
     if envelope is None:
         return value
     names = (_change_type(fields) if envelope == DEBEZIUM else StructType(fields)).names
-    here = functions.when(value.isNotNull(), functions.struct(*(value.getField(each).alias(each) for each in names)))
+    here = functions.when(value.isNotNull(), functions.struct(*(value.getField(name).alias(name) for name in names)))
     return functions.coalesce(value.getField(PAYLOAD), here)
 
 
 def _is_whole(text: Column, parsed: Column) -> Column:
     """Tell whether nothing follows the JSON value of a text.
 
-    Behind the value, what frames it in an object asks for a comma or the object's end, which _END is then not in, and
-    what frames it in an array for a comma, which makes two values of it, or the array's end. Nothing is all of that.
+    The value is put into an object with _END behind it, and into an array. A comma after the value adds a member or
+    element; any
+    other text breaks one of both.
     """
     array = functions.concat(functions.lit("["), text, functions.lit("]"))
     count = functions.size(functions.from_json(array, "array<struct<>>"))
@@ -357,20 +357,20 @@ def _json_type(text: str) -> DataType:
 
 
 def _columns(decoded: DataFrame, side: str, encoding: Encoding) -> list[tuple[str, Column]]:
-    """Return the columns of one side, by name: those of its struct, or the only one there is."""
+    """Return the columns of one side, by name: those of its struct, or its only one."""
     name = _SIDES[side]
     struct: Any = decoded.schema[name].dataType
     type_ = struct["value"].dataType
     value = functions.col(f"{name}.value")
     if isinstance(type_, StructType):
-        return [(each, value.getField(each)) for each in type_.names]
+        return [(name, value.getField(name)) for name in type_.names]
     return [(encoding.column or side, value)]
 
 
 def required(sides: Mapping[str, Encoding]) -> set[str]:
-    """Return the columns that are never null. Rows of changes may be: of a deleted one some have its key alone."""
-    there = [each for each in sides.values() if each.envelope not in TELLING]
-    return {each.name for encoding in there for each in encoding.columns if each.required}
+    """Return the columns that are never null. Rows of changes may be: deleted ones may have the key alone."""
+    there = [side for side in sides.values() if side.envelope not in TELLING]
+    return {column.name for encoding in there for column in encoding.columns if column.required}
 
 
 def check_names(mapping: TableMapping, names: Sequence[str]) -> None:
@@ -383,7 +383,7 @@ def check_names(mapping: TableMapping, names: Sequence[str]) -> None:
 
 
 def upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]) -> Sequence[str]:
-    """Return the columns by which rows are told apart; none for an append."""
+    """Return the key columns of an upsert; none for an append."""
     if mapping.mode != "upsert":
         return ()
     by = mapping.upsert_by or of_key
@@ -394,7 +394,7 @@ def upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]
 
 
 def _error(sides: Mapping[str, Encoding], *, is_upsert: bool) -> Column:
-    """Return what is wrong with a record. A tombstone of an upsert has no value, and needs none."""
+    """Return the error of a record. A tombstone of an upsert needs no value."""
     errors = {side: functions.col(f"{_SIDES[side]}.error") for side in sides}
     if is_upsert:
         errors["value"] = functions.when(functions.col(f"{RECORD}.value").isNotNull(), errors["value"])

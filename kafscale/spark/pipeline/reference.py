@@ -43,7 +43,7 @@ def reference() -> str:
 
 
 def _part(heading: str, cls: type[attrs.AttrsInstance]) -> str:
-    rows = [f"| `{each.name}` | {_default(each)} | {each.metadata['doc']} |" for each in attrs.fields(cls)]
+    rows = [f"| `{field.name}` | {_default(field)} | {field.metadata['doc']} |" for field in attrs.fields(cls)]
     return "\n".join([f"## {heading}", "", "| key | default | what it is |", "|---|---|---|", *rows])
 
 

@@ -1,10 +1,12 @@
-"""`kafscale pipeline reset --topic`: let mappings go on with what there is of a topic now. This module imports pyspark.
+"""`kafscale pipeline reset --topic`: lets mappings go on with a topic as it is now. This module imports pyspark.
 
-Where a topic was deleted and created again, that is its beginning; else where its table is, or, if records were deleted
-before they were read, the first one that is left. So no record comes twice, but with `from_beginning`. All else that a
-mapping reads goes on where its table is, which is what a lost checkpoint does: a batch that was planned and is not in
-the table is planned anew. Until a run has written a batch, a reset goes on from the one before. Rows and dead letters
-that are in the tables stay.
+A topic that was created again begins at its start; any other at the table's position, or, if records were deleted
+unread,
+at the first remaining one. So no record comes twice, except with `from_beginning`. All other topics go on at the
+table's
+position, as after a lost checkpoint: a planned batch that is not in the table is planned anew. Until a run has written
+a
+batch, another reset goes on from the one before. Rows and dead letters stay in the tables.
 """
 
 from __future__ import annotations
@@ -28,10 +30,9 @@ from kafscale.spark.source.planning import Planner
 
 @attrs.frozen(kw_only=True)
 class Reset:
-    """One topic's reset in one mapping, from where it is to where it will be.
+    """The reset of one topic in one mapping: both positions are those of all topics of the mapping.
 
-    Both positions are those of all that the mapping reads. again: the topics that it reads again then, whatever tables
-    have of them.
+    again: the topics that it reads again, also if tables have them.
     """
 
     mapping: TableMapping
@@ -42,12 +43,12 @@ class Reset:
 
     @property
     def changes(self) -> bool:
-        """Tell whether the mapping does not go on as it would have anyhow."""
+        """Tell whether the reset changes the position."""
         return self.before != self.after
 
 
 def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from_beginning: bool) -> Sequence[Reset]:
-    """Return what `carry_out` would do.
+    """Return the resets for `carry_out`.
 
     Raises ConfigError for a topic that no mapping has begun to read, StoreError.
     """
@@ -57,7 +58,7 @@ def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from
         if position is not None:
             with closing(planner_of(pipeline, mapping)) as planner:
                 found += _resets(planner, mapping, position, again, topics, from_beginning=from_beginning)
-    unread = [topic for topic in topics if topic not in {each.topic for each in found}]
+    unread = [topic for topic in topics if topic not in {reset.topic for reset in found}]
     if unread:
         raise ConfigError(f"no mapping has begun to read topic '{unread[0]}', so it begins as its mapping says")
     return found
@@ -65,20 +66,20 @@ def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from
 
 def carry_out(spark: SparkSession, pipeline: Pipeline, resets: Sequence[Reset]) -> None:
     """Change the checkpoints. Raises StartupError if a run of the pipeline is at work."""
-    for mapping_id in dict.fromkeys(each.mapping.id for each in resets if each.changes):
-        last = [each for each in resets if each.mapping.id == mapping_id][-1]
+    for mapping_id in dict.fromkeys(reset.mapping.id for reset in resets if reset.changes):
+        last = [reset for reset in resets if reset.mapping.id == mapping_id][-1]
         checkpoint_of(spark, pipeline, last.mapping).begin_anew(last.after, last.again)
 
 
 def locked(spark: SparkSession, pipeline: Pipeline) -> closing[Any]:
-    """Keeps runs of the pipeline out for as long as the block lasts. Raises StartupError if one is at work."""
+    """Keep runs of the pipeline out during the block. Raises StartupError if one is at work."""
     return closing(take_lock(HadoopDirectory(spark, pipeline.checkpoints)))
 
 
 def _position(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> tuple[Position | None, Set[str]]:
-    """Return where a mapping is, None if it has not begun, and the topics that it reads again.
+    """Return the position of a mapping, None before its beginning, and the topics that it reads again.
 
-    That is what its table says, or, before the first batch of its query, where that begins: a reset may have said so.
+    It is that of the table, or, before the first batch of its query, the query's beginning, which a reset may have set.
     """
     tables, checkpoint = format_of(spark, pipeline), checkpoint_of(spark, pipeline, mapping)
     committed = newest(tables.commits(mapping.table), mapping.id) if tables.exists(mapping.table) else None
@@ -99,32 +100,23 @@ def _resets(
     *,
     from_beginning: bool,
 ) -> Iterator[Reset]:
-    """One behind the other: each begins with what the one before has changed."""
+    """Yield the resets in order; each begins with the position of the one before."""
     logs = planner.logs(must_exist=False)
     for topic in dict.fromkeys(topics):
         if topic in {name for name, _ in [*logs, *position.offsets]}:
-            after = _anew(planner, position, topic, logs, from_beginning=from_beginning)
+            after = _anew(position, topic, logs, from_beginning=from_beginning)
             again = again | {topic} if from_beginning else again
             yield Reset(mapping=mapping, topic=topic, before=position, after=after, again=again)
             position = after
 
 
-def _anew(planner: Planner, position: Position, topic: str, logs: Logs, *, from_beginning: bool) -> Position:
+def _anew(position: Position, topic: str, logs: Logs, *, from_beginning: bool) -> Position:
     of_topic = {partition: log for partition, log in logs.items() if partition[0] == topic}
-    begins = from_beginning or _is_another(planner, position, topic, of_topic)
+    is_another = not of_topic or topic in recreations(position.topic_ids, of_topic)
+    begins = from_beginning or is_another
     kept = {name: offset for name, offset in position.offsets.items() if name[0] != topic or not begins}
     known = {name: log for name, log in of_topic.items() if begins or name in kept}  # a new one begins as it would have
     there = {name: max(kept.get(name, 0), log.earliest_offset) for name, log in known.items()}
     names = {name for name, _ in {**kept, **there}}
     topic_ids = {**position.topic_ids, **ids_of(of_topic.values())}
     return Position(offsets={**kept, **there}, topic_ids={name: topic_ids[name] for name in names & topic_ids.keys()})
-
-
-def _is_another(planner: Planner, position: Position, topic: str, of_topic: Logs) -> bool:
-    """Tell whether the topic is not that of the position; it may be gone."""
-    if not of_topic:
-        return True
-    if topic in position.topic_ids:
-        return topic in recreations(position.topic_ids, of_topic)
-    is_deleted = planner.catalog.metadata.deletion_of(topic) is not None  # the position is of an earlier version
-    return is_deleted and any(position.offsets.get(name, 0) > log.written_end_offset for name, log in of_topic.items())

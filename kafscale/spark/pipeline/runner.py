@@ -1,7 +1,4 @@
-"""Runs a pipeline: one streaming query for each mapping. One that fails is told, and the others go on.
-
-This module imports pyspark.
-"""
+"""Runs a pipeline: one streaming query for each mapping. If one fails, the others go on. Imports pyspark."""
 
 from __future__ import annotations
 
@@ -49,9 +46,9 @@ MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not commi
 
 @attrs.frozen(kw_only=True)
 class Lag:
-    """How far a table is behind the bucket, and when its newest batch was committed; None if there is none.
+    """The lag of a table behind the bucket, and the time of its newest batch's commit; None without one.
 
-    seconds: how long ago the first records were made that it does not have, by their own time.
+    seconds: the age of the first missing records, by their own time.
     """
 
     records: int
@@ -64,40 +61,40 @@ class Lag:
         """Sum up partitions."""
         now_ms = int(time.time() * 1000)
         return cls(
-            records=sum(each.offsets_behind for each in behind),
-            bytes=sum(each.bytes_behind for each in behind),
-            seconds=max((each.seconds_behind(now_ms) for each in behind), default=0.0),
+            records=sum(partition.offsets_behind for partition in behind),
+            bytes=sum(partition.bytes_behind for partition in behind),
+            seconds=max((partition.seconds_behind(now_ms) for partition in behind), default=0.0),
             committed_ms=None if committed is None else committed.timestamp_ms,
         )
 
 
 class Observer(Protocol):
-    """Is told what a pipeline does; from several threads."""
+    """An observer of a pipeline, called from several threads."""
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """A micro-batch is in the table."""
+        """Note a micro-batch that is in the table."""
         ...
 
     def lag_measured(self, mapping: str, lag: Lag) -> None:
-        """Every now and then, if the pipeline has metrics."""
+        """Note a lag, now and then, if the pipeline has metrics."""
         ...
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """It has stopped; the others go on."""
+        """Note a mapping that has stopped; the others go on."""
         ...
 
     def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """Its query has failed, for a reason that may pass, and is started again."""
+        """Note a query that failed for a passing reason, and is started again."""
         ...
 
     def maintained(self, care: Care) -> None:
-        """A table was cared for."""
+        """Note the maintenance of a table."""
         ...
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class PipelineRun:
-    """`spark` has the pipeline's catalog. Raises StartupError, when made, if another run has the checkpoints."""
+    """A run of a pipeline in a session with its catalog. Raises StartupError, when made, if another run is at work."""
 
     spark: SparkSession
     pipeline: Pipeline
@@ -131,9 +128,9 @@ class PipelineRun:
                 self._lock.close()
 
     def _maintain(self, ended: threading.Event) -> None:
-        """Every now and then, beside the queries. A commit that it is in the way of is tried again by its query.
+        """Maintain tables now and then, beside the queries, which retry a commit that conflicts with it.
 
-        A catalog that does not answer once is asked again the next time.
+        If a catalog does not answer, it is asked again the next time.
         """
         seconds = parse_duration(self.pipeline.maintenance.every or "") / 1_000_000
         session = self.spark.newSession()
@@ -148,27 +145,27 @@ class PipelineRun:
 
     def _run(self, once: bool) -> Sequence[str]:
         running = [
-            MappingRun(spark=self.spark, pipeline=self.pipeline, mapping=each) for each in self.pipeline.mappings
+            MappingRun(spark=self.spark, pipeline=self.pipeline, mapping=mapping) for mapping in self.pipeline.mappings
         ]
         failed: list[str] = []
         while running:
-            for each in list(running):
+            for run in list(running):
                 try:
-                    goes_on = each.poll(self.observer, once=once, stopping=self._stopping.is_set())
+                    goes_on = run.poll(self.observer, once=once, stopping=self._stopping.is_set())
                 except Exception as exc:  # of one mapping, whatever it is
-                    failed.append(each.mapping.id)
-                    self.observer.mapping_failed(each.mapping.id, exc)
+                    failed.append(run.mapping.id)
+                    self.observer.mapping_failed(run.mapping.id, exc)
                     goes_on = False
                 if not goes_on:
-                    each.close()
-                    running.remove(each)
+                    run.close()
+                    running.remove(run)
             time.sleep(POLL_SECONDS)
         return failed
 
 
 @attrs.frozen
 class Bounds:
-    """What the bucket holds: from where, by partition, and the offset behind the last record of each."""
+    """The beginning and end of each partition in the bucket."""
 
     starts: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     ends: Position = attrs.field(factory=Position)
@@ -204,11 +201,11 @@ class MappingRun:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the mapping."""
+        """Return the checkpoint of the mapping."""
         return checkpoint_of(self.spark, self.pipeline, self.mapping)
 
     def poll(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
-        """Do what is to be done now; whether it goes on. Raises what ended the query for good."""
+        """Do the next step, and tell whether the mapping goes on. Raises the error that ended the query for good."""
         if self._query is None and (stopping or time.monotonic() < self._start_at_seconds):
             return not stopping
         try:
@@ -237,10 +234,7 @@ class MappingRun:
         return once and not stopping and not self._is_done()
 
     def _measure(self, observer: Observer) -> None:
-        """Tell the observer how far the table is behind, now and then.
-
-        A bucket, or a catalog, that can't be asked is no failure of the query.
-        """
+        """Report the lag to the observer now and then. Errors of the bucket or the catalog do not fail the query."""
         if self.pipeline.metrics is None or time.monotonic() < self._measure_at_seconds:
             return
         self._measure_at_seconds = time.monotonic() + LAG_SECONDS
@@ -287,7 +281,7 @@ class MappingRun:
         return options
 
     def _starting(self) -> str:
-        """Return where the stream began, and partitions that came since from their start."""
+        """Return the beginning of the stream, with partitions that came since from their start."""
         with closing(planner_of(self.pipeline, self.mapping)) as planner:
             start = self.checkpoint.start(lambda: self._first_start(planner))
             partitions = dict.fromkeys(planner.logs(start.offsets), EARLIEST)
@@ -295,7 +289,7 @@ class MappingRun:
         return json.dumps(whole.to_json()) if partitions else "earliest"
 
     def _first_start(self, planner: Planner) -> Position:
-        """Return where the table's newest snapshot ends; without one, what the mapping says."""
+        """Return the end of the table's newest snapshot; without one, the mapping's `starting`."""
         tables = format_of(self.spark, self.pipeline)
         committed = newest(tables.commits(self.mapping.table), self.mapping.id)
         if committed is not None:
@@ -310,10 +304,11 @@ class MappingRun:
         return Position(offsets=OffsetFinder(planner.catalog).find(limit, logs), topic_ids=ids_of(logs.values()))
 
     def _digests(self, start: Position, end: Position) -> Digests:
-        """Return CRCs of what is between, as far as footers have them, which no body is read for.
+        """Return CRCs between two positions, as far as footers have them, without reading bodies.
 
-        The micro-batch was planned in another process, the worker that Spark keeps for the stream, so what that has
-        read is not here: it takes the listings once more, and a GET for each segment that has come since the last look.
+        The micro-batch was planned in the worker that Spark keeps for the stream, so this process lists again, and gets
+        the footers
+        of new segments.
         """
         with self._look() as planner:
             logs = planner.logs(end.offsets.keys(), must_exist=False)
@@ -328,9 +323,9 @@ class MappingRun:
         self._outcomes[outcome.batch.batch_id] = outcome
 
     def _tell(self, observer: Observer) -> None:
-        """Tell the observer of batches that Spark has reported since the last time.
+        """Report new batches of Spark to the observer.
 
-        A query that waits for records reports, too, by the number of the batch that they will be.
+        A waiting query reports the number of its next batch, too.
         """
         for progress in self._query.recentProgress:
             if WRITING not in progress["durationMs"]:
@@ -342,7 +337,7 @@ class MappingRun:
                 observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
 
     def _newest_bounds(self) -> Bounds:
-        """Return what the bucket holds, or held before: a query goes on where it can't be known."""
+        """Return the bounds of the bucket, or the last known ones if it does not answer."""
         try:
             with self._look() as planner:
                 self._bounds = bounds_of(planner)
@@ -352,14 +347,14 @@ class MappingRun:
 
     @contextmanager
     def _look(self) -> Iterator[Planner]:
-        """Look into the bucket, one thread at a time; footers that were read are kept from one look to the next."""
+        """Look into the bucket, one thread at a time, with the footers of earlier looks."""
         with self._looking:
             if self._planner is None:
                 self._planner = planner_of(self.pipeline, self.mapping)
             yield self._planner
 
     def close(self) -> None:
-        """End the query, if it has not ended, and close what is open to the bucket."""
+        """End the query, and close the bucket."""
         self._stop_query()
         with self._looking:
             if self._planner is not None:
@@ -367,7 +362,7 @@ class MappingRun:
             self._planner = None
 
     def _stop_query(self) -> None:
-        """Let go of the query. It may run still, where what has failed was to ask for it."""
+        """Stop the query, which may still run if asking for its state has failed."""
         query, self._query = self._query, None
         if query is not None:
             with jvm_may_have_gone():
@@ -381,19 +376,19 @@ class MappingRun:
             raise QueryFailed(str(failure)) from failure
 
     def _is_done(self) -> bool:
-        """Tell whether all is in the table that was in the bucket at first, or nothing comes."""
+        """Tell whether everything that was in the bucket at first is in the table, or nothing more comes."""
         after = self.checkpoint.progress()
         return after == self._before or not lag_of(after.end, self._target or Bounds())
 
 
 class QueryFailed(KafScaleError):
-    """Spark ended a query. `passing`: for a reason that another try may not meet.
+    """Spark ended a query. `passing`: another try may succeed.
 
-    An error in Spark's Python workers comes as Java's text, of which the last line names its class.
+    An error in Spark's Python workers comes as Java's text, whose last line names its class.
     """
 
     def __init__(self, text: str) -> None:
-        """Takes the line of KafScale's error out of Spark's text, where there is one."""
+        """Take the line of KafScale's error from Spark's text, if any."""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("kafscale.")]
         super().__init__((ours[-1] if ours else lines[0]).replace(LOSS_ADVICE, RESET_ADVICE))
@@ -409,7 +404,7 @@ NEW_PARTITION = PartitionNotNamed.__name__  # in a query, whose offsets a run ha
 
 
 def _may_pass(exc: Exception) -> bool:
-    """Tell whether the query is started again: where a service did not answer, or Spark gave up by itself."""
+    """Tell whether the query is started again: a service did not answer, or Spark failed by itself."""
     if isinstance(exc, QueryFailed):
         return exc.passing
     name = type(exc).__name__
@@ -418,12 +413,12 @@ def _may_pass(exc: Exception) -> bool:
 
 
 def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Checkpoint:
-    """Return where a mapping keeps how far it is."""
+    """Return the checkpoint of a mapping."""
     return Checkpoint(HadoopDirectory(spark, f"{pipeline.checkpoints.rstrip('/')}/{mapping.id}"))
 
 
 def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
-    """Return the options of the data source. A segment that can't be read stops the mapping, whatever they say."""
+    """Return the options of the data source. Unreadable segments always stop the mapping."""
     return {
         **pipeline.source.options,
         "store": pipeline.source.store,
@@ -435,12 +430,12 @@ def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
 
 
 def planner_of(pipeline: Pipeline, mapping: TableMapping) -> Planner:
-    """Looks into the bucket as the mapping's query does. Raises ConfigError."""
+    """Open the bucket as the mapping's query does. Raises ConfigError."""
     return Planner.of(ReadOptions.of(Given(source_options(pipeline, mapping))))
 
 
 def bounds_of(planner: Planner) -> Bounds:
-    """Return what the bucket holds. Raises ConfigError, StoreError."""
+    """Return the bounds of the bucket. Raises ConfigError, StoreError."""
     logs = planner.logs()
     ends = {partition: log.end_offset for partition, log in logs.items()}
     return Bounds(
@@ -450,7 +445,7 @@ def bounds_of(planner: Planner) -> Bounds:
 
 
 def behind_of(planner: Planner, committed: Committed | None) -> Sequence[PartitionLag]:
-    """Return how far the table is behind, by partition. Raises ConfigError, StoreError."""
+    """Return the lag of the table by partition. Raises ConfigError, StoreError."""
     end = Position() if committed is None else committed.end
     logs = planner.logs()
     reached = reached_of(end, Position(topic_ids=ids_of(logs.values())))
@@ -458,15 +453,15 @@ def behind_of(planner: Planner, committed: Committed | None) -> Sequence[Partiti
 
 
 def reached_of(committed: Position, ends: Position) -> Mapping[TopicPartition, int]:
-    """Return up to where the table has partitions of the topics that there are."""
+    """Return the table's offsets of the topics that exist."""
     anew = {topic for topic, known in committed.topic_ids.items() if ends.topic_ids.get(topic, known) != known}
     return {partition: offset for partition, offset in committed.offsets.items() if partition[0] not in anew}
 
 
 def lag_of(committed: Position, bounds: Bounds) -> int:
-    """Return how many offsets of the bucket are not in the table; all of a topic that is not the table's."""
+    """Return the number of the bucket's offsets missing in the table; all of a topic that was created again."""
     reached, starts = reached_of(committed, bounds.ends), bounds.starts
     return sum(
-        lag(reached.get(each, 0), log_start_offset=starts.get(each, 0), end_offset=end_offset)
-        for each, end_offset in bounds.ends.offsets.items()
+        lag(reached.get(partition, 0), log_start_offset=starts.get(partition, 0), end_offset=end_offset)
+        for partition, end_offset in bounds.ends.offsets.items()
     )

@@ -1,7 +1,10 @@
-"""What a table's schema needs for rows of another one: columns to add and to widen, and how rows are made to fit.
+"""Changes a table's schema for new rows, fits rows to it, and finds JSON numbers that do not fit into decimals.
 
-Allowed are new columns, int to long, float to double, and decimals with more digits before the point, which are what
-Iceberg allows, in structs, arrays and maps too. Anything else is a SchemaConflict. This module imports pyspark.
+Allowed are new columns, int to long, float to double, and decimals with more digits before the point, as Iceberg
+allows, in
+structs, arrays and maps too. Anything else is a SchemaConflict. Spark's JSON parser rounds numbers with more digits
+behind
+the point than a decimal has; they are parsed once more with as many digits as possible. This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -34,12 +37,12 @@ WIDER: dict[type[DataType], type[DataType]] = {IntegerType: LongType, FloatType:
 
 
 class SchemaConflict(KafScaleError):
-    """A value's schema and its table's don't go together. The message names the column."""
+    """The schemas of a value and its table do not fit. The message names the column."""
 
 
 @attrs.frozen
 class Change:
-    """One column to add, or to make wider."""
+    """A column to add, or to widen."""
 
     path: tuple[str, ...]
     type: str
@@ -47,16 +50,16 @@ class Change:
 
     def sql(self, table: str) -> str:
         """Return the statement that makes the change."""
-        column = ".".join(quoted(each) for each in self.path)
+        column = ".".join(quoted(name) for name in self.path)
         if self.adds:
             return f"ALTER TABLE {table} ADD COLUMN {column} {self.type}"
         return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {self.type}"
 
 
 def relaxed(type_: DataType) -> DataType:
-    """The type with nothing required in it, so that later schemas may leave it out."""
+    """Return the type with everything nullable, so that later schemas may leave it out."""
     if isinstance(type_, StructType):
-        return StructType([StructField(each.name, relaxed(each.dataType)) for each in type_.fields])
+        return StructType([StructField(field.name, relaxed(field.dataType)) for field in type_.fields])
     if isinstance(type_, ArrayType):
         return ArrayType(relaxed(type_.elementType))
     if isinstance(type_, MapType):
@@ -66,14 +69,14 @@ def relaxed(type_: DataType) -> DataType:
 
 def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> Iterator[Change]:
     """Iterate over the changes that the table needs to take the rows. Raises SchemaConflict."""
-    known = {each.name: each for each in table.fields}
+    known = {field.name: field for field in table.fields}
     for field in rows.fields:
         inner = (*path, field.name)
         if field.name in known:
             yield from _changes(known[field.name].dataType, field.dataType, inner)
         else:
             yield Change(inner, sql_of(relaxed(field.dataType)), adds=True)
-    there = {each.name for each in rows.fields}
+    there = {field.name for field in rows.fields}
     for field in table.fields:
         if field.name not in there and not field.nullable:
             raise SchemaConflict(
@@ -84,7 +87,7 @@ def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> 
 def sql_of(type_: DataType) -> str:
     """Return a type in Spark's SQL."""
     if isinstance(type_, StructType):
-        inner = ", ".join(f"{quoted(each.name)}: {sql_of(each.dataType)}" for each in type_.fields)
+        inner = ", ".join(f"{quoted(field.name)}: {sql_of(field.dataType)}" for field in type_.fields)
         return f"STRUCT<{inner}>"
     if isinstance(type_, ArrayType):
         return f"ARRAY<{sql_of(type_.elementType)}>"
@@ -113,18 +116,18 @@ def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator
 
 
 def _is_wider(type_: DataType, other: DataType) -> bool:
-    """Tell whether a type has all values of another one that Iceberg may make it of."""
+    """Tell whether Iceberg may widen another type to this one."""
     if isinstance(type_, DecimalType) and isinstance(other, DecimalType):
         return bool(type_.scale == other.scale and type_.precision > other.precision)
     return type(type_) is WIDER.get(type(other))
 
 
 def fitted(rows: StructType, table: StructType) -> Sequence[Column]:
-    """The table's columns, in its order, of rows that it takes; null where the rows lack one."""
-    there = {each.name: each.dataType for each in rows.fields}
+    """Return the table's columns, in its order, of rows; null where the rows lack one."""
+    there = {field.name: field.dataType for field in rows.fields}
     return [
-        _fit(functions.col(quoted(each.name)), there.get(each.name), each.dataType).alias(each.name)
-        for each in table.fields
+        _fit(functions.col(quoted(field.name)), there.get(field.name), field.dataType).alias(field.name)
+        for field in table.fields
     ]
 
 
@@ -132,10 +135,10 @@ def _fit(column: Column, rows: DataType | None, table: DataType) -> Column:
     if rows is None:
         return functions.lit(None).cast(table)
     if isinstance(table, StructType) and isinstance(rows, StructType):
-        there = {each.name: each.dataType for each in rows.fields}
+        there = {field.name: field.dataType for field in rows.fields}
         parts = [
-            _fit(column.getField(each.name), there.get(each.name), each.dataType).alias(each.name)
-            for each in table.fields
+            _fit(column.getField(field.name), there.get(field.name), field.dataType).alias(field.name)
+            for field in table.fields
         ]
         return functions.when(column.isNotNull(), functions.struct(*parts))
     if isinstance(table, ArrayType) and isinstance(rows, ArrayType):
@@ -148,11 +151,11 @@ def _fit(column: Column, rows: DataType | None, table: DataType) -> Column:
 
 
 def member(struct: Column, type_: Any, path: str, sql: str) -> Column:
-    """Return a member of a struct by its path; null if it has none."""
-    for each in path.split("."):
-        if each not in getattr(type_, "names", ()):
+    """Return a member of a struct by its path; null if it is missing."""
+    for name in path.split("."):
+        if name not in getattr(type_, "names", ()):
             return functions.lit(None).cast(sql)
-        struct, type_ = struct.getField(each), type_[each].dataType
+        struct, type_ = struct.getField(name), type_[name].dataType
     return struct.cast(sql)
 
 
@@ -162,19 +165,18 @@ DIGITS_MAX = 38
 def has_decimal(type_: Any) -> bool:
     """Tell whether a type is a decimal, or has one within it."""
     if isinstance(type_, StructType):
-        return any(has_decimal(each.dataType) for each in type_.fields)
+        return any(has_decimal(field.dataType) for field in type_.fields)
     if isinstance(type_, ArrayType):
         return has_decimal(type_.elementType)
     return has_decimal(type_.valueType) if isinstance(type_, MapType) else isinstance(type_, DecimalType)
 
 
 def exact_type(type_: Any) -> DataType:
-    """Return the type with decimals that round as little as can be.
-
-    Where there is no digit to spare, it is the text of a double.
+    """Return the type with decimals of the most digits behind the point; without a digit to spare, the text of a
+    double.
     """
     if isinstance(type_, StructType):
-        return StructType([StructField(each.name, exact_type(each.dataType)) for each in type_.fields])
+        return StructType([StructField(field.name, exact_type(field.dataType)) for field in type_.fields])
     if isinstance(type_, ArrayType):
         return ArrayType(exact_type(type_.elementType))
     if isinstance(type_, MapType):
@@ -186,14 +188,12 @@ def exact_type(type_: Any) -> DataType:
 
 
 def is_inexact(exact: Column, type_: Any) -> Column:
-    """Tell whether a value of `exact_type` becomes another one of this type, which has a decimal; null where it has
-    none.
-    """
+    """Tell whether a value of `exact_type` changes in this type, which has a decimal; null without one."""
     if isinstance(type_, StructType):
         found = [
-            functions.coalesce(is_inexact(exact.getField(each.name), each.dataType), functions.lit(False))
-            for each in type_.fields
-            if has_decimal(each.dataType)
+            functions.coalesce(is_inexact(exact.getField(field.name), field.dataType), functions.lit(False))
+            for field in type_.fields
+            if has_decimal(field.dataType)
         ]
         return reduce(or_, found)
     if isinstance(type_, ArrayType):
@@ -208,6 +208,6 @@ def is_inexact(exact: Column, type_: Any) -> Column:
 
 
 def _scale(type_: DecimalType) -> int:
-    """The most digits behind the point beside as many before it as the type has."""
+    """Return the most digits behind the point, besides as many before it as the type has."""
     digits: int = DIGITS_MAX - (type_.precision - type_.scale)
     return digits

@@ -1,16 +1,17 @@
-"""What a table's commits, Iceberg's snapshots, tell of the micro-batches that made them.
+"""The micro-batches in a table, by the summaries of its commits (Iceberg's snapshots).
 
-Each has in its summary the mapping, Spark's id of the query, the number of the batch, the offsets where it ended and
-the ids of the topics that they are of, which those of earlier versions lack. Later ones have besides where the batch
-began, where the mapping began, and CRCs of segments, for `kafscale pipeline prove`.
-Those that compaction makes have none, so the newest that has them is looked for among the ancestors of the current one.
+A summary has the mapping, Spark's id of the query, the number of the batch, its end offsets and the ids of their
+topics. For
+`kafscale pipeline prove` it has the beginning of the batch and of the mapping, and CRCs of segments. Commits of
+compaction
+have none, so the newest batch is searched among the ancestors of the current commit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
 
 import attrs
 
@@ -33,19 +34,19 @@ Digests = Mapping[TopicPartition, Digest]
 
 @attrs.frozen(kw_only=True)
 class Batch:
-    """A micro-batch of a mapping. again: topics that its query reads again, whatever earlier ones have written."""
+    """A micro-batch of a mapping. again: topics that its query reads again, also if earlier ones have written them."""
 
     mapping: str
     query_id: str
     batch_id: int
     end: Position
     start: Position = attrs.field(factory=Position)
-    began: Position | None = None
+    began: Position = attrs.field(factory=Position)
     digests: Digests = attrs.field(factory=dict)
     again: Set[str] = frozenset()
 
     def summary(self) -> dict[str, str]:
-        """Return what the summary of the batch's snapshot is to say."""
+        """Return the summary of the batch's snapshot."""
         return {
             MAPPING: self.mapping,
             QUERY_ID: self.query_id,
@@ -53,14 +54,14 @@ class Batch:
             OFFSETS: _text(Position(offsets=self.end.offsets).to_json()),
             TOPIC_IDS: _text(self.end.topic_ids),
             STARTS: _text(Position(offsets=self.start.offsets).to_json()),
-            BEGAN: "" if self.began is None else _text(self.began.to_json()),
-            CRCS: _text(_nested({name: list(attrs.astuple(each)) for name, each in self.digests.items()})),
+            BEGAN: _text(self.began.to_json()),
+            CRCS: _text(_nested({name: list(attrs.astuple(digest)) for name, digest in self.digests.items()})),
         }
 
     def behind(self, committed: Committed | None) -> Batch:
-        """Return what of the batch a table does not have, which may have been of another query, and have got further.
+        """Return the part of the batch that a table lacks, which may be of another query, and be ahead.
 
-        It ends where the table does if that is behind it. CRCs are of the whole batch alone.
+        It ends where the table does if that is later. CRCs are of the whole batch alone.
         """
         if committed is None:
             return attrs.evolve(self, began=self.start)
@@ -85,9 +86,7 @@ class Batch:
         )
 
     def anew(self, committed: Committed) -> Set[str]:
-        """Return topics of an earlier batch that this one's query reads whatever that had of them: there are others of
-        their names now, or a reset has them read again.
-        """
+        """Return topics of an earlier batch that this query reads again: they were created again, or reset."""
         now = self.end.topic_ids
         others = {topic for topic, known in committed.end.topic_ids.items() if now.get(topic, known) != known}
         return others if committed.query_id == self.query_id else others | self.again
@@ -97,34 +96,24 @@ class Batch:
         return committed is not None and committed.query_id == self.query_id and committed.batch_id >= self.batch_id
 
 
-class Commit(Protocol):
-    """A commit that a table consists of. Its summary is asked for only where its number does not tell enough."""
+@attrs.frozen(kw_only=True, eq=False)
+class Commit:
+    """A commit that a table consists of, by the format's numbers.
 
-    @property
-    def id(self) -> int:
-        """The format's number of it."""
-        ...
+    summary: reads the summary of the batch that made it, with ADDED_BYTES and ADDED_ROWS; empty if no batch did.
+    """
 
-    @property
-    def parent_id(self) -> int | None:
-        """The number of the commit before it."""
-        ...
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Return when it was committed."""
-        ...
-
-    def summary(self) -> Mapping[str, str]:
-        """Return what it says of the batch that made it, ADDED_BYTES and ADDED_ROWS; empty if it is no batch's."""
-        ...
+    id: int
+    parent_id: int | None
+    timestamp_ms: int
+    summary: Callable[[], Mapping[str, str]]
 
 
 @attrs.frozen(kw_only=True)
 class Committed:
-    """A micro-batch that is in the table. depth: how many snapshots are newer.
+    """A micro-batch in the table. depth: the number of newer snapshots.
 
-    start, began: where it began, and where the mapping did; empty and None in those of earlier versions.
+    start, began: the beginning of the batch and of the mapping.
     """
 
     mapping: str
@@ -136,23 +125,23 @@ class Committed:
     timestamp_ms: int
     depth: int
     summary: Mapping[str, str]
-    start: Position = attrs.field(factory=Position)
-    began: Position | None = None
+    start: Position
+    began: Position
 
     @property
     def added_bytes(self) -> int:
-        """Return how large the files are that the commit has added."""
+        """Return the size of the files that the commit has added."""
         return int(self.summary.get(ADDED_BYTES) or 0)
 
     @property
     def added_rows(self) -> int:
-        """Return how many rows are in the files that the commit has added."""
+        """Return the number of rows that the commit has added."""
         return int(self.summary.get(ADDED_ROWS) or 0)
 
     @property
     def digests(self) -> Digests:
-        """Return the CRCs of what it read, as far as footers had them."""
-        topics = json.loads(self.summary.get(CRCS) or "{}")
+        """Return the CRCs of its records, as far as footers had them."""
+        topics = json.loads(self.summary[CRCS])
         return {
             (topic, int(index)): Digest(*values)
             for topic, partitions in topics.items()
@@ -160,7 +149,7 @@ class Committed:
         }
 
     def is_ahead_of(self, other: Committed | None) -> bool:
-        """Tell whether it is of a later batch than another of its mapping, or, of another query, ends behind it."""
+        """Tell whether it is a later batch of the same query than another, or, of another query, ends later."""
         if other is None:
             return True
         if self.query_id == other.query_id:
@@ -184,22 +173,22 @@ def _committed_of(commit: Commit, depth: int) -> Committed | None:
         mapping=summary[MAPPING],
         query_id=summary[QUERY_ID],
         batch_id=int(summary[BATCH_ID]),
-        end=attrs.evolve(Position.parse(summary[OFFSETS]), topic_ids=json.loads(summary.get(TOPIC_IDS, "{}"))),
+        end=attrs.evolve(Position.parse(summary[OFFSETS]), topic_ids=json.loads(summary[TOPIC_IDS])),
         snapshot_id=commit.id,
         parent_id=commit.parent_id,
         timestamp_ms=commit.timestamp_ms,
         depth=depth,
         summary=summary,
-        start=Position.parse(summary.get(STARTS) or "{}"),
-        began=Position.parse(summary[BEGAN]) if summary.get(BEGAN) else None,
+        start=Position.parse(summary[STARTS]),
+        began=Position.parse(summary[BEGAN]),
     )
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class CommitsAhead:
-    """The batches of a mapping in a table that are ahead of where it was committed: of dead letters, in their table.
+    """The batches of a mapping in its dead-letter table that are ahead of its own table.
 
-    What was looked at is remembered, so that each look costs as much as there is new, however many snapshots are kept.
+    Earlier looks are remembered, so that a look costs as much as there is new, however many snapshots are kept.
     """
 
     mapping: str
@@ -207,9 +196,9 @@ class CommitsAhead:
     _known: list[Committed] = attrs.field(factory=list, init=False)
 
     def look(self, commits: Iterable[Commit], committed: Committed | None) -> Sequence[Committed]:
-        """Return what was committed since the last look, newest first.
+        """Return the batches ahead of `committed`, newest first, and forget earlier ones.
 
-        What `committed`, of which no later call may give an earlier one, has passed is forgotten.
+        A later call must not give an earlier `committed`.
         """
         head: int | None = None
         new: list[Committed] = []
@@ -224,7 +213,7 @@ class CommitsAhead:
         else:
             self._known = []  # the table was rolled back, or is another one
         self._head = head
-        self._known = [each for each in [*new, *self._known] if each.is_ahead_of(committed)]
+        self._known = [batch for batch in [*new, *self._known] if batch.is_ahead_of(committed)]
         return self._known
 
 
@@ -241,4 +230,4 @@ def _text(value: Mapping[str, Any]) -> str:
 
 def newest(commits: Iterable[Commit], mapping: str) -> Committed | None:
     """Return the newest batch of a mapping that is in the table of these commits."""
-    return next((each for each in committed_batches(commits) if each.mapping == mapping), None)
+    return next((batch for batch in committed_batches(commits) if batch.mapping == mapping), None)

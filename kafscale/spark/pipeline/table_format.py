@@ -1,4 +1,4 @@
-"""What a format of tables does for the pipeline, and the SQL that formats have in common."""
+"""The interface of table formats, and the SQL that they share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Head:
-    """The newest commit of a table at one moment. Its id is None if there was none."""
+    """The newest commit of a table at one moment; the id is None without one."""
 
     id: int | None
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> Head:
-        """Take the first of what `TableFormat.commits` tells."""
-        return cls(next((each.id for each in commits), None))
+        """Take the first of `TableFormat.commits`."""
+        return cls(next((commit.id for commit in commits), None))
 
 
 class TableFormat(Protocol):
@@ -33,7 +33,7 @@ class TableFormat(Protocol):
 
     @property
     def conflicts(self) -> Sequence[str]:
-        """Return what is in the text of errors that say that another writer's commit was first."""
+        """Return texts in errors of a commit that conflicts with another writer's."""
         ...
 
     def exists(self, table: str) -> bool:
@@ -49,18 +49,18 @@ class TableFormat(Protocol):
         properties: Mapping[str, str],
         is_upserted: bool = False,
     ) -> None:
-        """Make a table of columns, as SQL has them, if it is missing; properties go before the format's own.
+        """Make a table of columns, in SQL, if it is missing; properties go before the format's own.
 
-        Raises ConfigError for what the format does not have.
+        Raises ConfigError for a missing feature of the format.
         """
         ...
 
     def sort(self, table: str, order: Sequence[str]) -> None:
-        """Have files sorted by these keys, as SQL has them, if they are not sorted by others. Raises ConfigError."""
+        """Sort new files by these keys, in SQL, unless others are set. Raises ConfigError."""
         ...
 
     def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
-        """Have files that are written from now on partitioned so. Returns what was changed, nothing if they were."""
+        """Partition files so that are written from now on. Returns the changes."""
         ...
 
     def change(self, table: str, change: Change) -> None:
@@ -68,21 +68,19 @@ class TableFormat(Protocol):
         ...
 
     def commits(self, table: str) -> Iterator[Commit]:
-        """Iterate over what the table consists of now, newest first."""
+        """Iterate over the commits of the table, newest first."""
         ...
 
     def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
-        """Append rows in one commit. `behind`: only if nothing else came into the table since; one of `conflicts`
-        otherwise.
-        """
+        """Append rows in one commit. `behind`: fail with one of `conflicts` if another commit came since."""
         ...
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
-        """Return tables whose names begin and end so, and what each has as a property. Raises ConfigError."""
+        """Return tables whose names begin and end so, and a property of each. Raises ConfigError."""
         ...
 
     def has_forgotten(self, table: str, mapping: str) -> bool:
-        """Tell whether batches of a mapping are in the table though none of its commits tells of one."""
+        """Tell whether the table has batches of a mapping that none of its commits tells of."""
         ...
 
     def appended(self, table: str, commit: Committed) -> DataFrame:
@@ -90,19 +88,19 @@ class TableFormat(Protocol):
         ...
 
     def tell(self, summary: Mapping[str, str], *, once: bool = False) -> None:
-        """Give the next commits of the session a summary. `once`: no table gets a second one of this batch."""
+        """Set the summary of the session's next commits. `once`: a table takes this batch once."""
         ...
 
     def compact(self, table: str, target_bytes: int) -> int:
-        """Put small files together. Returns how many."""
+        """Compact small files, and return their number."""
         ...
 
     def expire(self, table: str, older_than: datetime, keep_count: int) -> int:
-        """Forget snapshots before a moment, but the newest so many. Returns how many files were deleted."""
+        """Forget snapshots before a moment, except the newest ones. Returns the number of deleted files."""
         ...
 
     def remove_orphans(self, table: str, older_than: datetime) -> int:
-        """Delete files of before a moment that no snapshot has. Returns how many."""
+        """Delete files from before a moment that no snapshot has, and return their number."""
         ...
 
 

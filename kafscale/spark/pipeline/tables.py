@@ -1,7 +1,4 @@
-"""The formats of tables: the rest of the pipeline asks for `format_of`, and knows what `TableFormat` says alone.
-
-A module for each format has all that is peculiar to it.
-"""
+"""Makes and changes the tables of mappings, in the format of the pipeline's catalog. Imports pyspark."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ FORMATS: Mapping[str, Callable[[SparkSession, CatalogOptions], TableFormat]] = {
 
 
 def format_of(spark: SparkSession, pipeline: Pipeline) -> TableFormat:
-    """Return what the tables of a pipeline are kept in, as a session sees it."""
+    """Return the table format of a pipeline, for a session."""
     return FORMATS[pipeline.catalog.format](spark, pipeline.catalog)
 
 
@@ -43,12 +40,12 @@ DEAD_LETTER_COLUMNS = (
 
 
 def ensure_table(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline, columns: StructType) -> None:
-    """Make the mapping's table if it is missing, or partition it as the mapping says now.
+    """Make the mapping's table if it is missing, or change its partitions to those of the mapping.
 
-    Raises ConfigError if it is missing and that is not wanted, SchemaConflict.
+    Raises ConfigError for a missing table with `create` off, SchemaConflict.
     """
     tables = format_of(spark, pipeline)
-    partition_by = [partition_transform(each) for each in mapping.partition_by]
+    partition_by = [partition_transform(transform) for transform in mapping.partition_by]
     if tables.exists(mapping.table):
         list(changes(spark.table(pipeline.full_name(mapping.table)).schema, columns))
         if partition_by and mapping.evolve:
@@ -65,18 +62,18 @@ def ensure_table(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline,
             is_upserted=mapping.mode == "upsert",
         )
     if mapping.sort_by:
-        tables.sort(mapping.table, [sort_order(each) for each in mapping.sort_by])
+        tables.sort(mapping.table, [sort_order(order) for order in mapping.sort_by])
 
 
 def ensure_dead_letters(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> None:
-    """Make the mapping's table of dead letters, if it has one, and it is missing."""
+    """Make the mapping's table of dead letters, if it has one that is missing."""
     tables = format_of(spark, pipeline)
     if mapping.dead_letters is not None and not tables.exists(mapping.dead_letters):
         tables.create(mapping.dead_letters, DEAD_LETTER_COLUMNS, properties={})
 
 
 def evolve(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline, columns: StructType) -> StructType:
-    """Change the table so that it takes rows of these columns. Returns its schema then. Raises SchemaConflict."""
+    """Change the table for rows of these columns, and return its schema. Raises SchemaConflict."""
     name = pipeline.full_name(mapping.table)
     for change in changes(spark.table(name).schema, columns):
         if not mapping.evolve:
@@ -87,5 +84,6 @@ def evolve(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline, colum
 
 def _definition(columns: StructType) -> str:
     return ", ".join(
-        f"{quoted(each.name)} {sql_of(each.dataType)}{'' if each.nullable else ' NOT NULL'}" for each in columns.fields
+        f"{quoted(field.name)} {sql_of(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
+        for field in columns.fields
     )

@@ -1,10 +1,10 @@
-"""How far a stream may go next: what is new, and what the limits of the rate leave of it.
+"""Decides how far a stream's next batch goes: by new records and the limits of the rate.
 
-On Spark 4.1 a source is asked for the latest offset without being told where the stream is, so it remembers what it
-said last. After a restart Spark asks for the partitions of the last batch before it asks for anything else.
+Spark 4.1 asks a source for the latest offset without telling where the stream is, so the source remembers its last
+answer. After a restart Spark first asks for the partitions of the last batch.
 
-Positions have the ids of topics, so that no offset of a topic that was deleted is taken for one of another of its name:
-that is told, and, under failOnDataLoss=false, the stream goes on with the new topic from where that begins.
+Positions have the ids of topics, so that no offset of a deleted topic is taken for one of its successor: that is
+reported, and with failOnDataLoss=false the stream goes on with the new topic from its beginning.
 """
 
 from __future__ import annotations
@@ -44,22 +44,20 @@ class Progress:
     _last: Offsets | None = attrs.field(default=None, init=False)
     _last_batch_seconds: float = attrs.field(default=-math.inf, init=False)
     _has_warned: bool = attrs.field(default=False, init=False)
-    _begun_anew: set[str] = attrs.field(factory=set, init=False)  # topics of which the checkpoint had no id
 
     def initial(self) -> Position:
-        """Return where a stream begins that has no checkpoint; always the same. Raises ConfigError, StoreError."""
+        """Return the beginning of a stream without a checkpoint, always the same. Raises ConfigError, StoreError."""
         if self._initial is None:
             self._begin(self.planner.logs(self.options.starting.names))
         assert self._initial is not None
         return self._initial
 
     def stop_at_present(self) -> None:
-        """Go no further than to what is there now. Raises ConfigError, StoreError."""
+        """Go no further than the present end. Raises ConfigError, StoreError."""
         self._last = {partition: log.end_offset for partition, log in self.planner.logs().items()}
 
     def latest(self, start: Position | None = None, *, is_limited: bool = True) -> Position:
-        """Return where the next batch ends: behind `start`, or else the last one, by what is new, as far as the limits
-        let it.
+        """Return the end of the next batch behind `start`, or behind the last one, within the limits.
 
         Raises ConfigError, DataLoss, StoreError.
         """
@@ -77,11 +75,11 @@ class Progress:
         topic_ids = {**self._position.topic_ids, **ids_of(logs.values())}
         self._report_vanished({name: log for name, log in logs.items() if name not in begun}, offsets)
         available = self._available(logs, offsets)
-        self.newest = {partition: each.end for partition, each in available.items()}
+        self.newest = {partition: offsets.end for partition, offsets in available.items()}
         self._logs = logs
         if is_limited and self._waits_for_more(available):
             return self._position
-        ends = self._limited(available) if is_limited else {name: each.end for name, each in available.items()}
+        ends = self._limited(available) if is_limited else {name: offsets.end for name, offsets in available.items()}
         names = {topic for topic, _ in available}
         self._position = Position(
             offsets={partition: ends[partition] for partition in available},
@@ -90,8 +88,9 @@ class Progress:
         return self._position
 
     def metrics(self, now_ms: int) -> dict[str, Any]:
-        """Return what is told of the source: what it reads, how far behind the batch is that was planned last, and what
-        was asked of the bucket since the query began. Raises StoreError.
+        """Return metrics of the source: its topics, the lag behind the last planned batch, and requests to the bucket.
+
+        Raises StoreError.
         """
         position = Position() if self._position is None else self._position
         catalog = self.planner.catalog
@@ -101,9 +100,9 @@ class Progress:
         ]
         found: dict[str, Any] = {
             "description": described(topic for topic, _ in self.newest),
-            "recordsBehind": sum(each.offsets_behind for each in behind),
-            "bytesBehind": sum(each.bytes_behind for each in behind),
-            "secondsBehind": max((each.seconds_behind(now_ms) for each in behind), default=0.0),
+            "recordsBehind": sum(lag.offsets_behind for lag in behind),
+            "bytesBehind": sum(lag.bytes_behind for lag in behind),
+            "secondsBehind": max((lag.seconds_behind(now_ms) for lag in behind), default=0.0),
         }
         if isinstance(catalog.bucket, CountedBucket):
             found["planningGets"] = catalog.bucket.get_count
@@ -112,14 +111,13 @@ class Progress:
         return found
 
     def tasks(self, start: Position, end: Position) -> Sequence[Sequence[Split]]:
-        """Return what is read by one task each of a batch. Raises DataLoss, StoreError."""
+        """Return the splits of each task of a batch. Raises DataLoss, StoreError."""
         tasks = self.planner.tasks(self.splits(start, end))
         self.task_get_count += sum(map(get_count, tasks))
         return tasks
 
     def splits(self, start: Position, end: Position) -> Sequence[Split]:
-        """Return what a batch reads. Partitions that begin with it begin at their earliest offset, as with the Kafka
-        source.
+        """Plan a batch. New partitions begin at their earliest offset, as with the Kafka source.
 
         Raises DataLoss, StoreError.
         """
@@ -138,8 +136,8 @@ class Progress:
                     f"partition {index} of topic '{topic}' {self.planner.gone(topic)}, and was not read"
                 )
         gone = recreations(end.topic_ids, logs)
-        for each in gone.values():
-            self.planner.report(str(each), TopicCreatedAgain)
+        for recreation in gone.values():
+            self.planner.report(str(recreation), TopicCreatedAgain)
         logs = {name: log for name, log in logs.items() if name in end.offsets and name[0] not in gone}
         starts = {partition: self._start(partition, start, end, logs) for partition in logs}
         return self.planner.splits(logs, starts, end.offsets)
@@ -163,43 +161,25 @@ class Progress:
                 self.planner.report(f"partition {index} of topic '{topic}' is new, and begins at {earliest}, not at 0")
             return earliest
         topic_id = start.topic_ids.get(topic)
-        if topic in self._begun_anew if topic_id is None else topic_id != end.topic_ids.get(topic, topic_id):
+        if topic_id is not None and topic_id != end.topic_ids.get(topic, topic_id):
             return earliest  # which was reported when the batch was planned
         if start_offset <= end_offset:
             return start_offset
         if self._is_initial(start) and self.options.starting.is_moving(partition):
             return end_offset  # the first batch is repeated; when it was planned the stream began before its end
-        went_back = f"partition {index} of topic '{topic}' went back from offset {start_offset} to {end_offset}"
-        deletion = self.planner.catalog.metadata.deletion_of(topic)
-        if deletion is None or topic_id is not None:
-            self.planner.report(went_back)
-            return end_offset
-        self.planner.report(f"{went_back}: {deletion}, and created again", TopicCreatedAgain)
-        return earliest
+        went_back = f"went back from offset {start_offset} to {end_offset}"
+        self.planner.report(f"partition {index} of topic '{topic}' {went_back}")
+        return end_offset
 
     def _created_again(self, logs: Logs, position: Position) -> Set[str]:
-        """Topics that are others than those of the position. Raises TopicCreatedAgain.
-
-        Where the position does not tell which it is of, as a checkpoint of an earlier version, those are found of which
-        it is behind all that there is, and one of that name was deleted.
-        """
+        """Find topics that were deleted and created again since the position. Raises TopicCreatedAgain."""
         found = recreations(position.topic_ids, logs)
-        for each in found.values():
-            self.planner.report(str(each), TopicCreatedAgain)
-        for (topic, index), log in logs.items():
-            if topic in position.topic_ids or topic in self._begun_anew or log.topic_id is None:
-                continue
-            is_deleted = self.planner.catalog.metadata.deletion_of(topic) is not None
-            if is_deleted and position.offsets.get((topic, index), 0) > log.written_end_offset:
-                self.planner.report(
-                    f"topic '{topic}' was deleted and created again, so offsets of its partition {index} begin anew",
-                    TopicCreatedAgain,
-                )
-                self._begun_anew.add(topic)
-        return found.keys() | (self._begun_anew - position.topic_ids.keys())
+        for recreation in found.values():
+            self.planner.report(str(recreation), TopicCreatedAgain)
+        return found.keys()
 
     def _report_vanished(self, logs: Logs, position: Offsets) -> None:
-        """Offsets that were there at the last look and were not read yet, at the end of a log. Raises DataLoss."""
+        """Report unread offsets at the end of a log that have vanished since the last look. Raises DataLoss."""
         for (topic, index), log in logs.items():
             end_offset = max(log.end_offset, position.get((topic, index), log.start_offset))
             seen = self.newest.get((topic, index), 0)
@@ -207,10 +187,7 @@ class Progress:
                 self.planner.report(f"offsets {end_offset} to {seen - 1} of partition {index} of {topic} have gone")
 
     def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
-        """Return what lies behind the position.
-
-        Where the log ends before it, retention has taken all that was there.
-        """
+        """Return the offsets behind the position; none where retention has removed all of them."""
         return {
             partition: _Available(
                 log=log,
@@ -225,28 +202,28 @@ class Progress:
         return log.end_offset if self._last is None else min(log.end_offset, self._last.get(partition, 0))
 
     def _waits_for_more(self, available: Mapping[TopicPartition, _Available]) -> bool:
-        """Tell whether there is less than minOffsetsPerTrigger, and the last batch was not too long ago."""
+        """Tell whether fewer than minOffsetsPerTrigger wait, and the last batch was not too long ago."""
         if self.options.min_offsets is None or self._last is not None:
             return False
         now = self.clock()
         is_early = (now - self._last_batch_seconds) * 1000 < self.options.max_delay_ms
-        if is_early and sum(each.count for each in available.values()) < self.options.min_offsets:
+        if is_early and sum(offsets.count for offsets in available.values()) < self.options.min_offsets:
             return True
         self._last_batch_seconds = now
         return False
 
     def _limited(self, available: Mapping[TopicPartition, _Available]) -> Offsets:
-        """Shares by size, as KafkaMicroBatchStream.rateLimit has them: the small ones get one at least."""
-        ends = {partition: each.end for partition, each in available.items()}
-        total = sum(each.count for each in available.values())
+        """Share the limit by size, as KafkaMicroBatchStream.rateLimit does: small partitions get one at least."""
+        ends = {partition: offsets.end for partition, offsets in available.items()}
+        total = sum(offsets.count for offsets in available.values())
         if self.options.max_offsets is not None and total > self.options.max_offsets:
-            for partition, each in available.items():
-                share = self.options.max_offsets * (each.count / total)
+            for partition, offsets in available.items():
+                share = self.options.max_offsets * (offsets.count / total)
                 taken = math.ceil(share) if share < 1 else math.floor(share)
-                ends[partition] = min(each.end, each.start + taken)
+                ends[partition] = min(offsets.end, offsets.start + taken)
         if self.options.max_bytes is not None:
             ends = self._limited_by_bytes(available, ends, self.options.max_bytes)
-        self._warn_of_available_now(any(ends[partition] < each.end for partition, each in available.items()))
+        self._warn_of_available_now(any(ends[partition] < offsets.end for partition, offsets in available.items()))
         return ends
 
     def _limited_by_bytes(
@@ -254,9 +231,9 @@ class Progress:
     ) -> dict[TopicPartition, int]:
         catalog = self.planner.catalog
         extents = {
-            partition: Extent(log=each.log, start_offset=each.start, end_offset=ends[partition])
-            for partition, each in available.items()
-            if each.start < ends[partition]
+            partition: Extent(log=offsets.log, start_offset=offsets.start, end_offset=ends[partition])
+            for partition, offsets in available.items()
+            if offsets.start < ends[partition]
         }
         sizes = {partition: size_bytes(catalog, extent) for partition, extent in extents.items()}
         total_bytes = sum(sizes.values())
@@ -268,7 +245,7 @@ class Progress:
         return limited
 
     def _warn_of_available_now(self, is_cut: bool) -> None:
-        """Once a run, as no reader is told by which trigger it runs."""
+        """Warn once a run, as a reader is not told its trigger."""
         if is_cut and self.options.warns_of_available_now and not self._has_warned and self._last is None:
             self._has_warned = True
             logger.warning(
@@ -280,7 +257,7 @@ class Progress:
 
 @attrs.frozen(kw_only=True)
 class _Available:
-    """What a partition has from where the stream is."""
+    """The offsets of a partition from the position on."""
 
     log: PartitionLog
     start: int

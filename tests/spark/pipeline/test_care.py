@@ -25,7 +25,7 @@ WIDER_ORDER = {
 
 def test_status_tells_how_far_each_mapping_is(lake, topic, produce):
     from kafscale.spark.pipeline.directory_tables import DirectoryTables
-    from kafscale.spark.pipeline.status import SparkTables, status
+    from kafscale.spark.pipeline.inspection import SparkTables, status
 
     first = f"\n- {{topic: {topic}, table: db.{topic}, value: {{format: string}}, dead_letters: db.{topic}_dead}}"
     second = f"\n- {{topic: {topic}, table: db.{topic}_later}}"
@@ -79,14 +79,14 @@ SIMPLE = """
 def test_a_look_without_spark_tells_what_spark_tells(lake, topic, produce):
     """validate took 18 s and status 22 s, most of it for Spark, which they do not need."""
     from kafscale.spark.pipeline.directory_tables import DirectoryTables
-    from kafscale.spark.pipeline.validation import DirectoryLooks, SparkLooks, check
+    from kafscale.spark.pipeline.inspection import SparkTables, check
 
     produce(topic, [(0, b"attic", b'{"id": 1, "big": 2}')])
     text = SIMPLE.format(topic=topic)
     pipeline = lake.pipeline(text)
     directory = DirectoryTables.of(pipeline)
     assert directory is not None
-    by_spark, by_files = SparkLooks(lake.spark, pipeline), DirectoryLooks(directory)
+    by_spark, by_files = SparkTables(lake.spark, pipeline), directory
     for run_first in (False, True):
         if run_first:
             lake.run(text.partition(f"- {{topic: {topic}, table: db.{topic}_given")[0])
@@ -99,7 +99,7 @@ def test_a_look_without_spark_tells_what_spark_tells(lake, topic, produce):
 
 
 def test_validation_tells_what_is_missing_and_writes_nothing(lake, topic, produce):
-    from kafscale.spark.pipeline.validation import SparkLooks, check
+    from kafscale.spark.pipeline.inspection import SparkTables, check
 
     produce(topic, [(0, None, b"v")])
     mappings = f"""
@@ -109,7 +109,7 @@ def test_validation_tells_what_is_missing_and_writes_nothing(lake, topic, produc
 """
     checks = {
         (each.mapping, each.what): each
-        for each in check(SparkLooks(lake.spark, lake.pipeline(mappings)), lake.pipeline(mappings))
+        for each in check(SparkTables(lake.spark, lake.pipeline(mappings)), lake.pipeline(mappings))
     }
     assert checks[f"db.{topic}", "columns"].found == "value binary"
     assert checks[f"db.{topic}", "table"].found == "will be created"

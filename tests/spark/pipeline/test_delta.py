@@ -222,8 +222,8 @@ class TestTables:
         assert self.proof_of(delta, mapping).is_proven
 
     def test_a_table_is_proven_cared_for_and_its_status_told(self, delta, topic, produce):
+        from kafscale.spark.pipeline.inspection import SparkTables, status
         from kafscale.spark.pipeline.maintenance import maintain
-        from kafscale.spark.pipeline.status import SparkTables, status
 
         mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 10, metadata: [partition, offset]}}"
         produce(topic, [(number % 2, b"k", b"%d" % number) for number in range(30)])

@@ -103,8 +103,8 @@ def proofs(lake: Any, made: str) -> dict[str, tuple[str, int]]:
 def test_tables_are_made_on_first_sight_within_the_bound_and_each_row_is_in_one_once(lake, topic, produce, monkeypatch):
     """Also where the driver ends between two of the tables, and the checkpoint is lost then."""
     from kafscale.spark.pipeline import batch
+    from kafscale.spark.pipeline.inspection import SparkTables, status
     from kafscale.spark.pipeline.maintenance import tables_of
-    from kafscale.spark.pipeline.status import SparkTables, status
     from kafscale.spark.pipeline.tables import format_of
 
     seen = f'tables: {{old: db.{topic}_declared}}, create: "db.{topic}_of_{{value}}", max_tables: 2'

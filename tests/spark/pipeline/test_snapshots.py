@@ -26,6 +26,7 @@ class Snapshot:
             "kafscale.query-id": "query",
             "kafscale.batch-id": str(self.number),
             "kafscale.offsets": json.dumps({"t": {"0": self.number}}),
+            **dict.fromkeys(("kafscale.topic-ids", "kafscale.starts", "kafscale.began", "kafscale.crcs"), "{}"),
         }
 
     def snapshotId(self) -> int:

@@ -30,7 +30,7 @@ def remove(directory: Path, *, partition: int) -> None:
 
 
 def at(offsets: dict[int, int], **topic_ids: str) -> Position:
-    """Without ids as a checkpoint of an earlier version has it."""
+    """Return a position in the topic t."""
     return Position(offsets={("t", index): offset for index, offset in offsets.items()}, topic_ids=topic_ids)
 
 
