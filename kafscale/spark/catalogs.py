@@ -50,7 +50,7 @@ def quoted(name: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class CatalogOptions:
-    """A catalog of tables. Raises ConfigError, when made, for what can't be together."""
+    """A catalog of tables. Raises ConfigError, when made, for options that contradict each other."""
 
     type: str = attrs.field(
         metadata={
@@ -122,7 +122,7 @@ class CatalogOptions:
 
     @property
     def format(self) -> str:
-        """Return what its tables are: one of FORMATS."""
+        """Return the format of its tables, one of FORMATS."""
         return DELTA if self.type == DELTA else ICEBERG
 
     @property
@@ -139,7 +139,7 @@ class CatalogOptions:
         """Return the full name of a table, given with its namespace, in Spark's SQL."""
         if self.type == DELTA:
             return f"{DELTA}.{quoted(self.path(table))}"
-        return ".".join(quoted(each) for each in [self.name, *table.split(".")])
+        return ".".join(quoted(part) for part in [self.name, *table.split(".")])
 
     def path(self, table: str) -> str:
         """Return the directory of one of Delta's tables."""
@@ -152,7 +152,7 @@ class CatalogOptions:
         return attrs.evolve(self, properties={"cache-enabled": "false", **self.properties})
 
     def packages(self) -> Sequence[str]:
-        """Coordinates of the jars that it takes."""
+        """Return the coordinates of the jars that it needs."""
         if self.type == DELTA:
             return [DELTA_JAR]
         on_s3 = self.on_s3 or self.s3_endpoint or self.s3_region or self.s3_sse
@@ -161,7 +161,7 @@ class CatalogOptions:
         return [ICEBERG_JAR, *aws, *driver]
 
     def conf(self) -> dict[str, str]:
-        """Spark's settings."""
+        """Return Spark's settings."""
         if self.type == DELTA:
             return {"spark.sql.extensions": self.extensions, **DELTA_CATALOG}
         settings = {"type": self.type, **self._location(), **self._access(), **self._s3(), **self.properties}
@@ -174,7 +174,7 @@ class CatalogOptions:
 
     @property
     def _driver(self) -> str | None:
-        """Coordinates of the JDBC driver."""
+        """Return the coordinates of the JDBC driver."""
         if self.type != "jdbc":
             return None
         return next((jar for prefix, jar in DRIVERS.items() if (self.uri or "").startswith(prefix)), None)
@@ -205,7 +205,7 @@ class CatalogOptions:
         }
 
     def _encryption(self) -> dict[str, str | None]:
-        """Raises ValueError."""
+        """Return the settings of encryption. Raises ValueError."""
         if self.s3_sse is None:
             return {}
         asked = StoreEncryption.parse(self.s3_sse)

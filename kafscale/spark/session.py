@@ -31,7 +31,7 @@ _NAMED = re.compile(r"(?:Exception|Error): ")  # the class of what was raised, i
 
 
 def first_line(exc: Exception) -> str:
-    """Return what an error says in one line: the first that names what Java has raised, or else its first one."""
+    """Return an error of Java in one line: the first that names the raised class, or else the first."""
     lines = [line.strip().removeprefix(": ") for line in str(exc).splitlines() if line.strip()]
     named = [line for line in lines if _NAMED.search(line)]
     return next(iter([*named, *lines]), type(exc).__name__)
@@ -65,7 +65,7 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @attrs.frozen(kw_only=True)
 class SessionOptions:
-    """What a session is made of.
+    """Options of a session.
 
     conf: Spark's settings, which go before those of KafScale and of the catalogs.
     packages: coordinates (`group:artifact:version`) besides those that the catalogs need.
@@ -78,21 +78,21 @@ class SessionOptions:
     packages: Sequence[str] = ()
 
     def settings(self) -> dict[str, str]:
-        """Spark's settings, but for the jars."""
+        """Return Spark's settings, except the jars."""
         local = LOCAL_DEFAULTS if self.master.startswith("local") else {}
         logging = {JAVA_OPTIONS: f"-Dlog4j2.configurationFile={LOGGING} {self.conf.get(JAVA_OPTIONS, '')}".strip()}
-        catalogs = {name: value for each in self.catalogs for name, value in each.conf().items()}
+        catalogs = {name: value for catalog in self.catalogs for name, value in catalog.conf().items()}
         if self.catalogs:
-            catalogs["spark.sql.extensions"] = ",".join(dict.fromkeys(each.extensions for each in self.catalogs))
+            catalogs["spark.sql.extensions"] = ",".join(dict.fromkeys(catalog.extensions for catalog in self.catalogs))
         settings = {**DEFAULTS, **local, **catalogs, **self.conf, **logging}
         return {name: value for name, value in settings.items() if name not in JARS}
 
     def own_jars(self) -> Sequence[str]:
-        """Files that `conf` names."""
+        """Return the files that `conf` names."""
         return _listed(self.conf.get("spark.jars", ""))
 
     def coordinates(self) -> Sequence[str]:
-        """The coordinates of all jars, each once, in order."""
+        """Return the coordinates of all jars, each once, in order."""
         given = _listed(self.conf.get("spark.jars.packages", ""))
         needed = [jar for catalog in self.catalogs for jar in catalog.packages()]
         return list(dict.fromkeys([*needed, *self.packages, *given]))
@@ -118,15 +118,15 @@ def start_session(options: SessionOptions | None = None) -> SparkSession:
         raise StartupError(f"Spark does not start on {options.master}: {first_line(exc)}") from exc
     session.sparkContext.setLogLevel(options.settings()["spark.log.level"])
     conf = session.sparkContext.getConf()
-    jars = [each for name in RESOLVED for each in _listed(conf.get(name, ""))]
-    cache.keep(coordinates, [each for each in jars if each not in options.own_jars()])
+    jars = [jar for name in RESOLVED for jar in _listed(conf.get(name, ""))]
+    cache.keep(coordinates, [jar for jar in jars if jar not in options.own_jars()])
     kafscale.spark.register(session)
     return session
 
 
 @contextmanager
 def jvm_may_have_gone() -> Iterator[None]:
-    """Leaves out what py4j says of a JVM that has ended, where it was only to be told to let go of something."""
+    """Ignore py4j's errors about a JVM that has ended, in a block that only releases something."""
     from py4j.protocol import Py4JError
 
     with suppress(OSError, Py4JError):
@@ -134,7 +134,7 @@ def jvm_may_have_gone() -> Iterator[None]:
 
 
 def check_pyspark(*, needs_iceberg: bool = False) -> None:
-    """Raises StartupError if it is missing, or is not one that Iceberg runs on."""
+    """Raise StartupError if pyspark is missing, or is not one that Iceberg runs on."""
     try:
         import pyspark
     except ImportError as exc:
@@ -148,7 +148,7 @@ def check_pyspark(*, needs_iceberg: bool = False) -> None:
 
 
 def check_java() -> None:
-    """Raises StartupError unless Spark will find a Java that is new enough."""
+    """Raise StartupError unless Spark will find a Java that is new enough."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     where = f"JAVA_HOME ({home})" if home else "the PATH"
@@ -161,9 +161,7 @@ def check_java() -> None:
 
 
 def _java_version(program: str) -> int | None:
-    """Find the version in the file that is beside the programs of most Javas, or ask Java itself, which takes long to
-    start.
-    """
+    """Find the version in the file beside most Javas' programs, or ask Java itself, which starts slowly."""
     with suppress(OSError):
         release = Path(program).resolve().parents[1] / "release"
         if found := _JAVA_RELEASE.search(release.read_text(encoding="utf-8", errors="replace")):
@@ -174,7 +172,7 @@ def _java_version(program: str) -> int | None:
 
 
 def _listed(text: str) -> Sequence[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def cache_directory() -> Path:
@@ -184,23 +182,23 @@ def cache_directory() -> Path:
 
 @attrs.frozen
 class JarCache:
-    """Remembers which files Spark resolved some coordinates to. A list whose files are not all there does not count."""
+    """Remembers the files that Spark resolved for some coordinates, as long as all of them exist."""
 
     path: Path = attrs.field(factory=lambda: cache_directory() / "jars.json")
 
     def settings(self, coordinates: Sequence[str], own: Sequence[str] = ()) -> dict[str, str]:
-        """Spark's settings for these jars and files of the user's own."""
+        """Return Spark's settings for these jars and the user's own files."""
         files = self._read().get(_key(coordinates), [])
-        is_known = bool(files) and all(Path(each).is_file() for each in files)
+        is_known = bool(files) and all(Path(file).is_file() for file in files)
         jars = [*own, *files] if is_known else own
         settings = {"spark.jars": jars, "spark.jars.packages": [] if is_known else coordinates}
         return {name: ",".join(listed) for name, listed in settings.items() if listed}  # empty ones undo Spark's own
 
     def keep(self, coordinates: Sequence[str], jars: Iterable[str]) -> None:
-        """Remember files that Spark resolved. Not being able to is no error: Spark looks for them again then."""
-        files = list(dict.fromkeys(unquote(urlsplit(each).path) for each in jars))
+        """Remember files that Spark resolved. If that fails, Spark resolves them again the next time."""
+        files = list(dict.fromkeys(unquote(urlsplit(jar).path) for jar in jars))
         known = self._read()
-        if not all(any(_is_of(file, each) for file in files) for each in coordinates):
+        if not all(any(_is_of(file, coordinate) for file in files) for coordinate in coordinates):
             return  # a session was there already, with other jars
         if not coordinates or known.get(_key(coordinates)) == files:
             return

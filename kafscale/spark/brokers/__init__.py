@@ -1,10 +1,9 @@
-"""Asking brokers, where what is in the bucket is not enough: blocking, without trio, as Spark's tasks are.
+"""Asks brokers, for writing and for the newest records: blocking, without trio, as Spark's tasks are.
 
 connection     one connection to a broker
-cluster        where leaders and coordinators are, and asking again while they move or restart
-transactional  what a transactional producer asks beside its records
-newest         where topics end at brokers, and the batches of their last part
+cluster        leaders and coordinators, and retries while they move or restart
+transactional  requests of a transactional producer besides Produce
+newest         ends of topics at brokers, and the batches of their last part
 
-Entered by `cluster.Cluster` for what is written, and by `newest.BrokerOptions` for what is read. Nothing here imports
-pyspark.
+Writers enter by `cluster.Cluster`, readers by `newest.BrokerOptions`. Nothing here imports pyspark.
 """

@@ -40,9 +40,9 @@ T = TypeVar("T")
 def parse_bootstrap(text: str) -> Sequence[Address]:
     """Parse `HOST:PORT,…`, as librdkafka reads `bootstrap.servers`. Raises ConfigError."""
     addresses = []
-    for each in filter(None, split_list(text)):
+    for address in filter(None, split_list(text)):
         try:
-            text_with_port = each if _PORT.search(each) else f"{each}:{BROKERS_DEFAULT_PORT}"
+            text_with_port = address if _PORT.search(address) else f"{address}:{BROKERS_DEFAULT_PORT}"
             addresses.append(Address.parse(text_with_port, allows_tls=True))
         except ValueError as exc:
             raise ConfigError(f"kafka.bootstrap.servers: {exc}") from exc
@@ -148,32 +148,34 @@ class Cluster:
         return found.partition_count
 
     def find(self, topic: str, *, create: bool = False) -> FoundTopic | None:
-        """Return a topic as brokers know it now; None if there is none. Raises BrokerUnavailable, KafkaError.
+        """Return a topic as brokers know it now; None if it does not exist. Raises BrokerUnavailable, KafkaError.
 
         create: whether they may create it, if that is what they do; it may be there a moment later.
         """
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
         response = self.ask_any(request, MetadataResponse)
-        nodes = {each.node_id: Address(each.host, each.port) for each in response.brokers}
+        nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         (found,) = response.topics
         if found.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         check(found.error_code, f"topic '{topic}'")
-        for each in found.partitions:
-            if each.leader_id not in nodes:
-                raise KafkaError(error_codes.LEADER_NOT_AVAILABLE, f"'{topic}' {each.partition_index} has no leader")
-            self._leaders[topic, each.partition_index] = nodes[each.leader_id]
+        for partition in found.partitions:
+            if partition.leader_id not in nodes:
+                raise KafkaError(
+                    error_codes.LEADER_NOT_AVAILABLE, f"'{topic}' {partition.partition_index} has no leader"
+                )
+            self._leaders[topic, partition.partition_index] = nodes[partition.leader_id]
         return FoundTopic(found.topic_id, len(found.partitions))
 
     def topics(self) -> Sequence[str]:
         """Return the names of all topics. Raises BrokerUnavailable, KafkaError."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        return [each.name for each in self.ask_any(request, MetadataResponse).topics if each.name is not None]
+        return [topic.name for topic in self.ask_any(request, MetadataResponse).topics if topic.name is not None]
 
     def brokers(self) -> Iterator[Address]:
         """All of them. Raises BrokerUnavailable."""
         response = self.ask_any(MetadataRequest(topics=[]), MetadataResponse)
-        return (Address(each.host, each.port) for each in response.brokers)
+        return (Address(broker.host, broker.port) for broker in response.brokers)
 
     def create_compacted(self, topic: str, partition_count: int) -> None:
         """Create a topic that keeps the last record of each key, unless there is one.

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Ends:
-    """Where a partition begins and ends at its leader; both ends are exclusive."""
+    """The beginning and end of a partition at its leader; both ends are exclusive."""
 
     log_start_offset: int
     high_watermark: int
@@ -64,7 +64,7 @@ class NewestTopic:
 
 @attrs.frozen(kw_only=True)
 class FetchedTopic:
-    """What a fetch names: a partition of one topic and no other, whatever its name is given to later."""
+    """The topic of a fetch: one partition of one topic, also if its name is given to another later."""
 
     name: str
     topic_id: bytes
@@ -89,7 +89,7 @@ class Fetched:
 
 @attrs.frozen(kw_only=True)
 class BrokerOptions:
-    """How to get to brokers; travels to the tasks. `settings` secure the connections, by Kafka's names."""
+    """The addresses of brokers; travels to the tasks. `settings` secure the connections, by Kafka's names."""
 
     bootstrap: Sequence[Address]
     settings: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -117,7 +117,7 @@ class NewestReader:
         return self._patiently(self.cluster.topics)
 
     def look(self, topic: str) -> NewestTopic | None:
-        """Return where a topic begins and ends now; None if there is none."""
+        """Return where a topic begins and ends now; None if it does not exist."""
 
         def attempt() -> NewestTopic | None:
             found = self.cluster.find(topic)
@@ -203,7 +203,9 @@ class NewestReader:
         records = memoryview(answer.records or b"")  # type: ignore[arg-type] # decoded: one buffer
         if not records:
             raise failure(error_codes.OFFSET_NOT_AVAILABLE, f"offset {offset} of {of}")
-        aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
+        aborted = [
+            (transaction.producer_id, transaction.first_offset) for transaction in answer.aborted_transactions or ()
+        ]
         return Fetched(records=records, aborted=aborted, log_start_offset=answer.log_start_offset)
 
     def _offsets(
@@ -218,9 +220,9 @@ class NewestReader:
         for leader, partitions in by_leader.items():
             topics = [ListOffsetsTopic(name=topic, partitions=partitions)]
             request = ListOffsetsRequest(isolation_level=isolation_level, topics=topics)
-            for each in self.cluster.ask(leader, request, ListOffsetsResponse).topics[0].partitions:
-                check(each.error_code, f"partition {each.partition_index} of topic '{topic}'")
-                found[each.partition_index] = each.offset
+            for partition in self.cluster.ask(leader, request, ListOffsetsResponse).topics[0].partitions:
+                check(partition.error_code, f"partition {partition.partition_index} of topic '{topic}'")
+                found[partition.partition_index] = partition.offset
         return found
 
     def _is_there(self, of: FetchedTopic) -> bool:

@@ -1,7 +1,4 @@
-"""What a transactional producer asks of brokers beside its records: to begin, to enrol partitions, and to end (KIP-98).
-
-Each is asked again while brokers move or restart.
-"""
+"""Requests of a transactional producer besides Produce: to begin, to enrol partitions, and to end (KIP-98)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from kafscale.wire.messages.transactions import (
 
 
 def initialise(cluster: Cluster, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
-    """Fence whoever had the id, end what it had open, and return the producer's id and epoch.
+    """Fence the former owner of the id, end its transaction, and return the producer's id and epoch.
 
     Raises BrokerUnavailable, KafkaError.
     """
@@ -39,7 +36,7 @@ def initialise(cluster: Cluster, transactional_id: str, timeout_ms: int) -> tupl
 def enrol(
     cluster: Cluster, transactional_id: str, producer: tuple[int, int], places: Iterable[tuple[str, int]]
 ) -> None:
-    """Have partitions be part of the transaction, which the first ones begin. Raises BrokerUnavailable, KafkaError."""
+    """Add partitions to the transaction, which the first ones begin. Raises BrokerUnavailable, KafkaError."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in places:
         by_topic[topic].append(partition)
@@ -53,9 +50,9 @@ def enrol(
     def ask() -> None:
         response = cluster.ask(cluster.coordinator(transactional_id), request, AddPartitionsToTxnResponse)
         for topic in response.results_by_topic:
-            for each in topic.results_by_partition:
-                about = f"transactional id '{transactional_id}' in '{topic.name}' {each.partition_index}"
-                check(each.partition_error_code, about)
+            for result in topic.results_by_partition:
+                about = f"transactional id '{transactional_id}' in '{topic.name}' {result.partition_index}"
+                check(result.partition_error_code, about)
 
     cluster.patiently(ask)
 

@@ -1,5 +1,5 @@
-"""Reading topics from the bucket: which segments there are, what the write-ahead log or brokers have behind them, which
-ranges to read, and their records. No broker is asked unless a reader wants what brokers alone have.
+"""Reads topics from the bucket: which segments exist, which ranges of them to read, and their records. A reader asks
+brokers only for records that the bucket does not have yet.
 
-Entered by `bucket.BucketOptions`, `catalog` and `splits` when a read is planned, and by `reading` in Spark's workers.
+`bucket.BucketOptions`, `catalog` and `splits` plan a read; `reading` performs it in Spark's workers.
 """

@@ -1,6 +1,13 @@
-"""Leaving out what was aborted: which reads meet which transactions, and which batches are theirs.
+"""Leaves out aborted transactions (KIP-98): finds them by footers and the log, and tells their batches from others.
 
-Which transactions were aborted is found by `kafscale.spark.bucket.aborted`.
+A transaction stands in the footer of the segment that has its marker, which may be some segments behind its records.
+The search ends at a segment that is stable up to the end of the read: transactions aborted later begin there or later.
+Brokers, where they are asked, tell the outcome of transactions that are open at the end of the segments; later ones
+come
+with the fetched batches.
+
+A segment that is missing, or damaged with its footer, may have had a marker. The outcome of transactions that were open
+before it is then unknown: they count as aborted, and the planner reports them.
 """
 
 from __future__ import annotations
@@ -25,12 +32,12 @@ from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 def shared_out(
     aborted: Sequence[AbortedTransaction], start_offsets: Sequence[int]
 ) -> Sequence[Sequence[AbortedTransaction]]:
-    """Give each of some reads, which follow one another from these offsets on, the transactions that it meets."""
+    """Give each of some reads, which follow one another from these offsets, the transactions that it meets."""
     shares: list[list[AbortedTransaction]] = [[] for _ in start_offsets]
-    for each in aborted:
-        first = max(0, bisect_right(start_offsets, each.first_offset) - 1)
-        for share in shares[first : bisect_left(start_offsets, each.marker_offset)]:
-            share.append(each)
+    for transaction in aborted:
+        first = max(0, bisect_right(start_offsets, transaction.first_offset) - 1)
+        for share in shares[first : bisect_left(start_offsets, transaction.marker_offset)]:
+            share.append(transaction)
     return shares
 
 
@@ -38,8 +45,9 @@ def shared_out(
 class AbortedBatches:
     """Tells batches of aborted transactions from others, many at once.
 
-    An array element per transaction, in order of producer and first offset, which are one number in `_places`: the rank
-    of the producer among all, and that of the offset.
+    The arrays have an element for each transaction, in order of producer and first offset. `_places` joins both into
+    one
+    number: the rank of the producer among all, and the rank of the offset.
     """
 
     _producer_ids: NDArray[np.int64]  # each once, in order
@@ -49,10 +57,10 @@ class AbortedBatches:
 
     @classmethod
     def of(cls, transactions: Sequence[AbortedTransaction]) -> AbortedBatches | None:
-        """None if there are none."""
+        """Return None if there are no transactions."""
         if not transactions:
             return None
-        rows = np.array([attrs.astuple(each)[:3] for each in transactions], np.int64)
+        rows = np.array([attrs.astuple(transaction)[:3] for transaction in transactions], np.int64)
         producer_ids, first_offsets = np.unique(rows[:, 0]), np.sort(rows[:, 1])
         places = _place(producer_ids, first_offsets, rows[:, 0], rows[:, 1])
         order = np.argsort(places)
@@ -86,9 +94,9 @@ READ_AHEAD_MAX_COUNT = 32  # footers behind what is read: one first, as it is ne
 
 @attrs.frozen(kw_only=True)
 class Outcomes:
-    """The transactions that have offsets in what is read and do not count, in no order.
+    """The transactions to leave out of a read, in no order.
 
-    `unknown` are those of which no intact segment tells how they ended; `aborted` has them, too.
+    `unknown` are those whose outcome no intact segment tells; `aborted` includes them.
     """
 
     aborted: Sequence[AbortedTransaction] = ()
@@ -96,8 +104,9 @@ class Outcomes:
 
 
 def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Outcomes:
-    """Find them for these offsets of a log, the end exclusive. Raises StoreError, and if brokers are asked
-    BrokerUnavailable and KafkaError.
+    """Find the outcomes for these offsets of a log, the end exclusive.
+
+    Raises StoreError, and if brokers are asked BrokerUnavailable and KafkaError.
     """
     aborted: dict[_Key, AbortedTransaction] = {}
     unknown: dict[_Key, _Unknown] = {}
@@ -105,12 +114,12 @@ def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end
     for footer in _told_from(catalog, log, start_offset):
         if before is not None and _base_offset(footer) > before.last_offset + 1:
             unknown |= _open_at_the_end_of(before, _base_offset(footer))
-            for each in footer.open_transactions:
-                unknown.pop((each.producer_id, each.first_offset), None)
+            for transaction in footer.open_transactions:
+                unknown.pop((transaction.producer_id, transaction.first_offset), None)
         aborted |= {
-            (each.producer_id, each.first_offset): each
-            for each in footer.aborted
-            if each.overlaps(start_offset, end_offset)
+            (transaction.producer_id, transaction.first_offset): transaction
+            for transaction in footer.aborted
+            if transaction.overlaps(start_offset, end_offset)
         }
         if footer.stable_end >= end_offset:
             break
@@ -120,20 +129,25 @@ def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end
             left_open = _open_at_the_end_of(before, end_offset)
             if log.behind is not None:
                 ended, left_open = _told_by_brokers(catalog, log, before, left_open)
-                aborted |= {key: each.as_aborted() for key, each in ended.items()}
+                aborted |= {key: transaction.as_aborted() for key, transaction in ended.items()}
             unknown |= left_open
-    left = [each for key, each in unknown.items() if key not in aborted and each.transaction.first_offset < end_offset]
+    left = [
+        open_one
+        for key, open_one in unknown.items()
+        if key not in aborted and open_one.transaction.first_offset < end_offset
+    ]
     return Outcomes(
-        aborted=[*aborted.values(), *(each.as_aborted() for each in left)],
-        unknown=[each.transaction for each in left],
+        aborted=[*aborted.values(), *(open_one.as_aborted() for open_one in left)],
+        unknown=[open_one.transaction for open_one in left],
     )
 
 
 def _told_by_brokers(
     catalog: Catalog, log: PartitionLog, last: Footer | Tail, left_open: Mapping[_Key, _Unknown]
 ) -> tuple[Mapping[_Key, _Unknown], Mapping[_Key, _Unknown]]:
-    """Return those that were aborted of the transactions that `last` leaves open, and those of which brokers do not
-    tell. Raises BrokerUnavailable, KafkaError.
+    """Return the aborted ones of the transactions that `last` leaves open, and those that brokers do not tell of.
+
+    Raises BrokerUnavailable, KafkaError.
     """
     assert catalog.brokers is not None
     if not left_open:
@@ -142,7 +156,9 @@ def _told_by_brokers(
     producer_ids = catalog.brokers.aborted_around(log.fetched_topic(), offset, open_until=last.last_offset)
     if producer_ids is None:
         return {}, left_open
-    return {key: each for key, each in left_open.items() if each.transaction.producer_id in producer_ids}, {}
+    return {
+        key: open_one for key, open_one in left_open.items() if open_one.transaction.producer_id in producer_ids
+    }, {}
 
 
 _Key = tuple[int, int]  # producer id, first offset
@@ -150,7 +166,7 @@ _Key = tuple[int, int]  # producer id, first offset
 
 @attrs.frozen
 class _Unknown:
-    """A transaction that was open, and where the segments end that would tell what became of it."""
+    """A transaction that was open, and the end of the segments that would tell its outcome."""
 
     transaction: OpenTransaction
     behind: int
@@ -166,17 +182,17 @@ def _base_offset(told: Footer | Tail) -> int:
 
 
 def _open_at_the_end_of(footer: Footer | Tail, behind: int) -> Mapping[_Key, _Unknown]:
-    return {(each.producer_id, each.first_offset): _Unknown(each, behind) for each in footer.open_transactions}
+    return {
+        (transaction.producer_id, transaction.first_offset): _Unknown(transaction, behind)
+        for transaction in footer.open_transactions
+    }
 
 
 def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer | Tail]:
-    """The intact footers of the segments that have this offset or come later, in order; read as they are asked for.
-
-    Behind them is what the write-ahead log tells.
-    """
-    segments = iter([each for each in log.segments if each.last_offset >= start_offset])
+    """Yield the intact footers of segments that end at this offset or later, in order, and then the log's tail."""
+    segments = iter([segment for segment in log.segments if segment.last_offset >= start_offset])
     count = 1
-    while keys := [each.key for each in islice(segments, count)]:
+    while keys := [segment.key for segment in islice(segments, count)]:
         footers = catalog.footers(keys)
         yield from (footers[key] for key in keys if key in footers)
         count = min(2 * count, READ_AHEAD_MAX_COUNT)
@@ -185,7 +201,12 @@ def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterat
 
 
 def aborted_in(fetched: Fetched, headers: BatchHeaders) -> AbortedBatches | None:
-    """Return the transactions that were aborted, for the batches of the same answer; None if there are none."""
+    """Return the aborted transactions of one fetch, for its batches; None if the answer names none.
+
+    The answer tells where they begin; their markers, which are batches of the answer, tell where they end. A
+    transaction
+    without a marker there goes on behind it (KIP-98).
+    """
     if not fetched.aborted:
         return None
     markers = headers.only(headers.attributes & CONTROL != 0)

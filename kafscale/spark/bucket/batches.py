@@ -1,7 +1,7 @@
-"""The batches of a piece of a segment as arrays, an element per batch, checked and decompressed.
+"""The batches of a piece of a segment as arrays, an element for each batch, checked and decompressed.
 
-From header to header only the length in front of each tells, so that is walked; all else of the headers is read at
-once. With batches of 16 KiB and records of 1 KiB, what is done per batch costs as much as what is done per record.
+Only the length field leads from one header to the next, so that is walked; all other header fields are read at once.
+With batches of 16 KiB and records of 1 KiB, the work for a batch costs as much as the work for its records.
 
 The format is KIP-98's; see `kafscale.wire.batch_header`.
 """
@@ -52,15 +52,15 @@ them, to a version of the broker that did not look at them. What does not raise 
 
 
 def refuse(offsets: range, reason: CorruptBatch) -> None:
-    """The `OnUnreadable` that leaves out nothing. Raises CorruptBatch."""
+    """Raise CorruptBatch: the `OnUnreadable` that leaves nothing out."""
     raise CorruptBatch(f"offset {offsets.start}: {reason}") from reason
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BatchHeaders:
-    """Batches that follow one another in `data`, as their headers have them; nothing but their magic was checked.
+    """Headers of batches that follow one another in `data`; only their magic was checked.
 
-    cut_bytes: how long the batch behind them is, of which not all is there; 0 if none begins, or its header is cut.
+    cut_bytes: the length of a last batch that is not whole; 0 if all are, or if its header is cut.
     """
 
     data: memoryview
@@ -94,45 +94,45 @@ class BatchHeaders:
 
     @property
     def base_offsets(self) -> NDArray[np.int64]:
-        """The offset of each batch's first record, or of one before it that compaction has removed."""
+        """Return the offset of each batch's first record, or of one before it that compaction has removed."""
         return self.rows["base_offset"].astype(np.int64)
 
     @property
     def next_offsets(self) -> NDArray[np.int64]:
-        """The offset behind each batch."""
+        """Return the offset behind each batch."""
         return self.rows["base_offset"] + self.rows["last_offset_delta"].astype(np.int64) + 1
 
     @property
     def attributes(self) -> NDArray[np.int64]:
-        """The flags and codec of each batch."""
+        """Return the flags and codec of each batch."""
         return self.rows["attributes"].astype(np.int64)
 
     @property
     def count(self) -> int:
-        """Return how many there are, one that is cut among them."""
+        """Return the number of batches, including one that is cut."""
         return len(self.rows)
 
     @property
     def whole_bytes(self) -> int:
-        """Return where the last one ends that is there as a whole."""
+        """Return where the last whole batch ends."""
         whole = self.whole()
         return int(whole.ends[-1]) if len(whole.ends) else 0
 
     def offsets(self, number: int) -> range:
-        """All that one of them has, those of removed records among them."""
+        """Return the offsets of one batch, including those of removed records."""
         return range(int(self.base_offsets[number]), int(self.next_offsets[number]))
 
     def whole(self) -> BatchHeaders:
-        """Return the batches without the last one if that is cut off."""
+        """Return the batches without a last one that is cut off."""
         return self.only(slice(0, -1)) if self.cut_bytes else self
 
     def only(self, kept: Any) -> BatchHeaders:
-        """Some of them, by a slice or a mask."""
+        """Keep some batches, by a slice or a mask."""
         return attrs.evolve(self, starts=self.starts[kept], ends=self.ends[kept], rows=self.rows[kept], cut_bytes=0)
 
 
 def _walk(data: memoryview) -> Sequence[int]:
-    """Return where headers begin that are there as a whole."""
+    """Return the positions of the whole headers."""
     starts: list[int] = []
     position, last_position = 0, len(data) - HEADER_BYTES
     unpack = _length.unpack_from
@@ -147,7 +147,7 @@ def _walk(data: memoryview) -> Sequence[int]:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Batches:
-    """Arrays with one element per batch; positions are of `records`, a buffer that has nothing compressed in it."""
+    """Batches as arrays with one element each; positions are in `records`, which has nothing compressed in it."""
 
     records: memoryview
     starts: Positions
@@ -155,29 +155,29 @@ class Batches:
     headers: BatchHeaders
 
     def only(self, kept: slice) -> Batches:
-        """Some of them."""
+        """Keep a slice of the batches."""
         return attrs.evolve(self, starts=self.starts[kept], ends=self.ends[kept], headers=self.headers.only(kept))
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """The number of records in each batch."""
+        """Return the number of records in each batch."""
         return self.headers.rows["record_count"].astype(np.int64)
 
     @property
     def has_append_time(self) -> NDArray[np.bool_]:
-        """Tell whether all records of a batch have its latest timestamp, which the broker has set."""
+        """Tell of each batch whether all its records have its latest timestamp, which the broker has set."""
         return (self.headers.attributes & LOG_APPEND_TIME).astype(np.bool_)
 
 
 def check_crcs(headers: BatchHeaders) -> None:
-    """Hold each batch to its CRC, where the records in it are not looked at. Raises CorruptBatch."""
+    """Check the CRC of each batch, without looking into its records. Raises CorruptBatch."""
     columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"])
     for number, (start, end, crc) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         _check_crc(headers, number, headers.data[start:end], crc)
 
 
 def check(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[Batches]:
-    """All of them in groups of about GROUP_BYTES, or one larger batch. Raises CorruptBatch."""
+    """Yield all batches in groups of about GROUP_BYTES, or one larger batch. Raises CorruptBatch."""
     pieces: list[memoryview | bytearray] = []
     numbers: list[int] = []
     size_bytes = 0
@@ -193,7 +193,7 @@ def check(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[Batche
 
 
 def _checked(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[tuple[int, memoryview | bytearray]]:
-    """The number and the records of each batch."""
+    """Yield the number and the records of each batch."""
     data = headers.data
     columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"], headers.attributes & CODEC_MASK)
     for number, (start, end, crc, codec) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
@@ -214,7 +214,7 @@ def _check_crc(headers: BatchHeaders, number: int, covered: memoryview, crc: int
 
 
 def _group(headers: BatchHeaders, pieces: Sequence[memoryview | bytearray]) -> Batches:
-    """Make one group of batches. As long as none is compressed, they stay where they are."""
+    """Make one group of batches. Uncompressed batches stay where they are."""
     if not np.any(headers.attributes & CODEC_MASK):
         return Batches(records=headers.data, starts=headers.starts + HEADER_BYTES, ends=headers.ends, headers=headers)
     ends = np.cumsum([len(piece) for piece in pieces])

@@ -1,4 +1,4 @@
-"""The broker's own coroutines on a bucket that blocks: they wait for nothing but the store, so none ever suspends."""
+"""Runs the broker's coroutines on a bucket that blocks: they wait only for the store, so none ever suspends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what the coroutine returns, which waits for nothing but a `BlockingStore`."""
+    """Return the result of a coroutine that waits only for a `BlockingStore`."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -45,7 +45,7 @@ class BlockingStore:
         return self.bucket.get_tail(key, length_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore`: it takes a listing, which a reader may do who may not ask for single objects."""
+        """See `ObjectStore`. It takes a listing, which is allowed to readers that may not ask for single objects."""
         for info in self.bucket.list(key):
             if info.key == key:
                 return info

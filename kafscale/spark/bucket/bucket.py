@@ -1,7 +1,6 @@
 """The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write.
 
-A bucket in S3 is in `kafscale.spark.bucket.s3_bucket`, which is imported when one is opened, with what it needs of XML
-and TLS.
+`s3_bucket` is imported when a bucket in S3 is opened, together with XML and TLS.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from kafscale.store.s3.sigv4 import Credentials
 
 
 class Bucket(Protocol):
-    """Every method may raise AccessDenied and StoreUnavailable besides what it lists."""
+    """A bucket to read. Every method may raise AccessDenied and StoreUnavailable besides the errors that it lists."""
 
     def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """Bytes `start` to `start + length_bytes`, fewer at the end. Raises NotFound, RangeNotSatisfiable."""
+        """Return bytes `start` to `start + length_bytes`, fewer at the end. Raises NotFound, RangeNotSatisfiable."""
         ...
 
     def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """The last `length_bytes`, or all of a shorter object. Raises NotFound."""
+        """Return the last `length_bytes`, or all of a shorter object. Raises NotFound."""
         ...
 
     def get(self, key: str) -> ObjectPart:
-        """The whole object. Raises NotFound."""
+        """Return the whole object. Raises NotFound."""
         ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose keys start with `prefix` and sort after `start_after`, in order of their bytes."""
+        """Iterate over objects whose keys start with `prefix` and sort after `start_after`, in order of bytes."""
         ...
 
     def close(self) -> None:
@@ -48,7 +47,7 @@ class Bucket(Protocol):
 
 @attrs.frozen(kw_only=True)
 class BucketOptions:
-    """Where the bucket is, and how to get there; travels from the driver to the tasks.
+    """The place of the bucket and the access to it; travels from the driver to the tasks.
 
     Without `credentials`, each process looks where AWS SDKs do.
     """
@@ -61,7 +60,7 @@ class BucketOptions:
     credentials: Credentials | None = attrs.field(default=None, repr=False)
 
     def open(self) -> Bucket:
-        """Raises ConfigError for a store that a job can't read."""
+        """Open the bucket. Raises ConfigError for a store that a job can't read."""
         if self.url.scheme == "file":
             if not self.url.path.is_dir():
                 raise ConfigError(f"there is no bucket at {self.url}: give the --store of a broker, as file:PATH")
@@ -75,7 +74,7 @@ class BucketOptions:
 
 @attrs.frozen(eq=False, repr=False)
 class DirectoryBucket:
-    """A bucket that is a directory, mounted at the same place wherever a task runs."""
+    """A bucket that is a directory, mounted at the same path wherever a task runs."""
 
     directory: Directory
 
@@ -100,7 +99,7 @@ class DirectoryBucket:
 
 
 def get_part(bucket: Bucket, name: str, start: int, length_bytes: int) -> memoryview:
-    """Return bytes that the object must have. Raises NotFound, StoreError, and DamagedObject if it ends before them."""
+    """Return bytes that the object must have. Raises NotFound, StoreError, and DamagedObject if it is shorter."""
     try:
         return memoryview(bucket.get_range(name, start, length_bytes).data)
     except RangeNotSatisfiable as exc:
@@ -109,7 +108,7 @@ def get_part(bucket: Bucket, name: str, start: int, length_bytes: int) -> memory
 
 @attrs.define(eq=False, repr=False)
 class CountedBucket:
-    """Counts GETs and listings of the bucket that it asks. Retries and the pages of a listing are not counted."""
+    """Counts GETs and listings of another bucket. Retries and the pages of a listing do not count."""
 
     bucket: Bucket
     get_count: int = attrs.field(default=0, init=False)
@@ -154,13 +153,13 @@ T = TypeVar("T")
 
 @attrs.frozen(eq=False, repr=False)
 class Turned(Generic[T]):
-    """What becomes of one of the objects."""
+    """The result of getting one object, once its turn has ended."""
 
     turn: Future[Sequence[T | Exception]]
     index: int
 
     def result(self) -> T:
-        """Wait for it. Raises what getting it has raised, or what has ended its turn before."""
+        """Wait for the object. Raises the error of getting it, or the error that ended its turn before."""
         found = self.turn.result()[self.index]
         if isinstance(found, Exception):
             raise found
@@ -168,7 +167,12 @@ class Turned(Generic[T]):
 
 
 def get_many(get: Callable[[K], T], keys: Sequence[K], *, at_once_count: int) -> Sequence[Turned[T]]:
-    """Begin to get all, in order, and return what will become of each."""
+    """Begin to get objects in order, on several threads, and return their results to come.
+
+    A thread gets several objects in each turn, as a turn costs as much as a small object. Turns are short where there
+    are
+    few objects, so that as many requests as allowed are under way.
+    """
     if not keys:
         return []
     turn_count = min(TURN_MAX_COUNT, math.ceil(len(keys) / at_once_count))

@@ -1,10 +1,9 @@
-"""What the bucket holds: topics, their partitions, and the segments of each, found by listing it.
+"""The catalog of a bucket: topics, their partitions and the segments of each, found by listing it.
 
-By the same rules as the broker: a `.kfs` is complete without its `.index`, an `.index` without `.kfs` does not count, a
-newer segment wins over what it covers, and what came too late is left out (`kafscale.formats.resolution`). An `.index`
-is read first, since it is the footer and nothing else; where it is missing or damaged, the footer at the end of the
-`.kfs` is. What no segment tells of a topic is in the broker's checkpoint of its metadata
-(`kafscale.spark.bucket.metadata`), where there is one.
+The broker's rules apply: a `.kfs` is complete without its `.index`, an `.index` without `.kfs` does not count, a newer
+segment wins over those that it covers, and segments that came too late are left out (`kafscale.formats.resolution`). A
+footer is read from the `.index`, or from the end of the `.kfs` where the `.index` is missing or damaged. The broker's
+checkpoint of its metadata (`metadata`) adds what no segment tells of a topic.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ logger = logging.getLogger(__name__)
 
 
 class Undecided(StoreError):
-    """A partition has a new leader, which has not told yet what of it counts."""
+    """A partition has a new leader that has not told yet which records count."""
 
 
 @attrs.frozen(kw_only=True)
 class Behind:
-    """What brokers have behind the segments: offsets from `base_offset` to `end_offset`, if that is behind it.
+    """Offsets that brokers have behind the segments, from `base_offset` to `end_offset` if that is larger.
 
-    record_bytes: about how large a record is, for what is made of sizes.
+    record_bytes: about the size of a record, to estimate sizes.
     """
 
     base_offset: int
@@ -72,12 +71,13 @@ class Behind:
 class PartitionLog:
     """The segments of a partition that are read, in order of offset. `damaged` ones are left out.
 
-    log_start_offset: what is below was deleted, though a segment may still have it.
-    topic_id: None for a partition of which the bucket tells nothing.
-    tail: what the write-ahead log has behind the segments, if that is read.
-    behind: what brokers have behind the segments, if they are asked: then it ends where it does for consumers.
-    first_open_offset: where the oldest transaction begins that is open at the end, if only what is committed is read.
-    settled_end_offset: what is behind it may not be part of the log, as a new leader has not told yet where it goes on.
+    log_start_offset: records below it were deleted, though a segment may still have them.
+    topic_id: None for a partition that the bucket tells nothing of.
+    tail: the write-ahead log behind the segments, if that is read.
+    behind: the offsets that brokers have behind the segments, if they are asked; the log ends where it does for
+    consumers.
+    first_open_offset: the beginning of the oldest open transaction, if only committed records are read.
+    settled_end_offset: the end of the log while a new leader has not told yet where it goes on.
     """
 
     topic: str
@@ -93,23 +93,23 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The offset of the first record that is there."""
+        """Return the offset of the first record."""
         first: Sequence[Segment | LoggedBatch] = self.segments or self.tail.batches
         return max(first[0].base_offset if first else 0, self.log_start_offset)
 
     @property
     def earliest_offset(self) -> int:
-        """The offset of the first record that is there, or ought to be: a damaged segment may begin before it."""
+        """Return the offset of the first record that exists or should: a damaged segment may begin before it."""
         return min([self.start_offset, *(max(key.base_offset, self.log_start_offset) for key in self.damaged)])
 
     @property
     def flushed_end_offset(self) -> int:
-        """The offset behind the last record that is in a segment."""
+        """Return the offset behind the last record in a segment."""
         return max([self.start_offset, *(segment.last_offset + 1 for segment in self.segments)])
 
     @property
     def written_end_offset(self) -> int:
-        """The offset behind the last record that is there."""
+        """Return the offset behind the last record."""
         if self.settled_end_offset is not None:
             return max(self.start_offset, self.settled_end_offset)
         if self.behind is not None:
@@ -118,19 +118,19 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record that may be read: before that of a transaction that is open."""
+        """Return the offset behind the last readable record, which is before an open transaction."""
         if self.first_open_offset is None:
             return self.written_end_offset
         return min(self.written_end_offset, max(self.first_open_offset, self.start_offset))
 
     def fetched_topic(self) -> FetchedTopic:
-        """Return what a fetch of it names; its topic must be known by id."""
+        """Return the topic as a fetch names it; its id must be known."""
         assert self.topic_id is not None
         return FetchedTopic(name=self.topic, topic_id=self.topic_id, partition=self.partition)
 
     @property
     def why_it_ends(self) -> str:
-        """Why nothing is read from the end on, as a sentence's end."""
+        """Return the reason why nothing is read from the end on, as a sentence's end."""
         if self.end_offset < self.written_end_offset:
             return (
                 f"a transaction is open from {self.end_offset} on, and only what is committed is read (isolationLevel)"
@@ -147,7 +147,7 @@ class PartitionLog:
 
 @attrs.frozen
 class _Found:
-    """A `.kfs` in the listing, and the size of its `.index`: 0 if there is none."""
+    """A `.kfs` in the listing, and the size of its `.index`: 0 without one."""
 
     key: SegmentKey
     kfs: ObjectInfo
@@ -156,12 +156,12 @@ class _Found:
 
 @attrs.define(eq=False, repr=False)
 class Catalog:
-    """Looks into a bucket. Footers that were read are kept while listings of their topic show the same objects.
+    """Looks into a bucket. Keeps footers while listings of their topic show the same objects.
 
-    committed_only: partitions end at the last stable offset, and what is planned leaves out what was aborted.
-    with_log: partitions have what the write-ahead log in the bucket has behind their segments.
-    brokers: are asked which topics there are, where their partitions end, and what is behind the segments.
-    log_memory: what was read of the write-ahead log before, and what is read of it from now on.
+    committed_only: partitions end at the last stable offset, and plans leave out aborted transactions.
+    with_log: partitions include the write-ahead log behind their segments.
+    brokers: tell the topics, the ends of partitions, and the records behind the segments.
+    log_memory: keeps objects of the write-ahead log that were read.
     """
 
     bucket: Bucket
@@ -184,19 +184,19 @@ class Catalog:
 
     @property
     def present(self) -> Present:
-        """Metadata and log as they were when they were first asked for, or since `look_again`. Raises StoreError."""
+        """Return metadata and log as of the first call, or of the last `look_again`. Raises StoreError."""
         if self._present is None:
             self._present = self._reader.read()
         return self._present
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata of that moment. Raises StoreError."""
+        """Return the metadata of `present`. Raises StoreError."""
         return self.present.metadata
 
     @property
     def log_read_count(self) -> int:
-        """Return how many objects of the write-ahead log were got so far."""
+        """Return the number of objects of the write-ahead log that were read."""
         return self._reader.log.read_count
 
     @property
@@ -205,14 +205,14 @@ class Catalog:
         return self._reader.log.contents
 
     def look_again(self) -> None:
-        """Ask for the newest metadata and log the next time."""
+        """Read metadata and log anew the next time."""
         self._present = None
 
     def topics(self) -> Sequence[str]:
-        """Names of topics that there are, in order. One listing request per topic, unless brokers tell."""
+        """Return the names of all topics, in order. Takes a listing for each topic, unless brokers tell."""
         if self.brokers is not None:
             return sorted(self.brokers.topics())
-        deleted = {each.name for each in self.metadata.deletions.values()}
+        deleted = {deletion.name for deletion in self.metadata.deletions.values()}
         listed = [name for name in self._listed_topics() if name not in deleted or self._list(name)[1]]
         return sorted({*listed, *self.metadata.topics})
 
@@ -227,9 +227,10 @@ class Catalog:
         return names
 
     def partitions(self, topic: str) -> Mapping[int, PartitionLog]:
-        """All of a topic, with segments or without. Empty for a topic that there is not. Raises StoreError.
+        """Return the partitions of a topic, with segments or without; none for an unknown topic. Raises StoreError.
 
-        What a broker deletes meanwhile is in newer segments, or is to be gone: then the topic is listed again.
+        A segment that the broker deletes meanwhile is replaced by newer ones or expired: then the topic is listed
+        again.
         """
         for _ in range(LISTINGS_MAX_COUNT):
             logs = self._list_partitions(topic)
@@ -276,10 +277,12 @@ class Catalog:
     def _list_settled(
         self, topic: str, of_id: bytes | None
     ) -> tuple[bytes | None, Mapping[int, Sequence[_Found]], Mapping[int, Beginning]]:
-        """List a topic, and look behind that where the epochs of its partitions have begun.
+        """List a topic, and look afterwards where the epochs of its partitions have begun.
 
-        While one changes its leader, the listing may have what the next leader has not found, so it is listed again
-        when that has told where it goes on. A partition that this catalog has seen before ends where it did then.
+        While a partition changes its leader, the listing may have segments that the next leader has not found, so it is
+        listed
+        again when that leader has told where it goes on. A partition that this catalog has seen before ends where it
+        did then.
         """
         give_up_at = monotonic() + DECISION_WAIT_SECONDS
         while True:
@@ -288,20 +291,20 @@ class Catalog:
             beginnings = self._reader.beginnings(some_id)
             undecided = [
                 index
-                for index, each in beginnings.items()
-                if index in by_partition and not each.is_decided and (some_id, index) not in self._settled_ends
+                for index, beginning in beginnings.items()
+                if index in by_partition and not beginning.is_decided and (some_id, index) not in self._settled_ends
             ]
             if not undecided:
                 return topic_id, by_partition, beginnings
             if monotonic() >= give_up_at:
                 raise Undecided(
-                    f"partition {min(undecided)} of topic '{topic}' has a new leader, which has not told yet what of "
-                    "it counts: try again when its broker serves"
+                    f"partition {min(undecided)} of topic '{topic}' has a new leader that has not told yet which "
+                    "records count: try again when its broker serves"
                 )
             sleep(DECISION_LOOK_SECONDS)
 
     def _settled(self, log: PartitionLog, beginning: Beginning | None) -> PartitionLog:
-        """Have it end where it did, while its next leader may take nothing of what has come since."""
+        """End the log where it did before, while its next leader may refuse what has come since."""
         if beginning is None or log.topic_id is None:
             return log
         partition_id = (log.topic_id, log.partition)
@@ -312,7 +315,7 @@ class Catalog:
         return log if settled_end is None else attrs.evolve(log, settled_end_offset=settled_end)
 
     def _with_newest(self, log: PartitionLog, ends: Ends) -> PartitionLog:
-        """Have it begin and end as its leader says."""
+        """Make the log begin and end as its leader says."""
         log = attrs.evolve(log, log_start_offset=max(log.log_start_offset, ends.log_start_offset))
         last = self._last_footer(log.segments)
         record_bytes = RECORD_BYTES_ASSUMED
@@ -323,14 +326,14 @@ class Catalog:
         return attrs.evolve(log, behind=behind, first_open_offset=ends.last_stable_offset if is_open else None)
 
     def _with_tail(self, log: PartitionLog, logged: Sequence[LoggedBatch]) -> PartitionLog:
-        """Put what the write-ahead log has behind the segments, and find out what is open at the end."""
+        """Add the write-ahead log behind the segments, and find the transaction that is open at the end."""
         last = self._last_footer(log.segments) if logged or self.committed_only else None
         if logged and log.flushed_end_offset == max(log.start_offset, 0 if last is None else last.last_offset + 1):
             log = attrs.evolve(log, tail=Tail.of(logged, last, log.log_start_offset))
         if not self.committed_only:
             return log
         is_open = log.tail.open_transactions if log.tail.batches else last.open_transactions if last else ()
-        first_open_offset = min((each.first_offset for each in is_open), default=None)
+        first_open_offset = min((transaction.first_offset for transaction in is_open), default=None)
         return attrs.evolve(log, first_open_offset=first_open_offset)
 
     def _assemble(
@@ -339,9 +342,9 @@ class Catalog:
         by_partition: Mapping[int, Sequence[_Found]],
         begun_at: Mapping[int, Sequence[EpochStart]],
     ) -> dict[int, PartitionLog]:
-        """Read the footers that it takes, of all partitions at once: as a rule, one round is enough.
+        """Read the footers that are needed, of all partitions at once: mostly one request each suffices.
 
-        `begun_at` is where epochs are known to have begun.
+        begun_at: where epochs are known to have begun.
         """
         tried: set[SegmentKey] = set()
         assemblies = [
@@ -351,7 +354,7 @@ class Catalog:
                 found,
                 self._footers,
                 tried,
-                assumed_ends(each.key for each in found),
+                assumed_ends(object_.key for object_ in found),
                 begun_at[index],
             )
             for index, found in by_partition.items()
@@ -359,34 +362,37 @@ class Catalog:
         resolved = self._resolve(assemblies, tried)
         if any(resolution.late for _, resolution in resolved):
             self._decisions.look()
-            resolved = self._resolve([each.decided_by(self._decisions) for each in assemblies], tried)
+            resolved = self._resolve([assembly.decided_by(self._decisions) for assembly in assemblies], tried)
         return {
-            each.partition: PartitionLog(
+            pair.partition: PartitionLog(
                 topic=topic,
-                partition=each.partition,
+                partition=pair.partition,
                 segments=resolution.segments,
-                damaged=each.damaged(),
+                damaged=pair.damaged(),
             )
-            for each, resolution in resolved
+            for pair, resolution in resolved
         }
 
     def _resolve(
         self, assemblies: Sequence[_Assembly], tried: set[SegmentKey]
     ) -> Sequence[tuple[_Assembly, Resolution]]:
-        """Decide what of the partitions is read, by as many footers as that takes."""
+        """Decide which segments of the partitions are read, by as many footers as that takes."""
         wanted = {
-            each.key for one in assemblies for each in one.found if each.key.generation or each.key not in one.ends
+            object_.key
+            for one in assemblies
+            for object_ in one.found
+            if object_.key.generation or object_.key not in one.ends
         }
         while True:
             self.footers(wanted)
             tried |= wanted
-            resolved = [(each, each.resolve()) for each in assemblies]
+            resolved = [(assembly, assembly.resolve()) for assembly in assemblies]
             wanted = {key for _, resolution in resolved for key in resolution.unread} - tried
             if not wanted:
                 return resolved
 
     def _last_footer(self, segments: Sequence[Segment]) -> Footer | None:
-        """Return the last intact footer: nearly always the one of the last segment, which was read."""
+        """Return the last intact footer: nearly always that of the last segment, which was read."""
         for segment in sorted(segments, key=lambda each: each.last_offset, reverse=True):
             footer = self.footers([segment.key]).get(segment.key)
             if footer is not None:
@@ -394,9 +400,9 @@ class Catalog:
         return None
 
     def footers(self, keys: Iterable[SegmentKey], *, with_timestamps: bool = False) -> Mapping[SegmentKey, Footer]:
-        """Read footers in parallel, and return those that are there and intact. Raises StoreError.
+        """Read footers in parallel, and return the intact ones. Raises StoreError.
 
-        with_timestamps: read a version 1 segment wholly, whose footer tells none.
+        with_timestamps: read a segment of version 1 as a whole, as its footer has no times.
         """
         wanted = [key for key in keys if not self._is_known(key, with_timestamps)]
         if wanted:
@@ -426,9 +432,11 @@ class Catalog:
                 self._footers[key] = footer
 
     def _read_footer(self, key: SegmentKey, with_timestamps: bool) -> Footer:
-        """A flush that was killed can have left an `.index` of an attempt whose `.kfs` is not the one that is there.
+        """Read the footer of a segment. Raises NotFound, DamagedObject, StoreError.
 
-        Where the end of the `.kfs` is damaged, its `.index` says where batches are; each is checked when it is read.
+        A flush that was killed can leave the `.index` of an attempt whose `.kfs` was replaced. Where the end of a
+        `.kfs` is
+        damaged, its `.index` still tells where batches are; each batch is checked when it is read.
         """
         store, found = BlockingStore(self.bucket), self._found.get(key)
         if found is None:
@@ -446,9 +454,9 @@ class Catalog:
             return footer
 
     def _list(self, topic: str, of_id: bytes | None = None) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
-        """List the incarnation of a topic that was written last, or the one of an id, by partition; return its id too.
+        """List a topic's newest incarnation, or the one of an id, by partition; return its id too.
 
-        One that was deleted is none.
+        Deleted incarnations do not count.
         """
         index_sizes: dict[str, int] = {}
         by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
@@ -478,12 +486,12 @@ class Catalog:
 
 
 def _last_modified_ms(partitions: Mapping[int, Sequence[_Found]]) -> int:
-    return max(each.kfs.modified_ms for found in partitions.values() for each in found)
+    return max(object_.kfs.modified_ms for found in partitions.values() for object_ in found)
 
 
 @attrs.frozen(eq=False, repr=False)
 class _Assembly:
-    """One partition, put together from what was listed and the footers that have been read so far."""
+    """One partition, assembled from its listed objects and the footers that have been read."""
 
     topic: str
     partition: int
@@ -495,34 +503,38 @@ class _Assembly:
     decided: Decided = NOTHING_DECIDED
 
     def decided_by(self, decisions: DecisionReader) -> _Assembly:
-        """Return the same with what the broker that leads has decided."""
+        """Return the same with the decisions of the leading broker."""
         if not self.found:
             return self
-        keys = [each.key for each in self.found]
+        keys = [object_.key for object_ in self.found]
         return attrs.evolve(self, decided=decisions.decided((keys[0].topic_id, self.partition), keys))
 
     def resolve(self) -> Resolution:
-        segments = [self._segment(each) for each in self.found if not self._is_damaged(each.key)]
-        histories = {each.key: self.footers[each.key].epochs for each in self.found if each.key in self.footers}
+        segments = [self._segment(object_) for object_ in self.found if not self._is_damaged(object_.key)]
+        histories = {
+            object_.key: self.footers[object_.key].epochs for object_ in self.found if object_.key in self.footers
+        }
         damaged = [key for key in self.damaged() if not key.generation]
         known = [*self.begun, *(EpochStart(key.epoch, key.base_offset) for key in damaged)]
         return resolve(segments, histories, begun=known, decided=self.decided)
 
     def damaged(self) -> Sequence[SegmentKey]:
-        return [each.key for each in self.found if self._is_damaged(each.key) and not self._came_late(each.key)]
+        return [
+            object_.key for object_ in self.found if self._is_damaged(object_.key) and not self._came_late(object_.key)
+        ]
 
     def _came_late(self, key: SegmentKey) -> bool:
-        """Tell whether a later epoch has begun where it does, or before: then it is late, whatever is in it."""
+        """Tell whether a later epoch has begun at its offset or before: then the segment does not count."""
         return any(start.epoch > key.epoch and start.start_offset <= key.base_offset for start in self.begun)
 
     def _is_damaged(self, key: SegmentKey) -> bool:
-        """Tell whether a segment counts as damaged: what a flush wrote only if its end is not known otherwise."""
+        """Tell whether a segment counts as damaged: one of a flush only if its end is not known otherwise."""
         return key in self.tried and key not in self.footers and (key.generation > 0 or key not in self.ends)
 
     def _segment(self, each: _Found) -> Segment:
         """Make the segment of an object.
 
-        What a flush wrote ends where the next one begins, so its footer need not be read now.
+        A flushed segment ends where the next one begins, so its footer need not be read now.
         """
         footer = self.footers.get(each.key)
         return Segment(

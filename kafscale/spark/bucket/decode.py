@@ -1,20 +1,16 @@
-"""Record batches into Arrow columns, without a Python object per record.
+"""Decodes record batches into Arrow columns, without a Python object for each record.
 
 Three passes over many batches at once:
 
-1. the batches (`kafscale.spark.bucket.batches`): CRC, attributes, and where the records are; compressed ones are
-   decompressed into one buffer behind each other;
-2. where each record begins. Only the length in front of it tells, so this has to go from record to record; it goes from
-   the first records of all batches to all second ones, and so on, one array operation for each step. Batches that are
-   left when few are left are walked one by one;
-3. the fields of some thousands of records at a time, each an array: as many as a processor's cache holds. Offsets and
-   timestamps come first, and of records that are not wanted nothing else is looked at.
+1. the batches (`batches`): CRC, attributes, and where the records are; compressed ones go decompressed into one buffer;
+2. the beginning of each record. Only the length field tells the next one, so the first records of all batches are found
+   together, then all second ones and so on, one array operation for each step. The last few batches are walked singly;
+3. the fields of some thousands of records at a time, as many as a processor's cache holds. Offsets and timestamps come
+   first, and nothing else is read of records that are not wanted.
 
-A batch's records are passed on once all of them have been checked. Where one of many batches can't be read, they are
-halved until it is found.
-
-Columns that headers of batches tell need none of that (`_told_by_headers`): a batch is then held to its CRC, and not
-decompressed or looked into.
+Records of a batch are passed on once all of them have been checked. Where one of many batches can't be read, they are
+halved until it is found. Columns that headers tell need none of that (`_told_by_headers`): the CRC is checked, and the
+batch is not decompressed.
 """
 
 from __future__ import annotations
@@ -67,9 +63,9 @@ COLUMN_TYPES: Mapping[str, pa.DataType] = {
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """Says which records of a partition are wanted, and which columns of them. `end_offset` is exclusive.
+    """The wanted records of a partition, and the wanted columns. `end_offset` is exclusive.
 
-    Batches of `aborted` transactions are not, nor are control batches, which mark the end of one, but `with_markers`.
+    Batches of `aborted` transactions are left out, and so are control batches, unless `with_markers`.
     """
 
     topic: str
@@ -83,7 +79,7 @@ class Wanted:
 
 
 def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The records of whole batches that follow one another, without control batches. Raises CorruptBatch."""
+    """Decode whole batches that follow one another, without control batches. Raises CorruptBatch."""
     headers = BatchHeaders.of(memoryview(data))
     if headers.whole_bytes != len(data):
         raise CorruptBatch(f"a batch is cut off after {len(data) - headers.whole_bytes} bytes")
@@ -135,7 +131,7 @@ def _decode_halves(
 
 
 def _chunks(counts: NDArray[np.int64], rows: int = CHUNK_ROWS) -> Iterator[tuple[slice, int, int]]:
-    """Some batches at a time: as many whole ones as have so many records, or one; with their first and last record.
+    """Yield some whole batches at a time, about `rows` records or one batch, with their first and last record.
 
     The last one is exclusive.
     """
@@ -162,10 +158,11 @@ def _wanted_of(headers: BatchHeaders, wanted: Wanted) -> BatchHeaders:
 
 
 def _told_by_headers(headers: BatchHeaders, wanted: Wanted) -> bool:
-    """Tell whether headers have all that is wanted.
+    """Tell whether headers have all wanted columns.
 
-    They do where each batch has as many records as offsets, so that each offset is a record's; of others, as compaction
-    leaves them, they tell how many there are, and not which.
+    They do for batches with as many records as offsets; of others, as compaction leaves them, they tell only the number
+    of
+    records.
     """
     if not IN_HEADERS.issuperset(wanted.columns) or wanted.period.is_bounded:
         return False
@@ -218,7 +215,7 @@ def _to_columns(fields: _Fields, wanted: Wanted) -> pa.RecordBatch:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Records:
-    """Where each record begins, with its length, and where it ends, and what its batch says."""
+    """The beginning, end and length of each record, and fields of its batch."""
 
     data: memoryview
     begins: Positions
@@ -234,7 +231,7 @@ class _Records:
             yield self.only(slice(start, start + CHUNK_ROWS))
 
     def only(self, kept: Any) -> _Records:
-        """Some of them, by a slice or a mask."""
+        """Keep some records, by a slice or a mask."""
         return _Records(
             data=self.data,
             begins=self.begins[kept],
@@ -297,7 +294,7 @@ def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Posit
     all_begins = np.empty(int(counts.sum()), np.int64)
     all_ends = np.empty_like(all_begins)
     if found:
-        to, begins, ends = (np.concatenate(each) for each in zip(*found, strict=True))
+        to, begins, ends = (np.concatenate(parts) for parts in zip(*found, strict=True))
         all_begins[to], all_ends[to] = begins, ends
     return all_begins, all_ends
 
@@ -452,7 +449,7 @@ def _text(encoded: pa.Array) -> pa.Array:
     try:
         return encoded.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([each.decode("utf-8", "replace") for each in encoded.to_pylist()], pa.string())
+        return pa.array([text.decode("utf-8", "replace") for text in encoded.to_pylist()], pa.string())
 
 
 _COLUMNS: Mapping[str, Any] = {
@@ -468,5 +465,5 @@ _COLUMNS: Mapping[str, Any] = {
 
 
 def columns_of(names: Collection[str]) -> Sequence[str]:
-    """These of the columns there are, in the order of the Kafka source."""
+    """Return these columns in the order of the Kafka source."""
     return [name for name in COLUMN_TYPES if name in names]

@@ -1,8 +1,8 @@
-"""CRCs of what a partition has between two offsets, by which it is told to be the same later.
+"""CRCs of a partition between two offsets, which show later that it still is the same.
 
-A batch stays what it is when segments are merged, and when one of the log is flushed. So the CRC-32C of the bytes of
-all batches between two offsets stays, too, until compaction rewrites them. Footers have it of each segment, and those
-of neighbours are put together without reading either.
+Merging segments and flushing the log keep batches as they are, so the CRC-32C of all batches between two offsets stays,
+until compaction rewrites them. Footers have it for each segment; those of neighbours are combined without reading
+either.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Digest:
 
 
 def of_footers(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Digest | None:
-    """Return what footers tell of the segments that end between two offsets; None if there are none.
+    """Return the digest of the segments that end between two offsets, by footers; None without such a segment.
 
-    The first may begin before them. Those behind one whose footer can't be read are left out. Raises StoreError.
+    The first may begin before them. Segments behind an unreadable footer are left out. Raises StoreError.
     """
-    ending = [each for each in log.segments if start_offset <= each.last_offset < end_offset]
-    footers = catalog.footers(each.key for each in ending)
+    ending = [segment for segment in log.segments if start_offset <= segment.last_offset < end_offset]
+    footers = catalog.footers(segment.key for segment in ending)
     found: Digest | None = None
     for segment in ending:
         footer = footers.get(segment.key)
@@ -58,7 +58,7 @@ def of_footers(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
 
 
 def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Digest:
-    """Return it by reading all batches. Raises DamagedObject, NotFound, StoreError; CorruptBatch."""
+    """Compute the digest by reading all batches. Raises DamagedObject, NotFound, StoreError; CorruptBatch."""
     crc, next_offset = 0, start_offset
     logged = LoggedRanges(catalog.bucket)
     for split in plan(catalog, [Extent(log=log, start_offset=start_offset, end_offset=end_offset)]):
@@ -80,8 +80,12 @@ def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
 
 
 def was_compacted(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> bool:
-    """Tell whether compaction has written any of what is there between two offsets. Raises StoreError."""
-    there = [each.key for each in log.segments if each.last_offset >= start_offset and each.base_offset < end_offset]
+    """Tell whether compaction has rewritten records between two offsets. Raises StoreError."""
+    there = [
+        segment.key
+        for segment in log.segments
+        if segment.last_offset >= start_offset and segment.base_offset < end_offset
+    ]
     footers = catalog.footers(there)
     return any(key in footers and footers[key].first_dirty_offset > start_offset for key in there)
 
@@ -101,13 +105,13 @@ def _read(catalog: Catalog, range: Range) -> Iterator[BatchHeaders]:
         position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
 
-# ---- CRCs of what is joined ------------------------------------------------------------------------------------------
+# ---- joined CRCs -----------------------------------------------------------------------------------------------------
 
 
 def combined(first: int, second: int, second_bytes: int) -> int:
-    """Return the CRC-32C of two runs of bytes, one behind the other, from those of each and the length of the second.
+    """Return the CRC-32C of two runs of bytes, one behind the other, from their CRCs and the second's length.
 
-    A CRC is linear: that of the first is carried over as many zeros, which a matrix over bits does for any power of 2.
+    A CRC is linear: the first one is carried over as many zeros, by a matrix over bits for each power of 2.
     """
     for power in range(second_bytes.bit_length()):
         if second_bytes >> power & 1:
@@ -117,7 +121,7 @@ def combined(first: int, second: int, second_bytes: int) -> int:
 
 @cache
 def _zeros(power: int) -> Matrix:
-    """Return what carries a CRC over 2 ** `power` bytes of zeros."""
+    """Return the matrix that carries a CRC over 2 ** `power` bytes of zeros."""
     if power:
         half = _zeros(power - 1)
         return tuple(_times(half, column) for column in half)

@@ -1,4 +1,4 @@
-"""How far a stream is behind what the bucket holds, from the offsets that it has read up to."""
+"""The lag of a stream behind the bucket, from the offsets that it has read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kafscale.wire.client_rules import lag
 
 @attrs.frozen(kw_only=True)
 class PartitionLag:
-    """A partition was read up to `offset`, exclusive; the bucket has it up to `end_offset`, also exclusive.
+    """The lag of a partition that was read up to `offset`, exclusive, and ends at `end_offset`, also exclusive.
 
-    log_start_offset: what is below was deleted, and is not waited for.
-    bytes_behind: of the batches in between, as they are stored; the one that `offset` is in counts as a whole.
-    unread_ms: the latest time of the first few batches in between; None if there are none, or brokers have them.
+    log_start_offset: records below it were deleted, and do not count.
+    bytes_behind: the stored size of the batches in between; the batch of `offset` counts as a whole.
+    unread_ms: the latest time of the first few batches in between; None without any, or if brokers have them.
     """
 
     offset: int
@@ -30,22 +30,22 @@ class PartitionLag:
 
     @property
     def offsets_behind(self) -> int:
-        """Return how many offsets that the bucket has were not read."""
+        """Return the number of offsets that were not read."""
         return lag(self.offset, log_start_offset=self.log_start_offset, end_offset=self.end_offset)
 
     def seconds_behind(self, now_ms: int) -> float:
-        """Return how long ago the first records were made that were not read, by their own time; 0 if there are none.
+        """Return the age of the first unread records, by their own time; 0 without any.
 
-        It is less than the truth by the time that a few batches took to come.
+        It is too small by the time in which a few batches came.
         """
         return 0.0 if self.unread_ms is None else max(0, now_ms - self.unread_ms) / 1000
 
 
 @attrs.frozen(kw_only=True)
 class QueryLag:
-    """The lag of one streaming query, after one of its batches. `query_name` is None for a query without one.
+    """The lag of a streaming query after one of its batches. `query_name` is None for a query without one.
 
-    measured_ms: when it was measured. metrics: what its source told Spark of itself, from Spark 4.2 on.
+    metrics: of the source, from Spark 4.2 on.
     """
 
     query_id: str
@@ -57,23 +57,23 @@ class QueryLag:
 
     @property
     def description(self) -> str:
-        """Say what is read, as Spark's Kafka source does in the progress of a query."""
+        """Return the description of the topics, as Spark's Kafka source has it in a query's progress."""
         return described(topic for topic, _ in self.partitions)
 
     @property
     def records_behind(self) -> int:
-        """Return how many records the query is behind in all partitions, or fewer where compaction has left holes."""
-        return sum(each.offsets_behind for each in self.partitions.values())
+        """Return the number of unread records in all partitions; fewer where compaction has left holes."""
+        return sum(partition.offsets_behind for partition in self.partitions.values())
 
     @property
     def bytes_behind(self) -> int:
-        """Return how many bytes the query is behind in all partitions, as they are stored."""
-        return sum(each.bytes_behind for each in self.partitions.values())
+        """Return the stored size of unread records in all partitions."""
+        return sum(partition.bytes_behind for partition in self.partitions.values())
 
     @property
     def seconds_behind(self) -> float:
-        """Return how long ago the first records were made that were not read, in whichever partition."""
-        return max((each.seconds_behind(self.measured_ms) for each in self.partitions.values()), default=0.0)
+        """Return the age of the first unread records in any partition."""
+        return max((partition.seconds_behind(self.measured_ms) for partition in self.partitions.values()), default=0.0)
 
 
 def described(topics: Iterable[str]) -> str:
@@ -82,7 +82,7 @@ def described(topics: Iterable[str]) -> str:
 
 
 def measure(catalog: Catalog, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, PartitionLag]:
-    """Measure the lag of the partitions that the bucket knows. It takes a listing for each topic and a few indexes.
+    """Measure the lag of the partitions that the bucket knows, by a listing for each topic and a few indexes.
 
     Raises StoreError.
     """
@@ -96,7 +96,7 @@ def measure(catalog: Catalog, offsets: Mapping[TopicPartition, int]) -> Mapping[
 
 
 def lag_behind(catalog: Catalog, log: PartitionLog, offset: int, end_offset: int | None = None) -> PartitionLag:
-    """Measure how far an offset is behind the end of a partition, or the one that is given. Raises StoreError."""
+    """Measure the lag of an offset behind a partition's end, or behind `end_offset`. Raises StoreError."""
     start_offset, end_offset = max(offset, log.start_offset), log.end_offset if end_offset is None else end_offset
     if start_offset >= end_offset:
         return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=0, log_start_offset=log.start_offset)

@@ -1,12 +1,19 @@
-"""The write-ahead log in the bucket, as a reader beside the broker sees it: what `s3-wal` has acknowledged and not
-flushed.
+"""The write-ahead log in the bucket, as a reader sees it: records that `s3-wal` has acknowledged and not flushed.
 
-Which objects count is the rule of a start (`kafscale.formats.wal_runs`), so what is read is what any broker that takes
-over would have, too. Objects never change: each is got and decoded once, and what it has of each partition is kept for
-as long as it is listed, a few numbers for each batch. That outlives a query, as Spark plans one after the other in the
-same process (`memory_of`); its ETag tells that an object is still the one that was read. An object that has gone since
-it was listed was not needed any more: all that it has is in segments, which therefore are listed behind a look at the
-log, never before.
+The rule of a broker's start decides which objects count (`kafscale.formats.wal_runs`), so a reader gets what any broker
+that takes over would have. Objects never change: each is read and decoded once, and its index is kept while it is
+listed,
+also beyond a query, as Spark plans several in one process (`memory_of`); the ETag tells that an object is the same. All
+records of an object that has gone are in segments, which therefore are listed after the log, never before.
+
+The log begins where a checkpoint of the metadata ends, and has later changes of the metadata in it. A broker trims only
+objects whose changes are in a newer checkpoint, so a reader that comes too late reads the checkpoint again, then the
+log. Brokers that share the bucket have a stream each, without changes of metadata.
+
+A start writes a checkpoint of the manifests before it serves. That decides which segments count, also where an earlier
+broker sends something afterwards (`kafscale.formats.resolution`). It is large, and is read only where objects
+contradict
+one another.
 """
 
 from __future__ import annotations
@@ -46,19 +53,19 @@ logger = logging.getLogger(__name__)
 
 
 class LogMoved(Exception):
-    """What was listed has gone before it was read: it is in a newer checkpoint, which has to be read first."""
+    """An object has gone since it was listed: a newer checkpoint has its changes, and has to be read first."""
 
 
 @attrs.frozen
 class LogView:
-    """The log at one moment: its objects in order, and whose metadata is behind what the checkpoint has."""
+    """The log at one moment: its objects in order, and the changes of metadata behind the checkpoint."""
 
     objects: Sequence[LoggedObject] = ()
     transactions: Sequence[Transaction] = ()
 
     def batches(self, partition: PartitionId) -> Sequence[LoggedBatch]:
-        """Return all that the log has of a partition, in order: that of its leaders, of whom each may have a stream."""
-        found = [batch for each in self.objects for batch in each.batches.get(partition, ())]
+        """Return the batches of a partition in order; each of its leaders may have a stream."""
+        found = [batch for object_ in self.objects for batch in object_.batches.get(partition, ())]
         return sorted(found, key=attrgetter("leader_epoch", "base_offset"))
 
 
@@ -67,14 +74,14 @@ NO_LOG = LogView()
 
 @attrs.define(eq=False, repr=False)
 class NewestContents:
-    """The bytes of what was added last, KEPT_BYTES at most; from any thread."""
+    """The bytes of the objects that were added last, KEPT_BYTES at most; from any thread."""
 
     found: dict[NumberedKey, memoryview] = attrs.field(factory=dict, init=False)
     _size_bytes: int = attrs.field(default=0, init=False)
     _lock: Lock = attrs.field(factory=Lock, init=False)
 
     def add(self, key: NumberedKey, data: memoryview) -> None:
-        """Add an object, in place of those that were added before others."""
+        """Add an object, and drop the oldest ones."""
         with self._lock:
             self._size_bytes += len(data) - len(self.found.pop(key, b""))
             self.found[key] = data
@@ -82,7 +89,7 @@ class NewestContents:
                 self._size_bytes -= len(self.found.pop(next(iter(self.found))))
 
     def leave_out_others(self, keys: Container[NumberedKey]) -> None:
-        """Keep these alone."""
+        """Keep these objects alone."""
         with self._lock:
             self.found = {key: data for key, data in self.found.items() if key in keys}
             self._size_bytes = sum(map(len, self.found.values()))
@@ -90,7 +97,7 @@ class NewestContents:
 
 @attrs.frozen
 class Known:
-    """An object that was read, and its ETag in the listing before."""
+    """An object that was read, and its ETag at that time."""
 
     etag: str
     content: LoggedObject
@@ -98,7 +105,7 @@ class Known:
 
 @attrs.define(eq=False, repr=False)
 class LogMemory:
-    """What was read of one log. Many readers may share it, in any thread: what one forgets, another reads again."""
+    """Objects of one log that were read. Readers in any thread may share it, and read again what one drops."""
 
     objects: Mapping[NumberedKey, Known] = attrs.field(factory=dict, init=False)
     newest: NewestContents = attrs.field(factory=NewestContents, init=False)
@@ -106,13 +113,13 @@ class LogMemory:
 
 @lru_cache(LOGS_MAX_COUNT)
 def memory_of(options: BucketOptions, namespace: str) -> LogMemory:
-    """Return what this process remembers of a log, for those who read the bucket with the same credentials."""
+    """Return this process's memory of a log, for readers with the same credentials."""
     return LogMemory()
 
 
 @attrs.define(eq=False, repr=False)
 class LogReader:
-    """Looks at the log of one bucket, again and again; remembers what it knows of the objects that are there."""
+    """Looks at the log of one bucket again and again, and remembers its objects."""
 
     bucket: Bucket
     namespace: str
@@ -122,22 +129,26 @@ class LogReader:
 
     @property
     def contents(self) -> Mapping[NumberedKey, memoryview]:
-        """Return the bytes of objects that were read last, as long as they are there, KEPT_BYTES at most."""
+        """Return the bytes of objects that were read last and still exist, KEPT_BYTES at most."""
         return self.memory.newest.found
 
     def look(self, kept_until: WalPosition, *, is_shared: bool = False) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
 
-        Where brokers share the bucket (`is_shared`) each has a stream, and all are read. What has gone of one is in
-        segments, which are listed later, and no change of metadata is in any.
+        is_shared: brokers share the bucket, each with a stream; all are read. Trimmed objects are in segments, which
+        are listed
+        later, and none has changes of metadata.
 
-        Raises LogMoved if the position has become too old meanwhile, DamagedObject if an acknowledged object is missing
-        or is not what was written, AccessDenied, StoreError.
+        Raises LogMoved if the position is too old by now, DamagedObject if an acknowledged object is missing or
+        damaged,
+        AccessDenied, StoreError.
         """
         listed: dict[NumberedKey, ObjectInfo] = {}
         keys = self._find(kept_until, is_shared, listed)
         known = {
-            key: each for key, each in self.memory.objects.items() if key in listed and listed[key].etag == each.etag
+            key: object_
+            for key, object_ in self.memory.objects.items()
+            if key in listed and listed[key].etag == object_.etag
         }
         new = [key for key in keys if key not in known]
         self._unchecked |= self._read([key for key in new if key not in self._unchecked], listed)
@@ -147,15 +158,15 @@ class LogReader:
         _check_order(objects, self._unchecked)
         self.memory.objects, self._unchecked = objects, {}
         self.memory.newest.leave_out_others(objects)
-        contents = {key: each.content for key, each in objects.items()}
-        changing = [(key, each) for key, each in contents.items() if each.transactions and not is_shared]
-        behind = [each.transactions for key, each in changing if position_of(key) > kept_until]
+        contents = {key: object_.content for key, object_ in objects.items()}
+        changing = [(key, content) for key, content in contents.items() if content.transactions and not is_shared]
+        behind = [content.transactions for key, content in changing if position_of(key) > kept_until]
         return LogView(list(contents.values()), list(chain.from_iterable(behind)))
 
     def _find(
         self, kept_until: WalPosition, is_shared: bool, listed: dict[NumberedKey, ObjectInfo]
     ) -> Sequence[NumberedKey]:
-        """Find what counts, and note what is listed."""
+        """Find the objects that count, and note the listed ones."""
         store = _NotingStore(self.bucket, listed)
         try:
             if is_shared:
@@ -167,7 +178,7 @@ class LogReader:
     def _read(
         self, keys: Sequence[NumberedKey], listed: Mapping[NumberedKey, ObjectInfo]
     ) -> Mapping[NumberedKey, Known]:
-        """Read objects in parallel, and return those that are still there."""
+        """Read objects in parallel, and return those that still exist."""
         are_small = all(listed[key].size_bytes <= SMALL_MAX_BYTES for key in keys)
         at_once_count = SMALL_READS_AT_ONCE_COUNT if are_small else READS_AT_ONCE_COUNT
 
@@ -181,8 +192,8 @@ class LogReader:
             return Known(listed[key].etag, LoggedObject.decode(key, data))
 
         self.read_count += len(keys)
-        found = [each.result() for each in get_many(read, keys, at_once_count=at_once_count)]
-        return {key: each for key, each in zip(keys, found, strict=True) if each is not None}
+        found = [turned.result() for turned in get_many(read, keys, at_once_count=at_once_count)]
+        return {key: known for key, known in zip(keys, found, strict=True) if known is not None}
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -202,9 +213,9 @@ class _NotingStore(BlockingStore):
 
 
 def _check_order(objects: Mapping[NumberedKey, Known], new: Container[NumberedKey]) -> None:
-    """Check what each new object says of itself against its key and the one before. Raises DamagedObject.
+    """Check the header of each new object against its key and the object before. Raises DamagedObject.
 
-    `objects` are in order; those that are not new were checked.
+    `objects` are in order; older ones were checked.
     """
     for before, key in zip([None, *objects], objects, strict=False):
         if key not in new:
@@ -218,7 +229,7 @@ def _check_order(objects: Mapping[NumberedKey, Known], new: Container[NumberedKe
 
 @attrs.define(eq=False, repr=False)
 class DecisionReader:
-    """Reads the newest checkpoint of the manifests when it is asked to, and keeps it until there is a newer one."""
+    """Reads the newest checkpoint of the manifests on demand, and keeps it until there is a newer one."""
 
     bucket: Bucket
     namespace: str
@@ -226,9 +237,9 @@ class DecisionReader:
     _checkpoint: ManifestCheckpoint = attrs.field(factory=dict, init=False)
 
     def look(self) -> None:
-        """Take what there is now: a listing request, and where there is a new one, another and a GET.
+        """Read the newest checkpoint: a listing, and for a new one a second listing and a GET.
 
-        One that may not be read, or is damaged, is not there, with a warning. Raises StoreError.
+        One that is forbidden or damaged is left out with a warning. Raises StoreError.
         """
         store = BlockingStore(self.bucket)
         try:
@@ -245,13 +256,13 @@ class DecisionReader:
         self._key = found.keys[-1]
 
     def decided(self, partition: PartitionId, keys: Iterable[SegmentKey]) -> Decided:
-        """Return which of these segments the broker that leads took for parts of the log, as of the last look."""
+        """Return which of these segments the leading broker took for parts of the log, as of the last look."""
         known = self._checkpoint.get(partition)
         return NOTHING_DECIDED if known is None else known.decided(keys)
 
     def _warn(self, why: Exception) -> None:
         prefix = system_prefix("manifests", namespace=self.namespace)
-        logger.warning("%s can't be read, so what a broker sent too late may be read for its log: %s", prefix, why)
+        logger.warning("can't read %s: records that a broker sent too late may be returned: %s", prefix, why)
 
 
 LOOKS_MAX_COUNT = 10  # between two of them at least one checkpoint was written
@@ -260,7 +271,7 @@ DAMAGED_LOOKS_COUNT = 3  # what seems to be damage may have been trimmed meanwhi
 
 @attrs.frozen
 class Present:
-    """One moment. `damage`: why the log is not read, though there is one."""
+    """Metadata and log at one moment. `damage`: the reason why an existing log is not read."""
 
     metadata: Metadata = attrs.field(factory=Metadata)
     log: LogView = NO_LOG
@@ -269,7 +280,7 @@ class Present:
 
 @attrs.define(eq=False, repr=False)
 class PresentReader:
-    """Looks again and again. Without the log (`with_log`), as brokers have flushed it, and as the checkpoint tells."""
+    """Reads metadata and log again and again. Without `with_log`, metadata is that of the checkpoint."""
 
     bucket: Bucket
     namespace: str
@@ -283,7 +294,7 @@ class PresentReader:
         self.log = LogReader(self.bucket, self.namespace, self.memory)
 
     def read(self) -> Present:
-        """Return what is there now. What may not be read is not there, with a warning. Raises StoreError."""
+        """Return metadata and log as of now; a forbidden part is left out with a warning. Raises StoreError."""
         damaged_count = 0
         for _ in range(LOOKS_MAX_COUNT):
             metadata = self._metadata.read()
@@ -301,15 +312,15 @@ class PresentReader:
                 continue
             except AccessDenied as exc:
                 prefix = system_prefix("wal", namespace=self.namespace)
-                logger.warning("%s can't be read, so only what was flushed is: %s", prefix, exc)
+                logger.warning("can't read %s: reading flushed records alone: %s", prefix, exc)
                 self.with_log = False
                 return Present(metadata)
             return Present(self._metadata.changed_by(view.transactions), view)
-        raise StoreError("the write-ahead log in the bucket is trimmed faster than it can be read: try again")
+        raise StoreError("the broker trims the write-ahead log faster than it can be read: try again")
 
     def beginnings(self, topic_id: bytes) -> Mapping[int, Beginning]:
-        """Return where epochs of a topic's partitions began, as of now; nothing where a broker has the bucket alone.
+        """Return where epochs of a topic's partitions began, as of now; nothing for a broker alone.
 
-        What a listing has that was made before counts if the partition is decided. Raises DamagedObject, StoreError.
+        An earlier listing counts if the partition is decided. Raises DamagedObject, StoreError.
         """
         return self._metadata.read().beginnings(topic_id) if self._metadata.is_shared else {}

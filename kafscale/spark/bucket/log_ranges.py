@@ -1,8 +1,12 @@
-"""Parts of objects of the write-ahead log, as a task gets them: each object once, for all partitions that it reads.
+"""Ranges of the write-ahead log, as a task reads them: each object once, for all partitions of the task.
 
-An object has batches of many partitions, of each of which a task may read some. So what a task will need of an object
-is got as one range, several objects at once, and kept until the task has ended. Of small objects, it came with the plan
-(`kafscale.spark.bucket.log_ranges`).
+An object has batches of many partitions. A task gets the part that it needs of an object as one range, several objects
+at
+once, and keeps it until its end.
+
+Ranges of objects that the planner has read go along with the plan (`give`), as a GET of a small object costs more than
+its bytes. Neighbouring batches of a partition become one range. A task takes a limited size of them; the rest makes
+further tasks, which cost less than GETs, except for large objects.
 """
 
 from __future__ import annotations
@@ -33,29 +37,29 @@ class _Span:
         return self.end - self.start
 
     def read(self) -> memoryview | None:
-        """Return them, if they are being got. Raises what getting them has raised."""
+        """Return the bytes, if they are being read. Raises the error of getting them."""
         return None if self.data is None else self.data.result()
 
 
 def _spans_of(splits: Iterable[Split]) -> dict[NumberedKey, _Span]:
     spans: dict[NumberedKey, _Span] = {}
-    for each in (each for split in splits for each in split.ranges if isinstance(each, LogRange)):
-        start = run_start(each.places)
-        end = start + run_bytes(each.places)
-        span = spans.setdefault(each.key, _Span(start, end))
+    for logged in (range_ for split in splits for range_ in split.ranges if isinstance(range_, LogRange)):
+        start = run_start(logged.places)
+        end = start + run_bytes(logged.places)
+        span = spans.setdefault(logged.key, _Span(start, end))
         span.start, span.end = min(span.start, start), max(span.end, end)
     return spans
 
 
 @attrs.define(eq=False, repr=False)
 class LoggedRanges:
-    """What one task reads of the write-ahead log."""
+    """The ranges of the write-ahead log that one task reads."""
 
     bucket: Bucket
     _spans: dict[NumberedKey, _Span] = attrs.field(factory=dict, init=False)
 
     def expect(self, splits: Iterable[Split]) -> None:
-        """Begin to get what these have."""
+        """Begin to read the ranges of these splits."""
         self._spans = _spans_of(splits)
         spans = list(self._spans.items())
         if sum(span.size_bytes for _, span in spans) > KEPT_MAX_BYTES:
@@ -65,7 +69,7 @@ class LoggedRanges:
             span.data = turned
 
     def read(self, logged: LogRange | GivenRange) -> memoryview:
-        """Return its batches, one behind the other. Raises NotFound, DamagedObject, StoreError."""
+        """Return the batches of a range, one behind the other. Raises NotFound, DamagedObject, StoreError."""
         if isinstance(logged, GivenRange):
             return memoryview(logged.data)
         start, length_bytes = run_start(logged.places), run_bytes(logged.places)
@@ -92,11 +96,13 @@ SMALL_MAX_BYTES = 64 << 10  # of an object that is given even where that makes m
 
 
 def give(task: Sequence[Split], contents: Contents, *, max_bytes: int = GIVEN_MAX_BYTES) -> Sequence[Sequence[Split]]:
-    """Return the task with what is at hand of the log, or as many as are needed in its place."""
-    logged = [each for split in task for each in split.ranges if isinstance(each, LogRange) and each.key in contents]
+    """Return the task with the contents that are at hand, as several tasks where they are too large."""
+    logged = [
+        range_ for split in task for range_ in split.ranges if isinstance(range_, LogRange) and range_.key in contents
+    ]
     if not logged:
         return [task]
-    if sum(each.size_bytes for each in logged) > max_bytes:
+    if sum(range_.size_bytes for range_ in logged) > max_bytes:
         contents = {key: data for key, data in contents.items() if len(data) <= SMALL_MAX_BYTES}
     giving = _Giving(contents, max_bytes)
     for split in task:
@@ -106,7 +112,7 @@ def give(task: Sequence[Split], contents: Contents, *, max_bytes: int = GIVEN_MA
 
 @attrs.define(eq=False, repr=False)
 class _Giving:
-    """Tasks as they become: what was taken last is not in the last one of them yet."""
+    """Tasks in the making: the last taken ranges are not in the last task yet."""
 
     contents: Contents
     max_bytes: int
@@ -116,21 +122,21 @@ class _Giving:
     _taken: list[LogRange] = attrs.field(factory=list, init=False)  # and of the range at its end
 
     def add(self, split: Split) -> None:
-        """Add all of a split, cut where a task has been given enough."""
+        """Add all of a split, cut where a task has enough contents."""
         start_offset = split.start_offset
-        for each in split.ranges:
-            if not isinstance(each, LogRange) or each.key not in self.contents:
+        for range_ in split.ranges:
+            if not isinstance(range_, LogRange) or range_.key not in self.contents:
                 self._join_taken()
-                self._ranges.append(each)
+                self._ranges.append(range_)
                 continue
-            if self._given_bytes and self._given_bytes + each.size_bytes > self.max_bytes:
+            if self._given_bytes and self._given_bytes + range_.size_bytes > self.max_bytes:
                 if self._ranges or self._taken:
-                    self._end(attrs.evolve(split, start_offset=start_offset, end_offset=each.start_offset))
-                    start_offset = each.start_offset
+                    self._end(attrs.evolve(split, start_offset=start_offset, end_offset=range_.start_offset))
+                    start_offset = range_.start_offset
                 self.tasks.append([])
                 self._given_bytes = 0
-            self._taken.append(each)
-            self._given_bytes += each.size_bytes
+            self._taken.append(range_)
+            self._given_bytes += range_.size_bytes
         self._end(attrs.evolve(split, start_offset=start_offset))
 
     def _end(self, split: Split) -> None:
@@ -139,14 +145,14 @@ class _Giving:
         self._ranges = []
 
     def _join_taken(self) -> None:
-        """Make one range of neighbours that are given."""
+        """Make one range of the neighbours that were taken."""
         if not self._taken:
             return
         first, last = self._taken[0], self._taken[-1]
         parts = [
-            self.contents[each.key][position : position + length_bytes]
-            for each in self._taken
-            for position, length_bytes in each.places
+            self.contents[taken.key][position : position + length_bytes]
+            for taken in self._taken
+            for position, length_bytes in taken.places
         ]
         self._ranges.append(
             GivenRange(first.key, last.key, first.topic_id, b"".join(parts), first.start_offset, last.end_offset)

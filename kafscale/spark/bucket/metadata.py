@@ -1,11 +1,13 @@
-"""What the metadata in the bucket tells of topics, and a listing of their segments does not.
+"""The metadata in the bucket, which tells more of topics than a listing of their segments.
 
-Partitions that nothing was flushed of, offsets below which all was deleted (by DeleteRecords or retention), and topics
-that were deleted while their objects are still there. A checkpoint is some seconds old, or older while the broker is
-away or its disk is not the bucket's, so what is listed counts beside it. Other brokers' buckets have none.
+It has partitions without a segment, offsets below which records were deleted, and deleted topics whose objects remain.
+A
+checkpoint is some seconds old, or older while the broker is away, so the listing counts besides. Buckets of other
+brokers have no metadata.
 
-Several brokers that share a bucket have, beside checkpoints, the head (`kafscale.formats.metadata_head`), which has
-what they have committed since: with it the metadata is that of this moment, and tells where each leader epoch began.
+Brokers that share a bucket also keep the head (`kafscale.formats.metadata_head`), with the changes since the
+checkpoint:
+with it the metadata is current, and tells where each leader epoch began.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class TopicMetadata:
-    """A topic that there is. `log_start_offsets` are of those partitions where something was deleted."""
+    """A topic that exists. `log_start_offsets` are of partitions whose first records were deleted."""
 
     topic_id: bytes
     partition_count: int
@@ -59,10 +61,11 @@ class Deletion:
 
 @attrs.frozen(kw_only=True)
 class Metadata:
-    """The metadata of one moment; empty where there is none.
+    """The metadata of one moment, or none.
 
-    Deletions are by topic id, and remembered for a day or longer. `rows` are those of placements, encoded, by topic id
-    and first partition: there are none unless several brokers share the bucket.
+    Deletions are by topic id, and kept for a day or longer. `rows` are those of placements, encoded, by topic id and
+    first
+    partition; only brokers that share the bucket have them.
     """
 
     topics: Mapping[str, TopicMetadata] = attrs.field(factory=dict)
@@ -77,18 +80,18 @@ class Metadata:
                 found.update(enumerate(decode_beginnings(row), start=first))
             except (ValueError, KeyError, TypeError) as exc:
                 name = f"{ASSIGNMENTS}{topic_id.hex()}"
-                raise DamagedObject(f"{name}: the metadata holds a row that is none of placements: {exc!r}") from exc
+                raise DamagedObject(f"{name}: the metadata has a damaged row of placements: {exc!r}") from exc
         return found
 
     def deletion_of(self, name: str) -> Deletion | None:
-        """The last one of a topic of this name."""
-        found = [each for each in self.deletions.values() if each.name == name]
+        """Return the last deletion of a topic of this name."""
+        found = [deletion for deletion in self.deletions.values() if deletion.name == name]
         return max(found, key=lambda each: each.deleted_ms, default=None)
 
 
 @attrs.define(eq=False, repr=False)
 class MetadataReader:
-    """Reads the newest checkpoint, once, and the head each time, where several brokers share the bucket."""
+    """Reads the newest checkpoint once, and each time the head of a shared bucket."""
 
     bucket: Bucket
     namespace: str
@@ -102,11 +105,12 @@ class MetadataReader:
     _with_head: tuple[Head, Metadata] | None = attrs.field(default=None, init=False)
 
     def read(self) -> Metadata:
-        """Return what the bucket has now.
+        """Return the metadata as of now.
 
-        One listing request, and one to three more for a new checkpoint; the head alone where that has all changes since
-        the checkpoint that was read last. What may not be read is not there, with a warning: a policy may give a reader
-        the segments alone. Raises StoreError.
+        Takes one listing, and one to three requests more for a new checkpoint; the head alone if it has all changes
+        since the
+        last checkpoint. A forbidden part is left out with a warning, as a policy may allow the segments alone. Raises
+        StoreError.
         """
         prefix = system_prefix("checkpoint", namespace=self.namespace)
         try:
@@ -118,16 +122,16 @@ class MetadataReader:
             return self._read(prefix)
         except AccessDenied as exc:
             logger.warning(
-                "%s can't be read, so partitions without a segment and deleted records are not known: %s", prefix, exc
+                "can't read %s: partitions without a segment and deleted records are unknown: %s", prefix, exc
             )
             self._is_unreadable = True
             return self._metadata
 
     @property
     def position(self) -> WalPosition | None:
-        """Up to where in the write-ahead log the metadata is complete that was read last.
+        """Return the position in the write-ahead log up to which the last metadata is complete.
 
-        None if nobody knows, as checkpoints may not be read, or all are damaged.
+        None if it is unknown, as checkpoints are forbidden or damaged.
         """
         if self._checkpoint is not None:
             return None if self._is_unreadable else self._checkpoint.position
@@ -140,7 +144,7 @@ class MetadataReader:
         return is_known or self._head is not None
 
     def changed_by(self, transactions: Sequence[Transaction]) -> Metadata:
-        """Return what was read last with the changes that the log has behind its position, in order.
+        """Return the last metadata with the changes that the log has behind its position, in order.
 
         Raises DamagedObject.
         """
@@ -171,9 +175,9 @@ class MetadataReader:
         return self._metadata_of_head()
 
     def _look_at_head(self) -> None:
-        """Get the head. There is none, or one that has ended, where one broker has the bucket to itself.
+        """Get the head, which a broker alone does not have, or only one that has ended.
 
-        One that has ended counts until there is a checkpoint of that broker. Raises StoreError.
+        An ended head counts until that broker has written a checkpoint. Raises StoreError.
         """
         key = head_key(self.namespace)
         try:
@@ -185,13 +189,13 @@ class MetadataReader:
         except AccessDenied as exc:
             self._head = None
             level = logging.WARNING if self.is_shared else logging.DEBUG  # a policy for one broker has no need of it
-            message = "%s can't be read, so changes are known later, and what a broker sent too late may be read: %s"
+            message = "can't read %s: changes are known later, and records sent too late may be returned: %s"
             logger.log(level, message, key, exc)
         except DamagedObject as exc:  # no broker changes anything without it
             logger.warning("the newest changes of the metadata can't be read: %s", exc)
 
     def _entries(self) -> Sequence[HeadEntry] | None:
-        """Return what the head has behind the checkpoint; None if there is no checkpoint that is new enough."""
+        """Return the changes of the head behind the checkpoint; None without a new enough checkpoint."""
         if self._head is None or self._checkpoint is None:
             return None
         position = self._checkpoint.position
@@ -204,25 +208,25 @@ class MetadataReader:
             entries = self._entries()
             if entries is None:
                 logger.warning("no checkpoint of the metadata goes with the head, so what is new is not known")
-            changes = [decode_transaction(memoryview(each.data)) for each in entries or ()]
+            changes = [decode_transaction(memoryview(entry.data)) for entry in entries or ()]
             self._with_head = (self._head, self._applied(changes))
         return self._with_head[1]
 
     def _applied(self, transactions: Sequence[Transaction]) -> Metadata:
         checkpoint = self._checkpoint or Checkpoint(START, Transaction())
-        for each in folded(transactions, CHANGES_AT_ONCE_COUNT):
-            checkpoint = with_changes(checkpoint, Checkpoint(checkpoint.position, each))
+        for transaction in folded(transactions, CHANGES_AT_ONCE_COUNT):
+            checkpoint = with_changes(checkpoint, Checkpoint(checkpoint.position, transaction))
         return decode_metadata("the newest metadata", checkpoint)
 
     def _take(self, checkpoint: Checkpoint | None, newest: NumberedKey) -> None:
-        """Have what was read; None if nothing of it is intact."""
+        """Take a checkpoint that was read; None if no checkpoint is intact."""
         if checkpoint is not None:
             self._metadata = decode_metadata(newest.key, checkpoint)
             self._checkpoint, self._changed, self._with_head = checkpoint, None, None
         self._key = newest
 
     def _read_newest(self, keys: Sequence[NumberedKey]) -> Checkpoint | None:
-        """Raises DamagedObject, NotFound, StoreError."""
+        """Read the newest intact checkpoint. Raises DamagedObject, NotFound, StoreError."""
         search = newest_checkpoint(keys)
         try:
             key = next(search)
@@ -262,5 +266,5 @@ def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
             elif (row_id := parse_row_key(name)) is not None:
                 rows[row_id[0]][row_id[1]] = value
     except (ValueError, KeyError, TypeError) as exc:
-        raise DamagedObject(f"{key}: the metadata holds a value that is none of a topic: {exc!r}") from exc
+        raise DamagedObject(f"{key}: the metadata has a damaged value of a topic: {exc!r}") from exc
     return Metadata(topics=topics, deletions=deletions, rows=rows)

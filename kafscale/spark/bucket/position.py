@@ -1,4 +1,13 @@
-"""Which partitions a query reads: those of topics by name or pattern that are in the bucket, or those it names."""
+"""The partitions that a query reads, and the position of a stream in them.
+
+A subscription names topics, a pattern of names, or partitions. A position has offsets by partition, and the ids of the
+topics, as a topic that was deleted and created again has other offsets. As JSON it is what Spark's Kafka source writes,
+with the ids under a name that no topic has:
+
+    {"@topic-ids":{"orders":"xtzWWN4bTjitpL3kfd9s5g"},"orders":{"0":23,"1":5}}
+
+An offset without an id is taken for one of the topic that exists.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +49,7 @@ class Subscription:
                 raise _no_such_topic(topic, catalog)
             found |= {(topic, index): log for index, log in logs.items()}
         names = {topic for topic, _ in found}
-        for topic, index in {*self.assigned, *(each for each in known if not must_exist or each[0] in names)}:
+        for topic, index in {*self.assigned, *(name for name in known if not must_exist or name[0] in names)}:
             believed = catalog.brokers is None and catalog.metadata.deletion_of(topic) is None
             if topic in names or believed:
                 found.setdefault((topic, index), PartitionLog(topic=topic, partition=index, segments=()))
@@ -81,7 +90,7 @@ Json = dict[str, dict[str, Any]]
 
 @attrs.frozen(kw_only=True)
 class Position:
-    """`offsets` are of the next records; `topic_ids` of those topics whose id was known."""
+    """Offsets of the next records, and the ids of their topics as far as they were known."""
 
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     topic_ids: TopicIds = attrs.field(factory=dict)
@@ -95,7 +104,7 @@ class Position:
 
     @classmethod
     def from_json(cls, topics: Mapping[str, Mapping[str, Any]]) -> Position:
-        """Back from `to_json`. Raises ValueError, AttributeError for what is none."""
+        """Read the result of `to_json`. Raises ValueError, AttributeError for something else."""
         offsets = {
             (topic, int(index)): offset
             for topic, by_index in topics.items()
@@ -106,12 +115,12 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Make a position of the text of its JSON. Raises ValueError, AttributeError."""
+        """Read the text of a position's JSON. Raises ValueError, AttributeError."""
         return cls.from_json(json.loads(text))
 
 
 def range_options(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[str, str]:
-    """Return the options, of this source and of the Kafka source, that read these partitions between offsets."""
+    """Return the options, of this source and of the Kafka source, that read partitions between offsets."""
     assigned: dict[str, list[int]] = {}
     for topic, index in sorted(starts):
         assigned.setdefault(topic, []).append(index)
@@ -124,7 +133,7 @@ def range_options(starts: Mapping[TopicPartition, int], ends: Mapping[TopicParti
 
 @attrs.frozen(kw_only=True)
 class Recreation:
-    """A topic has another id than the offsets that were read of it."""
+    """A topic with another id than the offsets that were read."""
 
     topic: str
     before: str
@@ -138,12 +147,12 @@ class Recreation:
 
 
 def ids_of(logs: Iterable[PartitionLog]) -> TopicIds:
-    """Return the ids of the topics whose id the bucket tells."""
+    """Return the ids of the topics, as far as the bucket tells them."""
     return {log.topic: topic_id_text(log.topic_id) for log in logs if log.topic_id is not None}
 
 
 def recreations(known: TopicIds, logs: Logs) -> Mapping[str, Recreation]:
-    """The topics that are not those that were known."""
+    """Return the topics whose id is another than the known one."""
     there = ids_of(logs.values())
     return {
         topic: Recreation(topic=topic, before=before, now=there[topic])

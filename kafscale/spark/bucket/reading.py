@@ -1,14 +1,12 @@
-"""What a task does: ranges of objects by few large GETs, whole batches out of each, decoded into Arrow.
+"""Reads the splits of a task: ranges of objects by few large GETs, decoded into Arrow.
 
-What is lost where an object is damaged is the rest of its range, since nothing in it can be trusted from there on. A
-batch that is as its client sent it, and whose records can't be read, is left out alone: older versions of the broker
-stored such ones.
+The rest of a range is lost where an object is damaged, since nothing behind that point can be trusted. A batch that is
+intact, and whose records can't be read, is left out alone: older versions of the broker stored such batches.
 
-What brokers have behind the segments is fetched from them, the same batches by another way.
-
-A segment that was planned may be gone when it is read: merged, compacted or retired. The broker leaves such objects for
-a while, so a job that plans and reads soon does not meet it; a later one finds the same offsets where they are now. An
-object of the write-ahead log goes when all in it is in segments, which may be at any moment.
+A planned segment may be gone when it is read: merged, compacted or expired. The broker keeps such objects for a while;
+a
+later task finds the same offsets where they are now. An object of the write-ahead log goes once its records are in
+segments, which may be at any moment.
 """
 
 from __future__ import annotations
@@ -54,23 +52,23 @@ logger = logging.getLogger(__name__)
 
 
 class DataLoss(Exception):
-    """Offsets that were wanted are not there; the message says which, and why."""
+    """Wanted offsets do not exist; the message says which, and why."""
 
 
 class TopicCreatedAgain(DataLoss):
-    """Offsets are of a topic that was deleted, and there is another one of its name."""
+    """Offsets are of a topic that was deleted, and another one has its name."""
 
 
 @attrs.define
 class _Reached:
-    """How far a range was read: all records before `next_offset` were passed on."""
+    """The progress in a range: all records before `next_offset` were passed on."""
 
     next_offset: int
 
 
 @attrs.frozen
 class _Elsewhere:
-    """What the bucket has now of a partition of which an object has gone."""
+    """The present state of a partition of which an object has gone."""
 
     catalog: Catalog
     log: PartitionLog | None
@@ -80,8 +78,8 @@ class _Elsewhere:
 class SplitReader:
     """Reads splits of one bucket. `fail_on_data_loss` is Spark's option: raise, or report and go on.
 
-    committed_only, with_log, brokers: as the catalog that the splits were planned with. A look-up by time takes
-    `everything`: what was aborted, and control batches.
+    committed_only, with_log, brokers: as in the catalog that planned the splits.
+    everything: read aborted transactions and control batches too, as a look-up by time does.
     """
 
     bucket: Bucket
@@ -100,18 +98,18 @@ class SplitReader:
         return LoggedRanges(self.bucket)
 
     def read_all(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        """All records of some splits, one after the other. Raises as `read` does."""
+        """Read all records of some splits, one after the other. Raises as `read` does."""
         self._logged.expect(splits)
         for split in splits:
             yield from self.read(split)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """All records of a split, in order. Raises DataLoss, StoreError."""
+        """Read all records of a split, in order. Raises DataLoss, StoreError."""
         groups = list(_decoded_together(split.ranges))
-        following = [each[0].start_offset for each in groups[1:]]
+        following = [group[0].start_offset for group in groups[1:]]
         next_offset = split.start_offset
         aborted = None if self.everything else AbortedBatches.of(split.aborted)
-        for each, end_offset in zip(groups, [*following, split.end_offset], strict=True):
+        for group, end_offset in zip(groups, [*following, split.end_offset], strict=True):
             wanted = Wanted(
                 topic=split.topic,
                 partition=split.partition,
@@ -122,7 +120,7 @@ class SplitReader:
                 aborted=aborted,
                 with_markers=self.everything,
             )
-            yield from self._read_or_find(each, wanted)
+            yield from self._read_or_find(group, wanted)
             next_offset = end_offset
 
     def _read_or_find(self, ranges: Sequence[AnyRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -135,7 +133,7 @@ class SplitReader:
             if isinstance(range, Range):
                 yield from self._read_range(range, wanted, reached)
             else:
-                yield from self._read_logged([each for each in ranges if _is_logged(each)], wanted)
+                yield from self._read_logged([range_ for range_ in ranges if _is_logged(range_)], wanted)
         except NotFound:
             yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=reached.next_offset))
         except DamagedObject as exc:
@@ -143,9 +141,9 @@ class SplitReader:
             self._lose(f"{exc}; {_named(left)} can't be read")
 
     def _read_range(self, range: Range, wanted: Wanted, reached: _Reached) -> Iterator[pa.RecordBatch]:
-        """All records of a range. Nothing is passed on before the batches that it is in were checked.
+        """Read all records of a range. Nothing is passed on before its batches were checked.
 
-        A batch that a GET has cut is got again by the next one, which is less work than to copy what follows it.
+        A batch that a GET has cut is read again by the next one, which is cheaper than to copy it.
         """
         name, position, get_bytes = range.key.key, range.start, GET_BYTES
         on_unreadable = partial(self._leave_out, name, wanted)
@@ -168,16 +166,16 @@ class SplitReader:
             position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
     def _read_logged(self, ranges: Sequence[LogRange | GivenRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """All records of some ranges of the write-ahead log, or of each by itself if there is something about one."""
+        """Read all records of some ranges of the write-ahead log, singly if one of them fails."""
         first, last = ranges[0], ranges[-1]
         try:
             data = memoryview(b"".join(map(self._logged.read, ranges)))
         except (NotFound, DamagedObject):
             if first is last:
                 raise
-            starts = [wanted.start_offset, *(each.start_offset for each in ranges[1:])]
-            for each, start, end in zip(ranges, starts, [*starts[1:], wanted.end_offset], strict=True):
-                yield from self._read_or_find([each], attrs.evolve(wanted, start_offset=start, end_offset=end))
+            starts = [wanted.start_offset, *(range_.start_offset for range_ in ranges[1:])]
+            for range_, start, end in zip(ranges, starts, [*starts[1:], wanted.end_offset], strict=True):
+                yield from self._read_or_find([range_], attrs.evolve(wanted, start_offset=start, end_offset=end))
             return
         last_key = last.last_key if isinstance(last, GivenRange) else last.key
         name = first.key.key if first.key == last_key else f"{first.key.key} to {last_key.key}"
@@ -191,7 +189,7 @@ class SplitReader:
             raise DamagedObject(f"{name}: {exc}") from exc
 
     def _fetch(self, range: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """All records of some offsets that brokers have. Raises DataLoss, BrokerUnavailable, KafkaError."""
+        """Read all records of some offsets from brokers. Raises DataLoss, BrokerUnavailable, KafkaError."""
         assert self.brokers is not None
         of = FetchedTopic(name=wanted.topic, topic_id=range.topic_id, partition=wanted.partition)
         committed_only = self.committed_only and not self.everything
@@ -229,10 +227,7 @@ class SplitReader:
         self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
 
     def _look_elsewhere(self, topic_id: bytes, wanted: Wanted) -> _Elsewhere:
-        """Look what has these offsets now, of this topic and no other of its name.
-
-        Once for all objects of the log, of which many may have gone together.
-        """
+        """Look for these offsets in the same topic, once for all objects of the log that have gone."""
         partition = (wanted.topic, wanted.partition)
         found = self._elsewhere.get(partition)
         if found is None or found.log is None or found.log.flushed_end_offset < wanted.end_offset:
@@ -243,7 +238,7 @@ class SplitReader:
         return found
 
     def _read_elsewhere(self, gone: Range | LogRange | GivenRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """The offsets of an object that has gone, from what has them now."""
+        """Read the offsets of an object that has gone from the objects that replaced it."""
         if isinstance(gone, Range):
             self._elsewhere.pop((wanted.topic, wanted.partition), None)
         found = self._look_elsewhere(gone.topic_id, wanted)
@@ -255,19 +250,21 @@ class SplitReader:
             return
         if log.start_offset > wanted.start_offset:
             self._lose(f"{_named(wanted)} were planned, and the log begins at {log.start_offset} now")
-        there: list[AnyKey] = [each.key for each in log.segments]
-        there += [each.key for each in log.tail.batches if wanted.start_offset <= each.base_offset < wanted.end_offset]
+        there: list[AnyKey] = [segment.key for segment in log.segments]
+        there += [
+            batch.key for batch in log.tail.batches if wanted.start_offset <= batch.base_offset < wanted.end_offset
+        ]
         if gone.key in there:
             self._lose(f"{gone.key.key} is listed and can't be found, so {_named(wanted)} can't be read")
             return
-        logger.info("%s has gone; its offsets are read from what has them now", gone.key.key)
+        logger.info("%s has gone; reading its offsets from the objects that replaced it", gone.key.key)
         start_offset = max(wanted.start_offset, log.start_offset)
         extent = Extent(log=log, start_offset=start_offset, end_offset=wanted.end_offset, period=wanted.period)
         for hole in holes(catalog, extent):
             lost = attrs.evolve(wanted, start_offset=hole.start, end_offset=hole.stop)
             self._lose(f"{gone.key.key} has gone, and no intact segment has {_named(lost)}")
-        for each in () if self.everything else outcomes(catalog, extent).unknown:
-            self._lose(unknown_outcome(log, each))
+        for transaction in () if self.everything else outcomes(catalog, extent).unknown:
+            self._lose(unknown_outcome(log, transaction))
         for split in plan(catalog, [extent]):
             yield from self.read(split)
 
@@ -276,10 +273,10 @@ class SplitReader:
 
 
 def get_count(task: Sequence[Split]) -> int:
-    """Return about how many GETs a task will make that reads these splits, as they were planned."""
-    ranges = [each for split in task for each in split.ranges]
-    of_segments = sum(-(-each.size_bytes // GET_BYTES) for each in ranges if isinstance(each, Range))
-    return of_segments + len({each.key for each in ranges if isinstance(each, LogRange)})
+    """Return about the number of GETs of a task that reads these splits as planned."""
+    ranges = [range_ for split in task for range_ in split.ranges]
+    of_segments = sum(-(-range_.size_bytes // GET_BYTES) for range_ in ranges if isinstance(range_, Range))
+    return of_segments + len({range_.key for range_ in ranges if isinstance(range_, LogRange)})
 
 
 def _is_logged(range: AnyRange) -> TypeGuard[LogRange | GivenRange]:
@@ -287,31 +284,29 @@ def _is_logged(range: AnyRange) -> TypeGuard[LogRange | GivenRange]:
 
 
 def _decoded_together(ranges: Sequence[AnyRange]) -> Iterator[Sequence[AnyRange]]:
-    """Decode a range of a segment or of brokers by itself, and neighbours in the log together: some cost as much as
-    many.
-    """
+    """Group ranges to decode: one of a segment or of brokers alone, neighbours in the log together."""
     group: list[AnyRange] = []
     size_bytes = 0
-    for each in ranges:
-        are_logged = group and _is_logged(each) and _is_logged(group[0])
+    for range_ in ranges:
+        are_logged = group and _is_logged(range_) and _is_logged(group[0])
         if group and (not are_logged or size_bytes >= GET_BYTES):
             yield group
             group, size_bytes = [], 0
-        group.append(each)
-        size_bytes += each.size_bytes
+        group.append(range_)
+        size_bytes += range_.size_bytes
     if group:
         yield group
 
 
 def report_loss(message: str, *, fail: bool, kind: type[DataLoss] = DataLoss) -> None:
-    """Raises DataLoss, of this kind, or logs it as an error."""
+    """Raise DataLoss, of this kind, or log the message as an error."""
     if fail:
         raise kind(f"{message}. {LOSS_ADVICE}")
     logger.error("data loss, and failOnDataLoss is off: %s", message)
 
 
 def unknown_outcome(log: PartitionLog, transaction: OpenTransaction) -> str:
-    """Say that records are left out of which no intact segment tells whether they were aborted."""
+    """Return the message for records that are left out since no intact segment tells their outcome."""
     return (
         f"partition {log.partition} of {log.topic}: no intact segment tells whether the transaction of producer "
         f"{transaction.producer_id} from offset {transaction.first_offset} on was aborted, so isolationLevel "
@@ -324,7 +319,7 @@ def _named(wanted: Wanted) -> str:
 
 
 def _check_offsets(headers: BatchHeaders, range: Range | LogRange | GivenRange) -> None:
-    """Batches of another segment, which are intact, would else be left out as offsets that are not wanted."""
+    """Raise DamagedObject for batches of another segment, which are intact and would be left out silently."""
     is_outside = (headers.base_offsets < range.start_offset) | (headers.next_offsets > range.end_offset)
     for base_offset in headers.base_offsets[is_outside][:1]:
         raise DamagedObject(f"{range.key.key}: a batch of offset {base_offset} is where {range.start_offset} should be")

@@ -1,6 +1,6 @@
 """A bucket in S3 as Spark's driver and tasks read it.
 
-What is asked for and how replies are read is the broker's (`kafscale.store.s3.requests`, `s3_replies`).
+Requests and replies are the broker's (`kafscale.store.s3.requests`, `replies`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From offsets to what tasks read: ranges of objects, cut at batches, in splits of about one size.
+"""Plans splits from offsets: ranges of objects, cut at batches, in splits of about one size.
 
-A range is of a segment, or behind the last segment of an object of the write-ahead log, or of brokers. What was read of
-the log to plan it may go along (`kafscale.spark.bucket.log_ranges`).
+A range is of a segment or, behind the last segment, of an object of the write-ahead log or of brokers. Contents of the
+log that the planner has read may go along (`log_ranges`).
 
 A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
 every offset is read once.
@@ -54,9 +54,9 @@ class Range:
 
 @attrs.frozen
 class LogRange:
-    """Batches of one partition in an object of the write-ahead log, which has others' between them.
+    """Batches of one partition in an object of the write-ahead log.
 
-    `places` are positions and lengths of each.
+    places: the position and length of each batch, as others stand between them.
     """
 
     key: NumberedKey
@@ -74,7 +74,7 @@ class LogRange:
 
 @attrs.frozen
 class GivenRange:
-    """Batches of one partition that were read to plan it: their bytes, of objects of the write-ahead log."""
+    """Batches of one partition that were read for the plan: their bytes in objects of the write-ahead log."""
 
     key: NumberedKey  # of the first of the objects
     last_key: NumberedKey
@@ -103,9 +103,9 @@ AnyRange = Range | LogRange | GivenRange | BrokerRange
 
 @attrs.frozen(kw_only=True)
 class Split:
-    """What one task reads: the records of these offsets (the end is exclusive) and times, which are in these ranges.
+    """The records that one task reads: these offsets (the end exclusive) and times, in these ranges.
 
-    It leaves out what the transactions have that were `aborted`.
+    Records of `aborted` transactions are left out.
     """
 
     topic: str
@@ -118,12 +118,12 @@ class Split:
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.ranges)
+        return sum(range_.size_bytes for range_ in self.ranges)
 
 
 @attrs.frozen(kw_only=True)
 class Extent:
-    """Offsets of a partition that are wanted, the end exclusive, and times."""
+    """Wanted offsets of a partition, the end exclusive, and times."""
 
     log: PartitionLog
     start_offset: int
@@ -134,7 +134,7 @@ class Extent:
 def plan(
     catalog: Catalog, extents: Iterable[Extent], *, min_splits: int = 0, max_records: int | None = None
 ) -> Sequence[Split]:
-    """Splits of all extents. At least `min_splits` if there are as many batches; at most `max_records` offsets each."""
+    """Plan the splits of all extents: at least `min_splits` where batches allow, at most `max_records` offsets each."""
     wanted = [extent for extent in extents if extent.start_offset < extent.end_offset]
     footers = catalog.footers(segment.key for extent in wanted for segment in _within(extent))
     pieces = [list(_pieces(extent, footers, max_records)) for extent in wanted]
@@ -149,7 +149,7 @@ def plan(
 
 
 def outcomes(catalog: Catalog, extent: Extent) -> Outcomes:
-    """Return which transactions of the extent are left out, where only what is committed is read. Raises StoreError."""
+    """Return the transactions to leave out, if only committed records are read. Raises StoreError."""
     if not catalog.committed_only or extent.start_offset >= extent.end_offset:
         return Outcomes()
     return outcomes_between(catalog, extent.log, extent.start_offset, extent.end_offset)
@@ -164,10 +164,11 @@ def _without_aborted(catalog: Catalog, extent: Extent, splits: Sequence[Split]) 
 
 
 def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
-    """Tasks: neighbours that are small are read by one, and those of a query have about the same size.
+    """Group splits into tasks: small neighbours share one, and the tasks of a query have about the same size.
 
-    What is of the write-ahead log alone comes last: an object of it has batches of many partitions, and is got by each
-    task that reads any of them.
+    Splits of the write-ahead log come last: an object has batches of many partitions, and each task that reads any of
+    them
+    gets it.
     """
     if sum(split.size_bytes for split in splits) <= TASK_BYTES:
         return [splits] if splits else []
@@ -197,7 +198,7 @@ def _neighbours(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
 
 
 def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
-    """Return where a read of about `max_bytes` from the extent's start on ends; some batches at least."""
+    """Return the end of a read of about `max_bytes` from the extent's start; it has some batches at least."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     taken_bytes = 0
     for piece in _pieces(extent, footers):
@@ -208,13 +209,13 @@ def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
 
 
 def size_bytes(catalog: Catalog, extent: Extent) -> int:
-    """Return the size of all that the extent has, as it is stored."""
+    """Return the stored size of an extent."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     return sum(piece.size_bytes for piece in _pieces(extent, footers))
 
 
 def first_time_ms(catalog: Catalog, extent: Extent) -> int | None:
-    """Return the latest time of the first batches of an extent, as an index tells it; None if none tells."""
+    """Return the latest time of the first batches of an extent, by an index; None if it is unknown."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     for piece in _flushed_pieces(extent, footers):
         footer = footers[piece.key]
@@ -227,7 +228,7 @@ def first_time_ms(catalog: Catalog, extent: Extent) -> int | None:
 
 
 def holes(catalog: Catalog, extent: Extent) -> Sequence[range]:
-    """Offsets of the extent that no intact segment has. Those that compaction has taken are no holes."""
+    """Return the offsets of an extent that no intact segment has. Offsets removed by compaction do not count."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     found: list[range] = []
     next_offset = extent.start_offset
@@ -255,9 +256,9 @@ def _within(extent: Extent) -> Iterator[Segment]:
 
 
 def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer], max_records: int | None = None) -> Iterator[AnyRange]:
-    """A range for each row of the indexes, and each batch of the write-ahead log: as small as ranges get.
+    """Yield a range for each row of the indexes and each batch of the log: the smallest ranges.
 
-    What brokers have is cut at about BROKER_PIECE_BYTES, or at `max_records`.
+    Offsets at brokers are cut at about BROKER_PIECE_BYTES, or at `max_records`.
     """
     yield from _flushed_pieces(extent, footers)
     for batch in extent.log.tail.batches:
@@ -284,9 +285,9 @@ def _broker_pieces(extent: Extent, max_records: int | None) -> Iterator[BrokerRa
 
 
 def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
-    """Yield what segments have.
+    """Yield the ranges of segments.
 
-    Of two segments that overlap, the one with the larger base offset has what both have, as for the broker's readers.
+    Of two segments that overlap, the one with the larger base offset is read, as by the broker's readers.
     """
     segments = list(_within(extent))
     for segment, following in zip_longest(segments, segments[1:]):
@@ -301,7 +302,7 @@ def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Ite
 
 
 def _has_times_of(footer: Footer, row: int, period: Period) -> bool:
-    """Tell whether a row can have a record that is as late, and one that is as early."""
+    """Tell whether a row can have a record within the period."""
     is_known = footer.identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
     if is_known and footer.index.max_timestamps_ms[row] < period.first_ms:
         return False
@@ -309,7 +310,7 @@ def _has_times_of(footer: Footer, row: int, period: Period) -> bool:
 
 
 def _group(extent: Extent, pieces: Sequence[AnyRange], split_bytes: int, max_records: int | None) -> Iterator[Split]:
-    """Neighbouring pieces become one split, and within it one range, until that is large enough, or the log begins."""
+    """Join neighbouring pieces to one split, and within it to one range, until it is large enough or the log begins."""
     cuts = [0]
     taken_bytes, start_offset = 0, extent.start_offset
     for index, piece in enumerate(pieces):

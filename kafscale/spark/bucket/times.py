@@ -1,4 +1,4 @@
-"""A period of time that is wanted."""
+"""A period of time that a read is bounded by."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Period:
 
     @classmethod
     def compared(cls, operator: str, microseconds: int) -> Period:
-        """Return the times, which are whole milliseconds, that a comparison (`=`, `<`, `<=`, `>`, `>=`) is true of."""
+        """Return the times, in whole milliseconds, for which a comparison (`=`, `<`, `<=`, `>`, `>=`) is true."""
         first_ms, last_ms = FIRST_MS, LAST_MS
         if operator in (">", ">=", "="):
             first_ms = microseconds // 1000 + 1 if operator == ">" else -(-microseconds // 1000)
@@ -31,11 +31,11 @@ class Period:
         return self != ALWAYS
 
     def without_others(self, other: Period) -> Period:
-        """Return the times that are in both periods."""
+        """Return the times within both periods."""
         return Period(first_ms=max(self.first_ms, other.first_ms), last_ms=min(self.last_ms, other.last_ms))
 
     def with_others(self, other: Period) -> Period:
-        """Return the times that are in one of both periods, or between them."""
+        """Return the times in either period, or between them."""
         return Period(first_ms=min(self.first_ms, other.first_ms), last_ms=max(self.last_ms, other.last_ms))
 
 

@@ -1,17 +1,16 @@
-"""How many records there are, their first and last offset and time, of footers as far as these tell.
+"""Counts records, and finds their first and last offset and time, by footers as far as possible.
 
-A footer tells it of a row of its index that has no marker of a transaction, which is no record: then each of the row's
-offsets is one's. What it does not tell is read:
+A footer tells these of a row of its index without a transaction's marker: each offset of the row is a record. The rest
+is read:
 
-- of a row that has a marker, or may have one: so may, where the footer is from before footers told which have, each row
-  that is as small as a marker, and each with several batches, as large segments have them;
-- of a segment that compaction has made, or made holes in, and of one of version 1;
-- of a row of which the footer does not have the earliest time, where that is asked for, or records are wanted from some
-  time on;
-- where a transaction was aborted in what is read;
-- of the write-ahead log, and of brokers.
+- rows that have a marker or may have one; without the footer's list of them, rows as small as a marker and rows with
+  several batches;
+- segments that compaction has written or made holes in, and segments of version 1;
+- rows whose earliest time the footer lacks, if that is asked for or bounds the read;
+- rows of aborted transactions;
+- the write-ahead log, and records at brokers.
 
-Of these too, bodies are not looked into unless times are asked for (`kafscale.spark.bucket.decode`).
+Bodies are decompressed only if times are asked for (`decode`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NEVER_NULL = (*GROUPS, "offset", "timestamp", "timestampType")
 
 @attrs.frozen(kw_only=True)
 class Totals:
-    """Counts some records of one partition. Their first and last time are None if they were not asked for."""
+    """Totals of some records of one partition. Times are None if they were not asked for."""
 
     topic: str
     partition: int
@@ -48,9 +47,9 @@ class Totals:
     last_ms: int | None = None
 
     def joined(self, other: Totals) -> Totals:
-        """Return those of both."""
-        first = [each for each in (self.first_ms, other.first_ms) if each is not None]
-        last = [each for each in (self.last_ms, other.last_ms) if each is not None]
+        """Return the totals of both."""
+        first = [time_ms for time_ms in (self.first_ms, other.first_ms) if time_ms is not None]
+        last = [time_ms for time_ms in (self.last_ms, other.last_ms) if time_ms is not None]
         return attrs.evolve(
             self,
             count=self.count + other.count,
@@ -63,15 +62,15 @@ class Totals:
 
 @attrs.frozen
 class Told:
-    """What footers tell, a value for each partition, and what is left to read."""
+    """Totals by footers, one for each partition, and the splits left to read."""
 
     totals: Sequence[Totals]
     left: Sequence[Split]
 
 
 def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_time: bool = False) -> Told:
-    """Divide what was planned. Footers were read when it was. `with_first_time` says that first times are asked for."""
-    footers = catalog.footers({each.key for split in splits for each in split.ranges if isinstance(each, Range)})
+    """Divide planned splits. `with_first_time`: first times are asked for."""
+    footers = catalog.footers({range_.key for split in splits for range_ in split.ranges if isinstance(range_, Range)})
     totals: dict[tuple[str, int], Totals] = {}
     left: list[Split] = []
     for split in splits:
@@ -85,12 +84,12 @@ def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_tim
 
 
 def _add(left: list[Split], part: Split) -> None:
-    """Add what is to be read, to the one before if both are of the log and neighbours: objects are got some at once."""
+    """Add a split to read, joined with a neighbour of the log: objects are read several at once."""
     before = left[-1] if left else None
     if (
         before is not None
         and (before.topic, before.partition, before.end_offset) == (part.topic, part.partition, part.start_offset)
-        and not any(isinstance(each, Range | BrokerRange) for each in (before.ranges[-1], part.ranges[0]))
+        and not any(isinstance(range_, Range | BrokerRange) for range_ in (before.ranges[-1], part.ranges[0]))
     ):
         left[-1] = attrs.evolve(before, end_offset=part.end_offset, ranges=[*before.ranges, *part.ranges])
     else:
@@ -98,7 +97,7 @@ def _add(left: list[Split], part: Split) -> None:
 
 
 def totals_of(split: Split, records: pa.RecordBatch) -> Totals | None:
-    """Return those of records that were read with the columns `offset` and, if it is asked for, `timestamp`."""
+    """Return the totals of records read with the columns `offset` and, if asked for, `timestamp`."""
     if not records.num_rows:
         return None
     offsets = pc.min_max(records["offset"]).as_py()
@@ -118,7 +117,7 @@ def totals_of(split: Split, records: pa.RecordBatch) -> Totals | None:
 
 
 def _parts(split: Split, footers: Mapping[SegmentKey, Footer], with_first_time: bool) -> Iterator[Totals | Split]:
-    starts = [split.start_offset, *(each.start_offset for each in split.ranges[1:])]
+    starts = [split.start_offset, *(range_.start_offset for range_ in split.ranges[1:])]
     for range, first, behind in zip(split.ranges, starts, [*starts[1:], split.end_offset], strict=True):
         footer = footers.get(range.key) if isinstance(range, Range) else None
         if isinstance(range, Range) and footer is not None and _tells(split, footer):

@@ -1,8 +1,8 @@
-"""Which engine answers a statement: Spark, or the embedded DuckDB, which needs no JVM and is for what reads little.
+"""Chooses the engine that answers a statement: Spark, or the embedded DuckDB, which needs no JVM.
 
 spark     Spark answers everything
-duckdb    DuckDB answers what it answers as Spark does, and the rest is refused
-auto      DuckDB as far as it can and the statement reads little, Spark else; which of them and why is said
+duckdb    DuckDB answers statements that it answers as Spark does, and refuses others
+auto      DuckDB answers such statements if they read little, Spark all others; the user is told which one and why
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTING = ("SET", "RESET")
 
 
 class EngineName(StrEnum):
-    """See the module."""
+    """A choice of engines; see the module."""
 
     AUTO = "auto"
     SPARK = "spark"
@@ -36,12 +36,15 @@ class EngineName(StrEnum):
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Engines:
-    """Answers statements by one of both engines, each of which starts when it is needed.
+    """Answers statements by one of both engines, each started on demand.
 
-    max_bytes: what a statement may read for `auto` to take DuckDB. start_spark: called once at most. say: tells the
-    user a line. is_extended: extensions may know more statements than Spark does. spark_alone: why `auto` takes Spark
-    for all statements, as the end of a sentence. SET sets it, too, which may change what others mean, such as by a
-    time zone.
+    max_bytes: the largest read of a statement for which `auto` takes DuckDB. start_spark: called once at most. say:
+    tells the
+    user a line. is_extended: extensions may know more statements than Spark does. spark_alone: the reason why `auto`
+    takes
+    Spark for all statements, as the end of a sentence; SET sets it, as it may change others' meaning, for example by a
+    time
+    zone.
     """
 
     name: EngineName
@@ -55,7 +58,7 @@ class Engines:
     _spark: Engine | None = attrs.field(default=None, init=False)
 
     def answer(self, statement: str, reading: Reading | None = None) -> Answer:
-        """Rows of a query; a command has been executed. `reading` tells how far it is.
+        """Return the rows of a query, or run a command. `reading` reports progress.
 
         Raises ConfigError, QueryError, StartupError, StoreError.
         """
@@ -69,14 +72,14 @@ class Engines:
         return self._by_either(statement, reading)
 
     def cancel(self) -> None:
-        """End what runs, from another thread."""
+        """Cancel the running statement, from another thread."""
         if self._duckdb is not None:
             self._duckdb.interrupt()
         if self._spark is not None:
             self._spark.topics.spark.sparkContext.cancelAllJobs()
 
     def close(self) -> None:
-        """Let go of DuckDB. Who has started Spark stops it."""
+        """Close DuckDB. The caller stops Spark."""
         if self._duckdb is not None:
             self._duckdb.close()
 

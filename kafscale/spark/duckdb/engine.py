@@ -1,6 +1,6 @@
-"""From a statement to its rows, by a DuckDB in this process.
+"""Answers a statement by a DuckDB in this process.
 
-It is given SQL that rules have written, and no right to files or networks; data comes from the scans alone.
+DuckDB gets SQL that rules have written, and no access to files or networks; data comes from the scans alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DESCRIBE_COLUMNS = {"col_name": "STRING", "data_type": "STRING", "comment": "STR
 
 
 def _connect() -> DuckDBPyConnection:
-    """Raises StartupError if there is no DuckDB."""
+    """Open a DuckDB. Raises StartupError if it is not installed."""
     try:
         import duckdb
     except ImportError as exc:
@@ -61,7 +61,7 @@ def _connect() -> DuckDBPyConnection:
 class DuckDBEngine:
     """Answers statements that it can answer as Spark does.
 
-    max_bytes: what a statement may read of the bucket, by its scans' plans; None for no bound.
+    max_bytes: the largest read of a statement, by the plans of its scans; None for no bound.
     """
 
     topics: BucketTopics
@@ -70,11 +70,11 @@ class DuckDBEngine:
     _running: DuckDBPyConnection | None = attrs.field(default=None, init=False)
 
     def answer(self, statement: str, reading: Reading | None = None) -> DuckDBAnswer:
-        """Rows of a query, of which the first are there; before the next statement it is to be closed.
+        """Return the rows of a query, of which the first are read; to be closed before the next statement.
 
-        `reading` tells how far it is.
-
-        Raises NotAlike for what Spark has to answer; ConfigError, QueryError, StoreError for what it would refuse, too.
+        `reading` reports progress. Raises NotAlike for a statement of Spark's; ConfigError, QueryError, StoreError for
+        one that
+        Spark would refuse, too.
         """
         told = answer_command(statement, self.topics) or self._described(statement)
         if told is not None:
@@ -89,24 +89,24 @@ class DuckDBEngine:
             raise
 
     def close(self) -> None:
-        """Let go of DuckDB, and of what it has put on the disk."""
+        """Close DuckDB and delete its files."""
         self._finish()
         self._connection.close()
 
     def _finish(self) -> None:
-        """End the statement that was answered last, if that has not been done."""
+        """End the last statement, if it has not ended."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
 
     def interrupt(self) -> None:
-        """End what runs, from another thread."""
+        """Cancel the running statement, from another thread."""
         running = self._running
         if running is not None:
             running.interrupt()
 
     def _translated(self, statement: str, connection: DuckDBPyConnection, reading: Reading) -> Subquery:
-        """SQL for DuckDB. Its scans are known to the connection."""
+        """Return SQL for DuckDB, whose scans the connection knows."""
         spoken = Spoken.of(statement)
         if spoken.needs_segments:
             raise NotAlike("_segment is found by Spark")
@@ -118,12 +118,12 @@ class DuckDBEngine:
         now_us = int(self.topics.clock() * 1_000_000)
         queries = Queries(topic=references.topic, call=references.call, now_us=now_us)
         made = queries.query(parsed(connection, words.text.rstrip().removesuffix(";")))
-        if any(each.name == UNNAMED for each in made.columns):
+        if any(column.name == UNNAMED for column in made.columns):
             raise NotAlike("only Spark knows the name of a column that has none (give it one by AS)")
         return made
 
     def _described(self, statement: str) -> CommandRows | None:
-        """Answer `DESCRIBE topic`; None if it is not that."""
+        """Answer `DESCRIBE topic`; None for any other statement."""
         tokens = [token for token in tokenize(statement) if token.text != ";"]
         words = [token.word for token in tokens]
         if words[:1] not in (["DESCRIBE"], ["DESC"]):
@@ -138,7 +138,7 @@ class DuckDBEngine:
 
 @contextmanager
 def duckdb_errors(reading: Reading) -> Iterator[None]:
-    """Turns errors of DuckDB into NotAlike, and into what went wrong in a scan if that is why."""
+    """Turn errors of DuckDB into NotAlike, or into the error of a scan that caused them."""
     import duckdb
 
     try:
@@ -159,7 +159,7 @@ def _run(connection: DuckDBPyConnection, made: Subquery, reading: Reading, close
         first = next(iter(reader), None)
     for type_ in reader.schema.types:
         text_of(type_)
-    names = [each.name for each in made.columns]
+    names = [column.name for column in made.columns]
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:

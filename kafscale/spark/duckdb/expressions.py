@@ -43,14 +43,14 @@ class Expressions:
     now_us: int
 
     def of(self, node: Node) -> Expression:
-        """Raises NotAlike."""
+        """Translate an expression. Raises NotAlike."""
         rule = _RULES.get(node.type) or _RULES.get(node.text("class"))
         if rule is None:
             raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
         return rule(self, node)
 
     def condition(self, node: Node) -> Expression:
-        """Return what is true or false. Raises NotAlike."""
+        """Translate a condition. Raises NotAlike."""
         found = self.of(node)
         if found.kind not in (Kind.BOOLEAN, Kind.NULL):
             raise NotAlike(f"a condition is of {found.kind}")
@@ -76,7 +76,7 @@ class Expressions:
             return found
         if name == "count_star":
             return Expression(sql="count(*)", kind=Kind.BIGINT, name="count(1)")
-        arguments = [self.of(each.only("expression").node("expression")) for each in node.nodes("arguments")]
+        arguments = [self.of(argument.only("expression").node("expression")) for argument in node.nodes("arguments")]
         if name in ("now", "current_timestamp") and not arguments:
             return literals.timestamp(self.now_us, f"{name}()")
         return functions.called(name, arguments, is_distinct=node.has("distinct"))
@@ -90,15 +90,15 @@ class Expressions:
 
     def _between(self, node: Node) -> Expression:
         node.only("input", "lower", "upper")
-        value, lower, upper = (self.of(node.node(each)) for each in ("input", "lower", "upper"))
+        value, lower, upper = (self.of(node.node(name)) for name in ("input", "lower", "upper"))
         above, below = literals.compared(">=", value, lower), literals.compared("<=", value, upper)
         name = named("between({}, {}, {})", value, lower, upper)
         return Expression(sql=f"({above.sql} AND {below.sql})", kind=Kind.BOOLEAN, name=name)
 
     def _conjunction(self, node: Node) -> Expression:
         word = node.only("children").type.removeprefix("CONJUNCTION_")
-        parts = [self.condition(each) for each in node.nodes("children")]
-        sql = f" {word} ".join(each.sql for each in parts)
+        parts = [self.condition(child) for child in node.nodes("children")]
+        sql = f" {word} ".join(part.sql for part in parts)
         # Of more than two, DuckDB's parser does not tell which were in parentheses.
         name = named("({} {} {})", parts[0], word, parts[1]) if len(parts) == 2 else None
         return Expression(sql=f"({sql})", kind=Kind.BOOLEAN, name=name)
@@ -118,18 +118,18 @@ class Expressions:
         return literals.one_of(value, others, is_not=node.type == "COMPARE_NOT_IN")
 
     def _coalesce(self, node: Node) -> Expression:
-        arguments = [self.of(each) for each in node.only("children").nodes("children")]
+        arguments = [self.of(child) for child in node.only("children").nodes("children")]
         return functions.called("coalesce", arguments, is_distinct=False)
 
     def _case(self, node: Node) -> Expression:
         checks = node.only("case_checks", "else_expr").nodes("case_checks")
-        whens = [self.condition(each.only("when_expr", "then_expr").node("when_expr")) for each in checks]
-        values = [self.of(each.node("then_expr")) for each in checks]
+        whens = [self.condition(check.only("when_expr", "then_expr").node("when_expr")) for check in checks]
+        values = [self.of(check.node("then_expr")) for check in checks]
         is_told = node.has("else_expr") and node.node("else_expr").has("query_location")  # the parser makes one up
         otherwise = self.of(node.node("else_expr")) if is_told else None
-        kind = common([each.kind for each in [*values, *([otherwise] if otherwise else [])]])
-        parts = [f"WHEN {when.sql} THEN {each.sql}" for when, each in zip(whens, values, strict=True)]
-        names = [named("WHEN {} THEN {}", when, each) for when, each in zip(whens, values, strict=True)]
+        kind = common([value.kind for value in [*values, *([otherwise] if otherwise else [])]])
+        parts = [f"WHEN {when.sql} THEN {value.sql}" for when, value in zip(whens, values, strict=True)]
+        names = [named("WHEN {} THEN {}", when, value) for when, value in zip(whens, values, strict=True)]
         if otherwise is not None:
             parts.append(f"ELSE {otherwise.sql}")
             names.append(named("ELSE {}", otherwise))
@@ -168,7 +168,7 @@ class Expressions:
 
 
 def _casted(value: Expression, kind: Kind) -> str:
-    """SQL of a value as one of another kind. Raises NotAlike."""
+    """Return SQL of a value as one of another kind. Raises NotAlike."""
     if value.kind is kind:
         return value.sql
     if kind is Kind.STRING:

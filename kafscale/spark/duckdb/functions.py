@@ -22,7 +22,7 @@ POINT = r"[0-9][.eE]|-0"  # and without numbers that have a point
 
 
 def called(name: str, arguments: Arguments, *, is_distinct: bool) -> Expression:
-    """A call. Raises NotAlike."""
+    """Translate a call. Raises NotAlike."""
     function = AGGREGATES.get(name) or (None if is_distinct else SCALARS.get(name))
     if function is None:
         raise NotAlike(f"{name}() is Spark's")
@@ -108,9 +108,13 @@ def _get_json_object(arguments: Arguments) -> Expression:
 
 def _coalesce(arguments: Arguments) -> Expression:
     _exactly(arguments[:1], 1)
-    sql = f"coalesce({', '.join(each.sql for each in arguments)})"
-    name = None if any(each.name is None for each in arguments) else f"coalesce({', '.join(map(_name, arguments))})"
-    return Expression(sql=sql, kind=common([each.kind for each in arguments]), name=name)
+    sql = f"coalesce({', '.join(argument.sql for argument in arguments)})"
+    name = (
+        None
+        if any(argument.name is None for argument in arguments)
+        else f"coalesce({', '.join(map(_name, arguments))})"
+    )
+    return Expression(sql=sql, kind=common([argument.kind for argument in arguments]), name=name)
 
 
 def _length(arguments: Arguments) -> Expression:
@@ -132,15 +136,17 @@ def _date_trunc(arguments: Arguments) -> Expression:
 def _timestamp_millis(arguments: Arguments) -> Expression:
     [value] = _exactly(arguments, 1)
     if not isinstance(value.literal, int) or value.kind not in INTEGERS:
-        raise NotAlike("timestamp_millis() of what is no constant is Spark's")
+        raise NotAlike("timestamp_millis() of an expression is Spark's")
     return timestamp(value.literal * 1000, named("timestamp_millis({})", value))
 
 
 def _concat(arguments: Arguments) -> Expression:
-    if not arguments or any(each.kind is not Kind.STRING for each in arguments):
+    if not arguments or any(argument.kind is not Kind.STRING for argument in arguments):
         raise NotAlike("what is joined is not all text")
-    name = None if any(each.name is None for each in arguments) else f"concat({', '.join(map(_name, arguments))})"
-    return Expression(sql=f"({' || '.join(each.sql for each in arguments)})", kind=Kind.STRING, name=name)
+    name = (
+        None if any(argument.name is None for argument in arguments) else f"concat({', '.join(map(_name, arguments))})"
+    )
+    return Expression(sql=f"({' || '.join(argument.sql for argument in arguments)})", kind=Kind.STRING, name=name)
 
 
 def _like(arguments: Arguments) -> Expression:
@@ -173,7 +179,7 @@ def _minus(arguments: Arguments) -> Expression:
 
 
 def _moved(arguments: Arguments, sign: int, operator: str) -> Expression | None:
-    """A time and an interval; None if it is not that."""
+    """Add an interval to a time; None for other arguments."""
     value, by = _exactly(arguments, 2)
     if value.kind is not Kind.TIMESTAMP or by.kind is not Kind.INTERVAL:
         return None
@@ -194,14 +200,14 @@ def _arithmetic(operator: str, arguments: Arguments) -> Expression:
 
 
 def _typed(value: Expression) -> str:
-    """Numbers of a statement are of the smallest type to DuckDB, and of INT to Spark."""
+    """Cast a number of the statement, which has the smallest type to DuckDB, and INT to Spark."""
     if not isinstance(value.literal, int):
         return value.sql
     return f"CAST({value.sql} AS {'INTEGER' if value.kind is Kind.INT else 'BIGINT'})"
 
 
 def _divided(operator: str) -> Callable[[Arguments], Expression]:
-    """Spark refuses to divide by 0, where DuckDB tells of none or of infinity."""
+    """Make a division that fails for 0 as Spark's does; DuckDB returns NULL or infinity."""
 
     def make(arguments: Arguments) -> Expression:
         one, other = _exactly(arguments, 2)

@@ -1,4 +1,4 @@
-"""What is left to Spark."""
+"""Kinds of values, as far as rules tell them apart, and errors for statements that only Spark answers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pyarrow as pa
 
 
 class NotAlike(Exception):
-    """A statement that Spark has to answer; the message says why, as the part of a sentence behind "because"."""
+    """A statement that only Spark answers; the message gives the reason, as the part of a sentence behind "because"."""
 
 
 class NoTable(NotAlike):
-    """A statement names something that is no topic."""
+    """A statement names an unknown topic."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"'{name}' is no topic")
+        super().__init__(f"'{name}' is not a topic")
         self.name = name
 
 
 class TooMuch(NotAlike):
-    """A statement would read more than is asked of this engine."""
+    """A statement would read more than this engine may."""
 
 
 class Kind(StrEnum):
-    """OTHER are lists and maps, which are only passed on."""
+    """The kind of a value. OTHER are lists and maps, which are only passed on."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -62,7 +62,7 @@ _KINDS = {
 
 @attrs.frozen(kw_only=True)
 class Column:
-    """A column of a table or a field of a struct, of which `fields` are the fields; None if it is one of no known kind.
+    """A column of a table or a field of a struct, with the fields of its own; kind is None if it is unknown.
 
     `sql` is its name in the SQL for DuckDB.
     """
@@ -75,13 +75,13 @@ class Column:
     @classmethod
     def of(cls, name: str, type_: pa.DataType) -> Column:
         """Make the column of a name and an Arrow type."""
-        fields = [cls.of(each.name, each.type) for each in type_] if pa.types.is_struct(type_) else []
+        fields = [cls.of(field.name, field.type) for field in type_] if pa.types.is_struct(type_) else []
         return cls(name=name, sql=quoted(name), kind=_kind(type_, fields), fields=fields)
 
 
 def _kind(type_: pa.DataType, fields: Sequence[Column]) -> Kind | None:
     if pa.types.is_struct(type_):
-        return None if any(each.kind is None for each in fields) else Kind.STRUCT
+        return None if any(field.kind is None for field in fields) else Kind.STRUCT
     if pa.types.is_map(type_):
         parts = [type_.key_type, type_.item_type]
     elif pa.types.is_list(type_):
@@ -92,8 +92,8 @@ def _kind(type_: pa.DataType, fields: Sequence[Column]) -> Kind | None:
 
 
 def common(kinds: Sequence[Kind]) -> Kind:
-    """Return the kind of what may be one of these values. Raises NotAlike unless Spark and DuckDB agree on it."""
-    found = {each for each in kinds if each is not Kind.NULL}
+    """Return the common kind of several values. Raises NotAlike unless Spark and DuckDB agree on it."""
+    found = {kind for kind in kinds if kind is not Kind.NULL}
     if len(found) <= 1:
         return next(iter(found), Kind.NULL)
     if found == INTEGERS:
@@ -102,7 +102,7 @@ def common(kinds: Sequence[Kind]) -> Kind:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Quote a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -128,7 +128,7 @@ NAMES = {
 def spark_name(type_: pa.DataType) -> str:
     """Return the name that Spark's DESCRIBE gives a type."""
     if pa.types.is_struct(type_):
-        return f"struct<{','.join(f'{each.name}:{spark_name(each.type)}' for each in type_)}>"
+        return f"struct<{','.join(f'{field.name}:{spark_name(field.type)}' for field in type_)}>"
     if pa.types.is_map(type_):
         return f"map<{spark_name(type_.key_type)},{spark_name(type_.item_type)}>"
     if pa.types.is_list(type_):

@@ -1,4 +1,4 @@
-"""Constants, and text that is to be a value of another type."""
+"""Literals, conversions of text, and comparisons of two values of one type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
 def constant(node: Node) -> Expression:
-    """A literal of the statement. Raises NotAlike."""
+    """Translate a literal of the statement. Raises NotAlike."""
     literal = node.only("literal").raw("literal")
     kind, text = literal.get("kind"), str(literal.get("text", ""))
     if kind == "INTEGER":
@@ -48,7 +48,7 @@ def constant(node: Node) -> Expression:
 
 
 def integer(value: int) -> Expression:
-    """A number without a point. Raises NotAlike for one that is too large."""
+    """Make a whole number. Raises NotAlike for one that is too large."""
     if not -BIGINT_MAX <= value <= BIGINT_MAX:
         raise NotAlike(f"the number {value} is too large")
     kind = Kind.INT if -INT_MAX <= value <= INT_MAX else Kind.BIGINT
@@ -56,7 +56,7 @@ def integer(value: int) -> Expression:
 
 
 def timestamp(microseconds: int, name: str | None = None) -> Expression:
-    """A time by microseconds since 1970. Raises NotAlike for one whose year has not four digits."""
+    """Make a time of microseconds since 1970. Raises NotAlike unless its year has four digits."""
     try:
         moment = EPOCH + microseconds * MICROSECOND
     except OverflowError as exc:
@@ -68,19 +68,19 @@ def timestamp(microseconds: int, name: str | None = None) -> Expression:
 
 
 def timestamp_of(text: str) -> Expression:
-    """The time that a text means, in UTC. Raises NotAlike."""
+    """Return the time that a text means, in UTC. Raises NotAlike."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
         raise NotAlike(f"'{text}' is a time in a form of Spark's")
     try:
         moment = datetime.fromisoformat(f"{match[1]}T{match[2] or '00:00:00'}").replace(tzinfo=UTC)
     except ValueError as exc:
-        raise NotAlike(f"'{text}' is no time") from exc
+        raise NotAlike(f"'{text}' is not a time") from exc
     return timestamp((moment - EPOCH) // MICROSECOND)
 
 
 def interval(node: Node) -> Expression | None:
-    """`INTERVAL 15 MINUTES`, of which DuckDB's parser makes a call; None if it is none of that. Raises NotAlike."""
+    """Translate `INTERVAL 15 MINUTES`, which DuckDB's parser makes a call; None for another call. Raises NotAlike."""
     unit = MICROSECONDS.get(node.text("function_name"))
     if unit is None:
         return None
@@ -100,12 +100,12 @@ def interval(node: Node) -> Expression | None:
 
 
 def to_bigint(value: Expression) -> str:
-    """SQL of a text as a whole number."""
+    """Return SQL of a text as a whole number."""
     return _strict(value.sql, INTEGER_PATTERN, "BIGINT")
 
 
 def to_double(value: Expression) -> str:
-    """SQL of a value as a number with a point."""
+    """Return SQL of a value as a floating-point number."""
     return _strict(value.sql, NUMBER_PATTERN, "DOUBLE") if value.kind is Kind.STRING else f"CAST({value.sql} AS DOUBLE)"
 
 
@@ -116,7 +116,7 @@ def _strict(sql: str, pattern: str, type_: str) -> str:
 
 
 def to_text(value: Expression) -> str:
-    """SQL of a value as a string, as Spark casts it. Raises NotAlike."""
+    """Return SQL of a value as a string, as Spark casts it. Raises NotAlike."""
     if value.kind in (Kind.STRING, Kind.NULL):
         return value.sql if value.kind is Kind.STRING else "CAST(NULL AS VARCHAR)"
     if value.kind is Kind.BINARY:
@@ -129,7 +129,7 @@ def to_text(value: Expression) -> str:
 
 
 def of_four_digits(value: Expression) -> str:
-    """SQL of a time without its zone, of which the year has four digits: others are written by each in its own way."""
+    """Return SQL of a time without its zone. Years without four digits fail, as engines write them differently."""
     local = f"({value.sql} AT TIME ZONE 'UTC')"
     return f"CASE WHEN year({local}) NOT BETWEEN 1000 AND 9999 THEN error('a year is out of range') ELSE {local} END"
 
@@ -145,7 +145,7 @@ OPERATORS = {
 
 
 def compared(operator: str, left: Expression, right: Expression) -> Expression:
-    """`left operator right`, by DuckDB's sign. Raises NotAlike."""
+    """Translate `left operator right`, by DuckDB's sign. Raises NotAlike."""
     one, other = aligned(left, right)
     is_unequal = operator == "<>"
     name = named("({} {} {})", left, "=" if is_unequal else operator, right)
@@ -155,22 +155,22 @@ def compared(operator: str, left: Expression, right: Expression) -> Expression:
 
 
 def one_of(value: Expression, others: Sequence[Expression], *, is_not: bool) -> Expression:
-    """`value IN (others)`. Raises NotAlike unless the others are of one type."""
-    if len({each.kind for each in others if each.kind not in INTEGERS | {Kind.NULL}}) > 1 or (
-        any(each.kind in INTEGERS for each in others) and any(each.kind not in INTEGERS for each in others)
+    """Translate `value IN (others)`. Raises NotAlike unless the others have one type."""
+    if len({other.kind for other in others if other.kind not in INTEGERS | {Kind.NULL}}) > 1 or (
+        any(other.kind in INTEGERS for other in others) and any(other.kind not in INTEGERS for other in others)
     ):
         raise NotAlike("the values of IN are of several types")
-    pairs = [aligned(value, each) for each in others]
+    pairs = [aligned(value, other) for other in others]
     listed = ", ".join(other for _, other in pairs)
     word = "NOT IN" if is_not else "IN"
-    name = named("({} IN ({}))", value, ", ".join(each.name or "" for each in others))
+    name = named("({} IN ({}))", value, ", ".join(other.name or "" for other in others))
     if is_not and name is not None:
         name = f"(NOT {name})"
     return Expression(sql=f"({pairs[0][0]} {word} ({listed}))", kind=Kind.BOOLEAN, name=name)
 
 
 def aligned(left: Expression, right: Expression) -> tuple[str, str]:
-    """SQL of both as values of one type. Raises NotAlike."""
+    """Return SQL of both as values of one type. Raises NotAlike."""
     check_compared(left, right)
     one, other = _sql(left, right), _sql(right, left)
     if one is None or other is None:
@@ -179,14 +179,14 @@ def aligned(left: Expression, right: Expression) -> tuple[str, str]:
 
 
 def check_compared(*values: Expression) -> None:
-    """Raises NotAlike for a value that Spark compares, or orders, in its own way."""
-    for each in values:
-        if each.kind in UNCOMPARED:
-            raise NotAlike(f"{each.kind} is compared by Spark in its own way")
+    """Raise NotAlike for a value that Spark compares, or orders, in its own way."""
+    for value in values:
+        if value.kind in UNCOMPARED:
+            raise NotAlike(f"{value.kind} is compared by Spark in its own way")
 
 
 def _sql(value: Expression, other: Expression) -> str | None:
-    """SQL of a value that is compared with another one; None if no rule tells how."""
+    """Return SQL of a value that is compared with another one; None without a rule."""
     kinds = {value.kind, other.kind}
     if len(kinds) == 1 or Kind.NULL in kinds or kinds <= NUMBERS:
         return value.sql
@@ -204,6 +204,6 @@ def _sql(value: Expression, other: Expression) -> str | None:
 
 
 def named(form: str, *parts: Expression | str) -> str | None:
-    """A name made of others; None if one of them is not known."""
-    names = [each.name if isinstance(each, Expression) else each for each in parts]
+    """Join names to one; None if one of them is unknown."""
+    names = [part.name if isinstance(part, Expression) else part for part in parts]
     return None if None in names else form.format(*names)

@@ -1,4 +1,9 @@
-"""The tree of DuckDB's parser. It is read strictly: a node that has more in it than a rule knows is left to Spark."""
+"""The tree of DuckDB's parser, and statements of Spark in that parser's spelling.
+
+The tree is read strictly: a node with more fields than a rule knows goes to Spark. Quoted names, strings, and words
+that
+only one of both reserves are spelled anew.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +27,38 @@ _EMPTY: Sequence[Any] = (None, False, [], {}, {"type": "ORDER_MODIFIER"})
 
 @attrs.frozen
 class Node:
-    """A node by its fields."""
+    """A node of the tree, by its fields."""
 
     fields: Mapping[str, Any]
 
     @property
     def type(self) -> str:
-        """Return what it is."""
+        """Return the node's type."""
         return str(self.fields.get("type", ""))
 
     @property
     def alias(self) -> str | None:
-        """Return the name that the statement gives it."""
+        """Return the node's name in the statement."""
         return self.fields.get("alias")
 
     @property
     def position_bytes(self) -> int:
-        """Return where it begins in the text."""
+        """Return the beginning of the node in the text."""
         return int(self.fields.get("query_location", 0))
 
     def only(self, *names: str) -> Node:
-        """Return the node itself. Raises NotAlike if it has fields besides these, and those of every node."""
+        """Return the node. Raises NotAlike if it has other fields than these, and those of every node."""
         for name, value in self.fields.items():
             if name not in _ALWAYS and name not in names and value not in _EMPTY:
                 raise NotAlike(f"of {name.replace('_', ' ')} no rule tells")
         return self
 
     def text(self, name: str) -> str:
-        """Return a field that is a text; empty if there is none."""
+        """Return a text field; empty if it is missing."""
         return str(self.fields.get(name, ""))
 
     def has(self, name: str) -> bool:
-        """Tell whether there is anything in a field."""
+        """Tell whether a field has a value."""
         return self.fields.get(name) not in _EMPTY
 
     def node(self, name: str) -> Node:
@@ -62,7 +67,7 @@ class Node:
 
     def nodes(self, name: str) -> Sequence[Node]:
         """Return a field that is a list of nodes."""
-        return [Node(each) for each in self.fields.get(name) or []]
+        return [Node(inner) for inner in self.fields.get(name) or []]
 
     def raw(self, name: str) -> Any:
         """Return a field as it is."""
@@ -93,24 +98,24 @@ BEFORE_VALUES = frozenset(
 
 @attrs.frozen
 class Spelled:
-    """The text, and the edits that made it."""
+    """A text, and the edits that made it."""
 
     text: str
     edits: Sequence[Edit]
 
     def original(self, position_bytes: int) -> int:
-        """Return where in the original statement a place of the text is, which DuckDB counts in bytes of UTF-8."""
+        """Return the place in the original statement of a place in the text, which DuckDB counts in bytes of UTF-8."""
         position = len(self.text.encode()[:position_bytes].decode(errors="ignore"))
         moved = 0
-        for each in self.edits:
-            if each.start + moved >= position:
+        for edit in self.edits:
+            if edit.start + moved >= position:
                 break
-            moved += len(each.text) - (each.end - each.start)
+            moved += len(edit.text) - (edit.end - edit.start)
         return position - moved
 
 
 def spelled(text: str) -> Spelled:
-    """Raises NotAlike."""
+    """Spell a statement for DuckDB's parser. Raises NotAlike."""
     tokens = tokenize(text)
     edits = [edit for index in range(len(tokens)) if (edit := _edit(tokens, index)) is not None]
     edits = sorted([*edits, *_fields(tokens)], key=lambda edit: edit.start)
@@ -139,7 +144,7 @@ def _edit(tokens: Sequence[Token], index: int) -> Edit | None:
 
 
 def _spelling(token: Token, before: Token | None, following: Token | None) -> str | None:
-    """Return what is to stand in the place of a token; None to leave it as it is."""
+    """Return the replacement of a token; None to leave it."""
     text = token.text
     if token.is_open:
         raise NotAlike("a string or a name does not end")
@@ -181,7 +186,7 @@ def _awaits_value(before: Token | None) -> bool:
 
 
 def _changes_strings(before: Token, token: Token) -> bool:
-    """Tell whether a string goes on with one before it, is a name, or has a letter before it that says what it is."""
+    """Tell whether a string continues one before it, is a name, or has a prefix."""
     return _is_string(before) or before.word == "AS" or (before.end == token.start and before.text not in SIGNS)
 
 

@@ -1,7 +1,8 @@
 """SELECT, joins, common table expressions and set operations, as SQL for DuckDB.
 
-The columns of each query are named by their places (`c0`, `c1`, …), so that names which repeat, or which DuckDB takes
-for something else, do not matter. What a column is called is known besides.
+Columns of each query are named by their places (`c0`, `c1`, …), so that repeated names, or names that mean something
+else
+to DuckDB, do not matter. Their real names are kept besides.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ NULLS = {"NULLS FIRST": "NULLS FIRST", "NULLS LAST": "NULLS LAST"}
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """What a name behind FROM stands for: SQL that can stand there, its columns, and the name that it has by itself.
+    """The table that a name behind FROM means: SQL that can stand there, its columns, and its own name.
 
-    totals: makes SQL of the totals (`kafscale.spark.duckdb.totals`) of what bounds leave; None if there are none.
+    totals: makes SQL of the totals (`kafscale.spark.duckdb.totals`) within bounds; None without totals.
     """
 
     sql: str
@@ -53,7 +54,7 @@ Tables = Mapping[str, Table]
 
 @attrs.frozen(kw_only=True)
 class Queries:
-    """Queries of one statement. `topic` and `call` make tables of what is no common table expression."""
+    """Queries of one statement. `topic` and `call` make tables of names that are not common table expressions."""
 
     topic: Callable[[Node], Table]
     call: Callable[[Node], Table]
@@ -61,7 +62,7 @@ class Queries:
     _numbers: Iterator[int] = attrs.field(factory=count, init=False)
 
     def query(self, node: Node, tables: Tables | None = None) -> Subquery:
-        """SQL of a query and its columns. Raises NotAlike, NoTable."""
+        """Return SQL of a query and its columns. Raises NotAlike, NoTable."""
         tables = tables or {}
         opening, tables = self._common_tables(node, tables)
         if node.type == "SELECT_NODE":
@@ -69,17 +70,17 @@ class Queries:
         elif node.type == "SET_OPERATION_NODE":
             made = self._set_operation(node.only("modifiers", "cte_map", "setop_type", "setop_all", "children"), tables)
         else:
-            raise NotAlike("it is no plain query")
+            raise NotAlike("it is not a plain query")
         return Subquery(sql=opening + made.sql, columns=made.columns)
 
     def _common_tables(self, node: Node, tables: Tables) -> tuple[str, Tables]:
         parts: list[str] = []
-        for each in (node.raw("cte_map") or {}).get("map", []):
-            value = Node(each["value"]).only("materialized", "query_node")
+        for entry in (node.raw("cte_map") or {}).get("map", []):
+            value = Node(entry["value"]).only("materialized", "query_node")
             found = self.query(value.node("query_node"), tables)
             name = f"cte{next(self._numbers)}"
             parts.append(f"{name} AS ({found.sql})")
-            tables = {**tables, each["key"].lower(): Table(sql=name, columns=found.columns, name=each["key"])}
+            tables = {**tables, entry["key"].lower(): Table(sql=name, columns=found.columns, name=entry["key"])}
         return f"WITH {', '.join(parts)} " if parts else "", tables
 
     # ---- SELECT -----------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ class Queries:
         return self._selected(node, source, scope, lambda scope: self._expressions(scope, tables))
 
     def _select_totals(self, node: Node, tables: Tables) -> Subquery | None:
-        """SQL of the totals of a topic; None if these do not have the answer. Raises NotAlike alike."""
+        """Return SQL of a topic's totals; None if they lack the answer. Raises NotAlike for the same."""
         source = node.node("from_table")
         if source.type not in ("BASE_TABLE", "TABLE_FUNCTION"):
             return None
@@ -129,9 +130,9 @@ class Queries:
         return attrs.evolve(made, sql=made.sql.replace("FROM {} AS", f"FROM {table.totals(bounds)} AS", 1))
 
     def _selected(self, node: Node, source: str, scope: Scope, expressions: Callable[[Scope], Expressions]) -> Subquery:
-        """SQL of a SELECT of what a clause names, and of its condition."""
+        """Return SQL of a SELECT behind its FROM and WHERE."""
         items = list(self._items(node.nodes("select_list"), scope, expressions(scope)))
-        results = {each.name.lower(): each.expression for each in items}
+        results = {item.name.lower(): item.expression for item in items}
         inner = expressions(attrs.evolve(scope, results=results))
         clauses = [source]
         if node.has("group_expressions"):
@@ -140,7 +141,7 @@ class Queries:
             clauses.append(f"HAVING {inner.condition(node.node('having')).sql}")
         outer = expressions(attrs.evolve(scope, results=results, results_first=True))
         is_distinct, ending = self._modifiers(node.nodes("modifiers"), outer, items)
-        listed = ", ".join(f"{each.expression.sql} AS c{index}" for index, each in enumerate(items))
+        listed = ", ".join(f"{item.expression.sql} AS c{index}" for index, item in enumerate(items))
         sql = f"SELECT {'DISTINCT ' if is_distinct else ''}{listed} {' '.join(clauses)}{ending}"
         return Subquery(sql=sql, columns=_columns(items))
 
@@ -167,42 +168,42 @@ class Queries:
         groups = node.nodes("group_expressions")
         if node.raw("group_sets") != [list(range(len(groups)))]:
             raise NotAlike("sets of groups are Spark's")
-        for each in groups:
-            found = _placed(each, items) or expressions.of(each)
+        for group in groups:
+            found = _placed(group, items) or expressions.of(group)
             check_compared(found)
             yield f"({found.sql})"
 
     def _modifiers(self, nodes: Sequence[Node], expressions: Expressions, items: Sequence[Item]) -> tuple[bool, str]:
-        """Tell whether rows are told apart, and return what stands at the end."""
+        """Tell whether the SELECT is DISTINCT, and return its ending."""
         is_distinct, ending = False, ""
-        for each in nodes:
-            if each.type == "ORDER_MODIFIER":
-                ending += f" ORDER BY {', '.join(self._orders(each.only('orders'), expressions, items))}"
-            elif each.type == "LIMIT_MODIFIER":
-                ending += _limit(each.only("limit", "offset"))
-            elif each.type == "DISTINCT_MODIFIER":
-                is_distinct = bool(each.only())
+        for node in nodes:
+            if node.type == "ORDER_MODIFIER":
+                ending += f" ORDER BY {', '.join(self._orders(node.only('orders'), expressions, items))}"
+            elif node.type == "LIMIT_MODIFIER":
+                ending += _limit(node.only("limit", "offset"))
+            elif node.type == "DISTINCT_MODIFIER":
+                is_distinct = bool(node.only())
                 check_compared(*(item.expression for item in items))
             else:
-                raise NotAlike(f"{each.type} is Spark's")
+                raise NotAlike(f"{node.type} is Spark's")
         return is_distinct, ending
 
     def _orders(self, node: Node, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
-        for each in node.nodes("orders"):
-            by = each.only("null_order", "expression").node("expression")
+        for order in node.nodes("orders"):
+            by = order.only("null_order", "expression").node("expression")
             sql = _place(by, items) or _result(by, items)
             if sql is None:
                 found = expressions.of(by)
                 check_compared(found)
                 sql = f"({found.sql})"
-            is_descending = each.type == "DESCENDING"
-            nulls = NULLS.get(each.text("null_order")) or ("NULLS LAST" if is_descending else "NULLS FIRST")
+            is_descending = order.type == "DESCENDING"
+            nulls = NULLS.get(order.text("null_order")) or ("NULLS LAST" if is_descending else "NULLS FIRST")
             yield f"{sql} {'DESC' if is_descending else 'ASC'} {nulls}"
 
     # ---- FROM -------------------------------------------------------------------------------------------------------
 
     def _from(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
-        """Return the clause and what is in it."""
+        """Return the FROM clause and its relations."""
         if node.type == "EMPTY":
             return "", []
         sql, relations = self._source(node, tables)
@@ -251,16 +252,16 @@ class Queries:
         kind, is_all = node.text("setop_type"), node.raw("setop_all") is not False
         if kind not in ("UNION", "EXCEPT", "INTERSECT") or (is_all and kind != "UNION"):
             raise NotAlike(f"{kind} is Spark's in this form")
-        parts = [self.query(each, tables) for each in node.nodes("children")]
-        if len({len(each.columns) for each in parts}) > 1:
+        parts = [self.query(child, tables) for child in node.nodes("children")]
+        if len({len(part.columns) for part in parts}) > 1:
             raise NotAlike(f"{kind} is of queries with several numbers of columns")
-        columns = [_one_of(same) for same in zip(*(each.columns for each in parts), strict=True)]
+        columns = [_one_of(same) for same in zip(*(part.columns for part in parts), strict=True)]
         word = f" {kind}{' ALL' if is_all else ''} "
-        inner = word.join(f"(SELECT * FROM ({each.sql}))" for each in parts)
+        inner = word.join(f"(SELECT * FROM ({part.sql}))" for part in parts)
         relation = Relation(sql=f"r{next(self._numbers)}", alias=None, columns=columns)
-        items = [Item(name=each.name, expression=relation.expression(each)) for each in columns]
+        items = [Item(name=column.name, expression=relation.expression(column)) for column in columns]
         if not is_all:
-            check_compared(*(each.expression for each in items))
+            check_compared(*(item.expression for item in items))
         is_distinct, ending = self._modifiers(
             node.nodes("modifiers"), self._expressions(Scope(relations=[relation]), tables), items
         )
@@ -279,13 +280,13 @@ class Item:
 
 def _columns(items: Sequence[Item]) -> Sequence[Column]:
     return [
-        Column(name=each.name, sql=f"c{index}", kind=each.expression.kind, fields=each.expression.fields)
-        for index, each in enumerate(items)
+        Column(name=item.name, sql=f"c{index}", kind=item.expression.kind, fields=item.expression.fields)
+        for index, item in enumerate(items)
     ]
 
 
 def _star(scope: Scope, relation_name: str | None) -> Iterator[Item]:
-    relations = [each for each in scope.relations if relation_name is None or each.is_called(relation_name)]
+    relations = [relation for relation in scope.relations if relation_name is None or relation.is_called(relation_name)]
     if relation_name is not None and not relations:
         yield from _fields(scope.find([relation_name]))
         return
@@ -297,17 +298,17 @@ def _star(scope: Scope, relation_name: str | None) -> Iterator[Item]:
 
 
 def _fields(struct: Expression) -> Iterator[Item]:
-    """Yield the fields of a struct as columns. Raises NotAlike if it is none, or has one of no known kind."""
+    """Yield the fields of a struct as columns. Raises NotAlike if it is not one, or has a field of unknown kind."""
     if struct.kind is not Kind.STRUCT:
         raise NotAlike("a * is of no table, or of several")
-    for each in struct.fields:
-        assert each.kind is not None  # or the struct would be of no known kind
-        found = Expression(sql=f"{struct.sql}.{each.sql}", kind=each.kind, name=each.name, fields=each.fields)
-        yield Item(name=each.name, expression=found)
+    for field in struct.fields:
+        assert field.kind is not None  # or the struct would be of no known kind
+        found = Expression(sql=f"{struct.sql}.{field.sql}", kind=field.kind, name=field.name, fields=field.fields)
+        yield Item(name=field.name, expression=found)
 
 
 def _number(node: Node, items: Sequence[Item]) -> int | None:
-    """Return which column a number means; None for what is no number. Raises NotAlike."""
+    """Return the column that a number means; None for anything else. Raises NotAlike."""
     if node.type != "VALUE_CONSTANT" or node.raw("literal").get("kind") != "INTEGER":
         return None
     number = int(node.raw("literal").get("text", "0"))
@@ -330,11 +331,11 @@ def _place(node: Node, items: Sequence[Item]) -> str | None:
 
 
 def _result(node: Node, items: Sequence[Item]) -> str | None:
-    """The column of a result that a single name means. Raises NotAlike if there are several."""
+    """Return the column of a result that a single name means. Raises NotAlike if there are several."""
     parts = node.raw("column_names") if node.type == "COLUMN_REF" else None
     if parts is None or len(parts) != 1:
         return None
-    places = [index for index, each in enumerate(items) if each.name.lower() == parts[0].lower()]
+    places = [index for index, item in enumerate(items) if item.name.lower() == parts[0].lower()]
     if len({items[place].expression.sql for place in places}) > 1:
         raise NotAlike(f"several columns '{parts[0]}' can be told")
     check_compared(*(items[place].expression for place in places))
@@ -353,8 +354,8 @@ def _limit(node: Node) -> str:
 
 
 def _one_of(columns: Sequence[Column]) -> Column:
-    kinds = [each.kind for each in columns]
-    if None in kinds or any(each.fields for each in columns):
+    kinds = [column.kind for column in columns]
+    if None in kinds or any(column.fields for column in columns):
         raise NotAlike("a set operation is of structs")
-    kind = common([each for each in kinds if each is not None])
+    kind = common([kind for kind in kinds if kind is not None])
     return attrs.evolve(columns[0], kind=kind)

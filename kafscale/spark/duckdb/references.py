@@ -1,4 +1,4 @@
-"""Topics, `last()` and `tail()` of a statement, each as a data set for DuckDB, with the bounds of its clauses."""
+"""Topics, `last()` and `tail()` of a statement as data sets for DuckDB, within the bounds of its clauses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class References:
-    """Makes the tables of one statement, whose data sets the connection is told of."""
+    """Makes the tables of one statement, and registers their data sets with the connection."""
 
     connection: DuckDBPyConnection
     topics: BucketTopics
@@ -41,15 +41,15 @@ class References:
     _numbers: Iterator[int] = attrs.field(factory=count, init=False)
 
     def topic(self, node: Node) -> Table:
-        """A name behind FROM. Raises ConfigError, NoTable, QueryError, StoreError."""
+        """Make the table of a name behind FROM. Raises ConfigError, NoTable, QueryError, StoreError."""
         path = node.node("qualified_name").raw("path")
         name = ".".join(path)
         if not (TOPIC_NAME.fullmatch(name) and self.topics.has(name)):
-            raise NoTable(name) if len(path) == 1 else NotAlike(f"'{name}' is no topic")
+            raise NoTable(name) if len(path) == 1 else NotAlike(f"'{name}' is not a topic")
         return self._table(name, self._bound_at(node), name=path[-1])
 
     def call(self, node: Node) -> Table:
-        """A function behind FROM. Raises as `topic` does."""
+        """Make the table of a function behind FROM. Raises as `topic` does."""
         function = (
             node.only("function").node("function").only("function_name", "qualified_name", "arguments", "order_bys")
         )
@@ -57,7 +57,7 @@ class References:
         if name not in FUNCTIONS:
             raise NotAlike(f"{name}() is Spark's")
         topic, *others = [
-            _argument(each.only("expression").node("expression")) for each in function.nodes("arguments")
+            _argument(node.only("expression").node("expression")) for node in function.nodes("arguments")
         ] or [Argument(None)]
         if not isinstance(topic.value, str):
             raise QueryError(f"{name}() takes a topic first, such as {name}('orders', …)")
@@ -87,11 +87,11 @@ class References:
         return registered
 
     def _since_us(self, bound: Bound) -> int | None:
-        """Return where a bound's time begins, a whole millisecond."""
+        """Return the beginning of a bound's time, a whole millisecond."""
         return None if bound.last_ms is None else int(self.topics.clock() * 1000) * 1000 - bound.last_ms * 1000
 
     def _bounded(self, registered: str, bound: Bound) -> str:
-        """SQL of what the bound leaves."""
+        """Return SQL of the rows within a bound."""
         sql = f"FROM {registered}"
         since_us = self._since_us(bound)
         if since_us is not None:
@@ -104,21 +104,21 @@ class References:
         return f'(SELECT * FROM ({newest}) ORDER BY "timestamp", "partition", "offset")'
 
     def _columns(self, read: TopicRead) -> list[Column]:
-        """Return the columns that the statement knows the topic by, as `Spoken.select` has them."""
+        """Return the columns of a topic in the statement, as `Spoken.select` has them."""
         columns = {name: Column.of(name, type_) for name, type_ in read.types.items()}
         names = self.spoken.names
         if not self.spoken.has_kafsql_columns:
             return list(columns.values())
         own = [
-            attrs.evolve(columns[COLUMNS[each]], name=each)
-            for each in COLUMNS
-            if each not in ASKED_FOR or each in names
+            attrs.evolve(columns[COLUMNS[column]], name=column)
+            for column in COLUMNS
+            if column not in ASKED_FOR or column in names
         ]
-        return [*own, *(each for name, each in columns.items() if name.lower() in names or name == DECODED)]
+        return [*own, *(column for name, column in columns.items() if name.lower() in names or name == DECODED)]
 
 
 def _argument(node: Node) -> Argument:
-    """A literal; or a name, as topics may be given without quotes. Raises NotAlike."""
+    """Read a literal; or a name, as topics may be given without quotes. Raises NotAlike."""
     if node.type == "COLUMN_REF":
         return Argument(".".join(node.raw("column_names")))
     found = interval(node) if node.type == "FUNCTION" else None

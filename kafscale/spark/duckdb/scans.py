@@ -1,8 +1,9 @@
-"""What DuckDB's conditions on a scan leave of a topic, as bounds of partitions, offsets and times.
+"""A topic as a data set of Arrow, whose scans read only the columns and the offsets that a statement needs.
 
-DuckDB gives its conditions as an expression of Arrow. What that excludes is asked of Arrow itself, by which it decides
-which files of a data set to open: could a row of these offsets satisfy it? Where the answer turns is found by halving.
-So every form of condition that Arrow understands counts, and one that it does not understand leaves out nothing.
+DuckDB gives its conditions as an expression of Arrow. Arrow itself is asked what that excludes, as it decides which
+files
+of a data set to open: could a row with these offsets satisfy it? Bisection finds where the answer changes. So every
+condition that Arrow understands bounds the read, and any other leaves out nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ _FORMAT, _FILES = ds.ParquetFileFormat(), LocalFileSystem()
 
 @attrs.frozen(kw_only=True)
 class Condition:
-    """Arrow's expression, of the columns of a schema."""
+    """An expression of Arrow on the columns of a schema."""
 
     expression: Any
     schema: pa.Schema
 
     def bounds(self, partitions: Sequence[int]) -> Bounds:
-        """Return what the condition leaves. partitions: all that there are."""
-        kept = [each for each in partitions if self._allows(pc.field("partition") == _value("partition", each))]
+        """Return the bounds of rows that satisfy the condition. partitions: all that exist."""
+        kept = [
+            partition
+            for partition in partitions
+            if self._allows(pc.field("partition") == _value("partition", partition))
+        ]
         start_offset, end_offset, period = None, None, Period()
         if self.names("offset"):
             lowest, highest = self._range("offset", 0, OFFSET_LAST)
@@ -64,11 +69,11 @@ class Condition:
         )
 
     def names(self, column: str) -> bool:
-        """Tell whether the condition may be about a column: not being about it is certain."""
+        """Tell whether the condition may be about a column; false is certain."""
         return column in str(self.expression)
 
     def _range(self, name: str, first: int, last: int) -> tuple[int, int]:
-        """Return the least and the greatest value that may satisfy it; both are `first` if none does."""
+        """Return the least and the greatest value that may satisfy it; `first` twice if none does."""
         column = pc.field(name)
         if not self._allows((column >= _value(name, first)) & (column <= _value(name, last))):
             return first, first
@@ -77,14 +82,14 @@ class Condition:
         return lowest, highest
 
     def _allows(self, guarantee: Any) -> bool:
-        """Tell whether a row of which the guarantee holds may satisfy the condition. No file is opened."""
+        """Tell whether a row with this guarantee may satisfy the condition. No file is opened."""
         fragment = _FORMAT.make_fragment("nowhere", filesystem=_FILES, partition_expression=guarantee)
         dataset = ds.FileSystemDataset([fragment], self.schema, _FORMAT, _FILES)
         return next(iter(dataset.get_fragments(filter=self.expression)), None) is not None
 
 
 def _turning(first: int, last: int, is_true: Callable[[int], bool]) -> int:
-    """Return the least value from which on it is true; `last` if it is nowhere before."""
+    """Return the least value from which on it is true; `last` if it never is."""
     while first < last:
         middle = (first + last) // 2
         if is_true(middle):
@@ -103,10 +108,10 @@ CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Reading:
-    """How much a statement reads of the bucket, and what went wrong: DuckDB tells of an error its text alone.
+    """The size of a statement's read, and the error of its scans, of which DuckDB passes on the text alone.
 
-    max_bytes: None for no bound. report: told how many bytes of how many are read, if somebody wants to know, by Spark
-    too. is_planned: there was a scan.
+    max_bytes: None for no bound. report: called with the bytes read and planned, for Spark too. is_planned: there was a
+    scan.
     """
 
     max_bytes: int | None = None
@@ -117,7 +122,7 @@ class Reading:
     failure: BaseException | None = None
 
     def plan(self, size_bytes: int) -> None:
-        """Count what one more scan will read. Raises TooMuch."""
+        """Count the bytes that one more scan will read. Raises TooMuch."""
         self.is_planned = True
         self.planned_bytes += size_bytes
         self._tell()
@@ -127,7 +132,7 @@ class Reading:
             )
 
     def note(self, size_bytes: int) -> None:
-        """Count what has been read."""
+        """Count bytes that were read."""
         self.read_bytes += size_bytes
         self._tell()
 
@@ -136,7 +141,7 @@ class Reading:
             self.report(self.read_bytes, self.planned_bytes)
 
     def guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass batches on, and keep the error if there is one."""
+        """Pass batches on, and keep an error."""
         try:
             yield from batches
         except Exception as exc:
@@ -154,7 +159,7 @@ class TopicRead:
 
     @classmethod
     def of(cls, given: Given) -> TopicRead:
-        """Raises ConfigError, RegistryError, UnknownSchema."""
+        """Read the options. Raises ConfigError, RegistryError, UnknownSchema."""
         options, values = ReadOptions.of(given), ValueOptions.parse(given.values)
         given.warn_of_ignored()
         decoding = None if values is None else Decoding.of(values, topic_of_subject(values, options.subscription))
@@ -162,17 +167,19 @@ class TopicRead:
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
-        """Return the columns in the order that Spark has them in, and their types."""
-        types = {name: each for name, each in COLUMN_TYPES.items() if name != "headers" or self.options.include_headers}
+        """Return the columns and their types, in Spark's order."""
+        types = {
+            name: type_ for name, type_ in COLUMN_TYPES.items() if name != "headers" or self.options.include_headers
+        }
         return types if self.decoding is None else {**types, DECODED: self.decoding.type}
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns in another order: where DuckDB needs none, and takes the first, that is to cost little."""
+        """Return the columns, cheapest first: DuckDB takes the first one where it needs none."""
         return pa.schema([(name, self.types[name]) for name in CHEAPEST_FIRST if name in self.types])
 
     def plan(self, condition: Condition | None) -> Sequence[Split]:
-        """Plan what a scan reads. Raises ConfigError, DataLoss, StoreError."""
+        """Plan the splits of a scan. Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
             bounds = Bounds()
             if condition is not None:
@@ -181,7 +188,7 @@ class TopicRead:
             return planner.given(planner.batch(self.limits, bounds))
 
     def records(self, planned: Sequence[Split], columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
-        """Read what was planned. Raises DataLoss, StoreError, RegistryError."""
+        """Read planned splits. Raises DataLoss, StoreError, RegistryError."""
         decoding = self.decoding if DECODED in columns else None
         with closing(Planner.of(self.options)) as planner:
             for split in planned:
@@ -190,7 +197,7 @@ class TopicRead:
 
 
 class TopicDataset(ds.Dataset):
-    """What DuckDB takes for a data set: it has a schema, and makes scanners."""
+    """A data set for DuckDB: it has a schema, and makes scanners."""
 
     def __init__(self, read: TopicRead, reading: Reading) -> None:
         self._read = read
@@ -202,7 +209,7 @@ class TopicDataset(ds.Dataset):
         return self._read.schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
-        """Plan a scan. Errors are told to DuckDB, and kept."""
+        """Plan a scan. Errors are raised to DuckDB, and kept."""
         try:
             condition = None if filter is None else Condition(expression=filter, schema=self.schema)
             names = [name for name in self.schema.names if columns is None or name in columns or _has(condition, name)]

@@ -1,4 +1,4 @@
-"""What names of columns mean at a place of a statement."""
+"""Meanings of column names at a place of a statement."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from kafscale.spark.duckdb.kinds import Column, Kind, NotAlike
 
 @attrs.frozen(kw_only=True)
 class Expression:
-    """SQL for DuckDB. `name` is that of a column that is nothing but this, as Spark gives it; None if it is not known.
+    """SQL for DuckDB. `name` is Spark's name for a column of this expression; None if it is unknown.
 
-    bare_name: that of a column which is the expression and nothing else, if it is another one: a CAST of a column keeps
-    the column's. literal: the value of a constant; microseconds of a timestamp and an interval.
+    bare_name: the name of a column of the whole expression, if it is another: a CAST of a column keeps the column's
+    name.
+    literal: the value of a constant; microseconds of a timestamp and an interval.
     """
 
     sql: str
@@ -27,31 +28,31 @@ class Expression:
 
 @attrs.frozen(kw_only=True)
 class Relation:
-    """What stands behind FROM. `sql` is its name there; `alias` the one that the statement knows it by."""
+    """A relation behind FROM. `sql` is its name there; `alias` its name in the statement."""
 
     sql: str
     alias: str | None
     columns: Sequence[Column]
 
     def is_called(self, name: str) -> bool:
-        """Tell whether a name is that of the relation; case does not matter."""
+        """Tell whether a name is the relation's; case does not matter."""
         return self.alias is not None and self.alias.lower() == name.lower()
 
     def expression(self, column: Column) -> Expression:
-        """Return a column of it. Raises NotAlike for one of no known kind."""
+        """Return one of its columns. Raises NotAlike for an unknown kind."""
         return _expression(f"{self.sql}.{column.sql}", column, column.name)
 
 
 @attrs.frozen(kw_only=True)
 class Scope:
-    """Relations, and names of results that stand in for columns where there is none of the name."""
+    """Relations, and names of results, which stand in for missing columns."""
 
     relations: Sequence[Relation] = ()
     results: Mapping[str, Expression] = attrs.field(factory=dict)
     results_first: bool = False
 
     def find(self, parts: Sequence[str]) -> Expression:
-        """Return what a name with points means. Raises NotAlike."""
+        """Return the expression that a name with points means. Raises NotAlike."""
         result = self.results.get(parts[0].lower()) if len(parts) == 1 else None
         if result is not None and self.results_first:
             return result
@@ -64,7 +65,7 @@ class Scope:
         return found[0]
 
     def columns(self, parts: Sequence[str]) -> Iterator[Expression]:
-        """Iterate over the columns, and fields of such, that a name may mean."""
+        """Iterate over the columns, and fields of structs, that a name may mean."""
         qualified = [
             field
             for relation in self.relations
@@ -84,9 +85,9 @@ def _field(sql: str, column: Column, parts: Sequence[str], depth: int) -> Iterat
     if depth == len(parts):
         yield _expression(sql, column, parts[-1])
         return
-    for each in column.fields:
-        if each.name.lower() == parts[depth].lower():
-            yield from _field(f"{sql}.{each.sql}", each, parts, depth + 1)
+    for field in column.fields:
+        if field.name.lower() == parts[depth].lower():
+            yield from _field(f"{sql}.{field.sql}", field, parts, depth + 1)
 
 
 def _expression(sql: str, column: Column, name: str) -> Expression:

@@ -1,7 +1,8 @@
-"""Values as Spark writes them: as text, by a CAST to STRING, and as JSON, by its to_json.
+"""Rows of a result as Spark writes them: as text, by a CAST to STRING, and as JSON, by its to_json.
 
-Numbers with a point are written as Java writes them, times in UTC; bytes in a struct or a list are taken for UTF-8 in
-text, and are base64 in JSON. Functions are made of a type once, and called for each value that is not null.
+Floating-point numbers are written as in Java, times in UTC; bytes in a struct or a list are taken for UTF-8 in text,
+and
+are base64 in JSON. A writer is made once for a type, and called for each value other than null.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ _YEAR_MAX = 9999
 
 
 def text_of(type_: pa.DataType) -> Write:
-    """Return what writes values of a type as cells; bytes that are not UTF-8 become 0x…. Raises NotAlike."""
+    """Return the writer of cells of a type; bytes that are not UTF-8 become 0x…. Raises NotAlike."""
     return _bytes_text if type_ == pa.binary() else _text(type_)
 
 
 def json_of(type_: pa.DataType) -> Write:
-    """Return what writes values of a type as JSON. Raises NotAlike."""
+    """Return the writer of JSON of a type. Raises NotAlike."""
     if pa.types.is_struct(type_):
-        fields = [(each.name, _json_name(each.name), json_of(each.type)) for each in type_]
+        fields = [(field.name, _json_name(field.name), json_of(field.type)) for field in type_]
         return lambda value: _joined(
             "{", ",", "}", [f"{key}:{write(value[name])}" for name, key, write in fields if value[name] is not None]
         )
     if pa.types.is_list(type_):
         element = json_of(type_.value_type)
-        return lambda value: _joined("[", ",", "]", ["null" if each is None else element(each) for each in value])
+        return lambda value: _joined("[", ",", "]", ["null" if inner is None else element(inner) for inner in value])
     if pa.types.is_map(type_):
         key_text, item = _text(type_.key_type), json_of(type_.item_type)
         return lambda value: _joined(
-            "{", ",", "}", [f"{_json_name(key_text(key))}:{item(each)}" for key, each in value if each is not None]
+            "{", ",", "}", [f"{_json_name(key_text(key))}:{item(inner)}" for key, inner in value if inner is not None]
         )
     return _json(type_)
 
 
 def values_of(column: pa.Array) -> Sequence[Any]:
-    """The values as the functions take them. Times are numbers of their unit, of which every one can be."""
+    """Return the values of a column for the writers. Times are numbers of their unit, as every one is possible."""
     return list(column.cast(_numeric(column.type)).to_pylist())
 
 
@@ -60,7 +61,7 @@ def _numeric(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(type_):
         return pa.int64()
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(each.name, _numeric(each.type)) for each in type_])
+        return pa.struct([pa.field(field.name, _numeric(field.type)) for field in type_])
     if pa.types.is_map(type_):
         return pa.map_(_numeric(type_.key_type), _numeric(type_.item_type))
     return pa.list_(pa.field(type_.value_field.name, _numeric(type_.value_type))) if pa.types.is_list(type_) else type_
@@ -68,14 +69,16 @@ def _numeric(type_: pa.DataType) -> pa.DataType:
 
 def _text(type_: pa.DataType) -> Write:
     if pa.types.is_struct(type_):
-        fields = [(each.name, _text(each.type)) for each in type_]
+        fields = [(field.name, _text(field.type)) for field in type_]
         return lambda value: _joined("{", ", ", "}", [_or_null(write, value[name]) for name, write in fields])
     if pa.types.is_list(type_):
         element = _text(type_.value_type)
-        return lambda value: _joined("[", ", ", "]", [_or_null(element, each) for each in value])
+        return lambda value: _joined("[", ", ", "]", [_or_null(element, inner) for inner in value])
     if pa.types.is_map(type_):
         key_text, item = _text(type_.key_type), _text(type_.item_type)
-        return lambda value: _joined("{", ", ", "}", [f"{key_text(k)} -> {_or_null(item, each)}" for k, each in value])
+        return lambda value: _joined(
+            "{", ", ", "}", [f"{key_text(k)} -> {_or_null(item, inner)}" for k, inner in value]
+        )
     return _scalar_text(type_)
 
 
@@ -145,7 +148,7 @@ def _java(value: float, shortest: str) -> str:
 
 
 def _time(value: int, unit: str, between: str) -> str:
-    """Write a time with as much of a second as is not 0 in text, and with milliseconds in JSON."""
+    """Write a time without trailing zeros in text, and with milliseconds in JSON."""
     moment: Any = np.array([value], "int64").view(f"datetime64[{unit}]")[0]
     date, _, clock = str(np.datetime_as_string(moment, unit="us")).partition("T")
     year = int(date[: date.index("-", 1)])
@@ -170,7 +173,7 @@ def _boolean(value: bool) -> str:
 
 
 def _json_name(text: str) -> str:
-    """Write a string as Jackson does: what is not ASCII as it is, controls in capitals."""
+    """Write a string as Jackson does: not escaped outside of ASCII, controls in capitals."""
     written = json.dumps(text, ensure_ascii=False)
     return _CONTROLS.sub(lambda found: f"\\u00{found[1].upper()}", written) if "\\u00" in written else written
 
@@ -188,7 +191,7 @@ PARQUET_FILE = "part-00000.parquet"
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class DuckDBAnswer:
-    """See `kafscale.spark.sql.answers.Answer`. Columns are told apart by place, as names may repeat."""
+    """Rows of DuckDB, by batches. See `kafscale.spark.sql.answers.Answer`. Columns go by place, as names may repeat."""
 
     columns: Sequence[str]
     types: Sequence[pa.DataType]
@@ -243,7 +246,7 @@ class DuckDBAnswer:
 
 
 def _json_field(name: str, type_: pa.DataType) -> Callable[[Any], str]:
-    """Write a field of an object; bytes that are not UTF-8 in one of another name."""
+    """Return the writer of an object's field; bytes that are not UTF-8 get another name."""
     key, write = json_of(pa.string())(name), json_of(type_)
     if type_ != pa.binary():
         return lambda value: f"{key}:{write(value)}"

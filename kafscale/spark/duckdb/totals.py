@@ -1,9 +1,9 @@
-"""Which aggregates need no records: counts, offsets and times of a topic, by partition or not.
+"""Aggregates that need no records: counts, offsets and times of a topic, by partition or not.
 
-Footers tell nearly all of `count(*)`, and of `min` and `max` of `offset` and `timestamp`, where conditions are of
-offsets, partitions and times alone. Then a SELECT is of the topic's totals, a few rows for each partition, and
-counts are sums there. Its other expressions may be of `partition` and `topic`; any that are not leave the SELECT to
-records.
+Footers tell nearly all of `count(*)`, and of `min` and `max` of `offset` and `timestamp`, under conditions on offsets,
+partitions and times alone. Then a SELECT reads the topic's totals, a few rows for each partition, and counts become
+sums.
+Its other expressions may use `partition` and `topic`; any other sends the SELECT to records.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
 
 def grouping_columns(columns: Sequence[Column]) -> Sequence[Column]:
     """Return the columns of a topic that its totals have, too."""
-    return [each for each in columns if _name(each.sql) in GROUPS]
+    return [column for column in columns if _name(column.sql) in GROUPS]
 
 
 def _name(sql: str) -> str:
-    """Return the topic's own column that a column of a relation is; what is none, as a field is, is no name of one."""
+    """Return the topic's column that a column of a relation is; a field of a struct gives a name of none."""
     relation, point, column = sql.partition(".")
     return (column if point else relation).strip('"')
 
@@ -64,7 +64,7 @@ class TotalExpressions(Expressions):
     calls: list[str]
 
     def of(self, node: Node) -> Expression:
-        """Raises NotAlike for what totals do not tell."""
+        """Translate an expression. Raises NotAlike if totals lack it."""
         if node.type == "COLUMN_REF":
             self._check_column(node.raw("column_names"))
         name = node.text("function_name").lower()
@@ -78,11 +78,11 @@ class TotalExpressions(Expressions):
         return attrs.evolve(told, sql=sql)
 
     def _check_column(self, parts: Sequence[str]) -> None:
-        """Raises NotAlike for a column of records, which is never a result of its name that comes behind columns."""
+        """Raise NotAlike for a column of records, unless a result of that name goes before."""
         if self.scope.results_first and len(parts) == 1 and parts[0].lower() in self.scope.results:
             return
         found = list(self.of_records.scope.columns(parts))
-        if any(_name(each.sql) not in GROUPS for each in found):
+        if any(_name(expression.sql) not in GROUPS for expression in found):
             raise NotAlike("totals have no such column")
 
     def _call_of(self, name: str, node: Node) -> str:
@@ -105,11 +105,11 @@ class TotalExpressions(Expressions):
 
 
 def exact_bounds(node: Node, expressions: Expressions) -> Bounds:
-    """Return the bounds that a condition is, neither wider nor narrower. Raises NotAlike if it is none."""
+    """Return the bounds that equal a condition. Raises NotAlike if none do."""
     if node.type == "CONJUNCTION_AND":
         bounds = Bounds()
-        for each in node.only("children").nodes("children"):
-            bounds = bounds.within(exact_bounds(each, expressions))
+        for child in node.only("children").nodes("children"):
+            bounds = bounds.within(exact_bounds(child, expressions))
         return bounds
     if node.type == "COMPARE_BETWEEN":
         node.only("input", "lower", "upper")
@@ -159,7 +159,7 @@ SCHEMA = pa.schema(
 
 
 class TotalsDataset(ds.Dataset):
-    """What DuckDB takes for a data set. Each row is of some records of a partition, which are within the bounds."""
+    """A data set of totals for DuckDB. Each row is of some records of a partition within the bounds."""
 
     def __init__(self, read: TopicRead, bounds: Bounds, reading: Reading) -> None:
         self._read = read
@@ -172,7 +172,7 @@ class TotalsDataset(ds.Dataset):
         return SCHEMA
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
-        """Plan what is to be read. Errors are told to DuckDB, and kept."""
+        """Plan a scan. Errors are raised to DuckDB, and kept."""
         with_first, with_last = (
             columns is None or name in columns or name in str(filter) for name in (FIRST_TIME, LAST_TIME)
         )
@@ -209,17 +209,17 @@ class TotalsDataset(ds.Dataset):
 
 def _batch(totals: Sequence[Totals]) -> pa.RecordBatch:
     columns = [
-        [each.partition for each in totals],
-        [each.topic for each in totals],
-        [each.count for each in totals],
-        [each.first_offset for each in totals],
-        [each.last_offset for each in totals],
+        [total.partition for total in totals],
+        [total.topic for total in totals],
+        [total.count for total in totals],
+        [total.first_offset for total in totals],
+        [total.last_offset for total in totals],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=False)]
-    times = [_times(each.first_ms for each in totals), _times(each.last_ms for each in totals)]
+    times = [_times(total.first_ms for total in totals), _times(total.last_ms for total in totals)]
     return pa.RecordBatch.from_arrays([*arrays, *times], schema=SCHEMA)
 
 
 def _times(times_ms: Iterable[int | None]) -> pa.Array:
-    values = [None if each is None else each * 1000 for each in times_ms]
+    values = [None if time_ms is None else time_ms * 1000 for time_ms in times_ms]
     return pa.array(values, pa.int64()).cast(COLUMN_TYPES["timestamp"])

@@ -19,7 +19,7 @@ Numbers = NDArray[np.int64]
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Who produces, as the broker has named it."""
+    """The identity of a producer, given by a broker."""
 
     producer_id: int
     producer_epoch: int

@@ -20,7 +20,7 @@ ABORT_SECONDS = 10.0  # the driver aborts it, too
 
 @attrs.define
 class Written:
-    """Where records are in one partition: `count` of them, among offsets from first to last."""
+    """The records in one partition: `count` of them, among offsets from first to last."""
 
     first: int
     last: int
@@ -43,13 +43,13 @@ class Enrolment:
         self.cluster.close()
 
     def identify(self) -> Identity:
-        """Fence whoever had the id before, and abort what that had open. Raises BrokerUnavailable, KafkaError."""
+        """Fence the former owner of the id, and abort its transaction. Raises BrokerUnavailable, KafkaError."""
         producer_id, epoch = initialise(self.cluster, self.transactional_id, self.timeout_ms)
         self.identity = Identity(producer_id=producer_id, producer_epoch=epoch)
         return self.identity
 
     def enrol(self, places: Iterable[tuple[str, int]]) -> None:
-        """Have these partitions be part of it, before they get records. Raises BrokerUnavailable, KafkaError."""
+        """Add these partitions before they get records. Raises BrokerUnavailable, KafkaError."""
         new = sorted({*places} - self._enrolled)
         if new:
             enrol(self.cluster, self.transactional_id, self.producer, new)

@@ -227,7 +227,7 @@ class ColumnProducer:
         for batch in batches:
             of_leader = by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), {})
             of_leader.setdefault(batch.at, deque()).append(batch)
-        of_each = [[(address, each) for each in _together(queues)] for address, queues in by_leader.items()]
+        of_each = [[(address, batches) for batches in _together(queues)] for address, queues in by_leader.items()]
         return filter(None, chain.from_iterable(zip_longest(*of_each)))
 
     def _fly_all(self, batches: Sequence[Batch]) -> None:
@@ -255,9 +255,9 @@ class ColumnProducer:
 
     def _request(self, batches: Sequence[Batch]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
-        for each in batches:
-            data = PartitionProduceData(index=each.partition, records=memoryview(each.data))
-            topics.setdefault(each.topic, []).append(data)
+        for batch in batches:
+            data = PartitionProduceData(index=batch.partition, records=memoryview(batch.data))
+            topics.setdefault(batch.topic, []).append(data)
         topic_data = [TopicProduceData(name=name, partition_data=data) for name, data in topics.items()]
         return ProduceRequest(
             transactional_id=None if self.enrolment is None else self.enrolment.transactional_id,
@@ -273,7 +273,7 @@ class ColumnProducer:
         """
         response = line.connection.answer(ProduceResponse)
         batches = line.flights.popleft()
-        answers = {(each.name, one.index): one for each in response.responses for one in each.partition_responses}
+        answers = {(topic.name, one.index): one for topic in response.responses for one in topic.partition_responses}
         again: KafkaError | None = None
         for batch in batches:
             again = self._judge(batch, answers) or again
@@ -333,7 +333,7 @@ class ColumnProducer:
             except (BrokerUnavailable, ProtocolError, KafkaError, _AgainError) as exc:
                 if isinstance(exc, KafkaError) and exc.code not in error_codes.RETRIABLE:
                     raise
-                if any(time.monotonic() > each.until for each in self._first_ones()):
+                if any(time.monotonic() > batch.until for batch in self._first_ones()):
                     raise _given_up(exc) from exc
             else:
                 return

@@ -60,13 +60,13 @@ def _interleave(pieces: Sequence[pa.Array], order: Numbers) -> Encoded:
     may be the same for all.
     """
     count = len(order)
-    starts = np.cumsum([0, *(len(each) for each in pieces)])
+    starts = np.cumsum([0, *(len(piece) for piece in pieces)])
     places = np.empty((count, len(pieces)), np.int64)
     for number, start in enumerate(starts[:-1]):
         places[:, number] = start + (order if number % 2 or number == len(pieces) - 1 else np.arange(count))
     if len(pieces[-1]) == 1:
         places[:, -1] = starts[-2]
-    taken = pa.concat_arrays([each.cast(pa.binary()) for each in pieces]).take(pa.array(places.reshape(-1)))
+    taken = pa.concat_arrays([piece.cast(pa.binary()) for piece in pieces]).take(pa.array(places.reshape(-1)))
     data = taken.buffers()[2]
     return Encoded(data=memoryview(data or b""), bounds=offsets_of(taken)[:: len(pieces)])
 
@@ -82,7 +82,7 @@ class _Headers:
     def of(cls, headers: pa.Array) -> _Headers:
         entries = headers.flatten()
         names, values = entries.field("key"), entries.field("value")
-        lengths = [_varints_column([_zigzag(lengths_of(each))]) for each in (names, values)]
+        lengths = [_varints_column([_zigzag(lengths_of(column))]) for column in (names, values)]
         order = np.arange(len(entries))
         one_each = _interleave([lengths[0], names, lengths[1], values, pa.array([b""], pa.binary())], order)
         bounds = list_bounds(headers)

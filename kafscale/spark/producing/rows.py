@@ -59,8 +59,8 @@ def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.
     if column.null_count:
         raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
     topics = column.unique()
-    for each in topics:
-        yield each.as_py(), rows if len(topics) == 1 else rows.filter(pc.equal(column, each))
+    for name in topics:
+        yield name.as_py(), rows if len(topics) == 1 else rows.filter(pc.equal(column, name))
 
 
 def cut(rows: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:

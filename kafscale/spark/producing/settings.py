@@ -37,7 +37,7 @@ _KNOWN = {_BOOTSTRAP, *_BATCH, *_MESSAGE_MAX, *_TIMEOUT, *_REQUEST_TIMEOUT, *_CO
 
 @attrs.frozen(kw_only=True)
 class ProducerSettings:
-    """What a producer by columns needs to know."""
+    """Settings of a producer by columns."""
 
     bootstrap: Sequence[Address]
     security: ClientSecurity = attrs.field(repr=False)

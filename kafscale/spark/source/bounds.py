@@ -1,7 +1,7 @@
-"""What conditions on `partition`, `offset` and `timestamp` tell of what need not be read.
+"""Bounds of a read by conditions on `partition`, `offset` and `timestamp`.
 
-Conditions come as pyspark's filters, of which only names and attributes are used here. Spark applies all of them again
-to what is read, so that bounds may be wider than the conditions, and never narrower.
+Conditions come as pyspark's filters, by names and attributes alone. Spark applies all of them again to the rows, so
+bounds may be wider than the conditions, never narrower.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Limit = TypeVar("Limit")
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """None is no bound. `end_offset` is exclusive."""
+    """Bounds of a read; None is unbounded. `end_offset` is exclusive."""
 
     partitions: Set[int] | None = None
     start_offset: int | None = None
@@ -48,12 +48,12 @@ class Bounds:
     def of(cls, filters: Iterable[Any]) -> Bounds:
         """Make the bounds of conditions that must all hold."""
         bounds = cls()
-        for each in filters:
-            bounds = bounds._with(type(each).__name__, each)
+        for condition in filters:
+            bounds = bounds._with(type(condition).__name__, condition)
         return bounds
 
     def either(self, other: Bounds) -> Bounds:
-        """Wide enough for what satisfies one of the two."""
+        """Return bounds wide enough for rows within either of the two."""
         return Bounds(
             partitions=_both(frozenset.union, _frozen(self.partitions), _frozen(other.partitions)),
             start_offset=_both(min, self.start_offset, other.start_offset),
@@ -62,7 +62,7 @@ class Bounds:
         )
 
     def within(self, other: Bounds) -> Bounds:
-        """Return the bounds of what is within both."""
+        """Return the bounds of rows within both."""
         return Bounds(
             partitions=_narrower(frozenset.intersection, _frozen(self.partitions), _frozen(other.partitions)),
             start_offset=_narrower(max, self.start_offset, other.start_offset),
@@ -72,14 +72,14 @@ class Bounds:
 
     @classmethod
     def of_offset(cls, operator: str, offset: int) -> Bounds:
-        """Return the bounds of offsets that a comparison (`=`, `<`, `<=`, `>`, `>=`) is true of."""
+        """Return the bounds of offsets for which a comparison (`=`, `<`, `<=`, `>`, `>=`) is true."""
         return cls(
             start_offset=max(0, offset + (operator == ">")) if operator in (">", ">=", "=") else None,
             end_offset=offset + (operator != "<") if operator in ("<", "<=", "=") else None,
         )
 
     def narrow(self, extent: Extent) -> Extent | None:
-        """Return what may satisfy the conditions; None if nothing does."""
+        """Return the part of an extent within the bounds; None if it is empty."""
         if self.partitions is not None and extent.log.partition not in self.partitions:
             return None
         start_offset, end_offset = extent.start_offset, extent.end_offset
@@ -97,14 +97,14 @@ class Bounds:
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
             return self._with_timestamp(kind, (value - EPOCH) // MILLISECOND)
         if name == "partition" and kind in ("EqualTo", "EqualNullSafe", "In"):
-            values = {each for each in (value if kind == "In" else (value,)) if each is not None}
+            values = {partition for partition in (value if kind == "In" else (value,)) if partition is not None}
             return attrs.evolve(self, partitions=values if self.partitions is None else values & self.partitions)
         if name == "offset" and isinstance(value, int) and kind in OPERATORS:
             return self.within(Bounds.of_offset(OPERATORS[kind], value))
         return self
 
     def _with_timestamp(self, kind: str, timestamp_ms: int) -> Bounds:
-        """`timestamp_ms` is rounded down. A record's time has no microseconds."""
+        """Add a condition on time. `timestamp_ms` is rounded down, as a record's time has no microseconds."""
         period = self.period
         if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
             period = period.without_others(Period(first_ms=timestamp_ms))
@@ -114,7 +114,7 @@ class Bounds:
 
 
 def _both(choose: Callable[[Limit, Limit], Limit], one: Limit | None, other: Limit | None) -> Limit | None:
-    """Join the bounds of two conditions of which one must hold. What is not bound on one side is not bound."""
+    """Join the bounds of two conditions of which one must hold: unbounded if either is."""
     return None if one is None or other is None else choose(one, other)
 
 
@@ -131,12 +131,12 @@ def _frozen(values: Set[int] | None) -> frozenset[int] | None:
 
 @attrs.frozen
 class Uses:
-    """The uses of one `load()`, noted in a file that is made with the first one."""
+    """The bounds of all scans of one `load()`, noted in a file, so that no scan leaves out rows that another needs."""
 
     path: Path
 
     def note(self, bounds: Bounds) -> Bounds:
-        """Add those of one more scan. Gives bounds that are wide enough for all so far."""
+        """Add the bounds of one more scan, and return bounds that are wide enough for all."""
         with self.path.open("a+", encoding="utf-8") as file:
             file.write(json.dumps(attrs.asdict(bounds), default=sorted) + "\n")
             file.seek(0)
@@ -147,7 +147,7 @@ class Uses:
 
 
 def forget(directory: Path, older_than_seconds: float) -> None:
-    """Delete what was noted before then."""
+    """Delete notes that are older than this."""
     oldest = time.time() - older_than_seconds
     for path in directory.iterdir():
         with suppress(FileNotFoundError):

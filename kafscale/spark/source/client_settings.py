@@ -1,6 +1,6 @@
-"""Settings of clients among the options: `kafka.*`, and those of a file of the driver that secure connections.
+"""Client settings among the options: `kafka.*`, and those in a file of the driver that secure connections.
 
-The same for what writes and for what reads newest records from brokers.
+Writers use them, and readers of the newest records at brokers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_READING = ("kafka.isolation.level",)
 
 
 def client_settings(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return them without the prefix; options go before the file. Raises ConfigError."""
+    """Return the settings without their prefix; options go before the file. Raises ConfigError."""
     chosen = {
         name.removeprefix(PREFIX): value
         for name, value in values.items()
@@ -32,7 +32,7 @@ def client_settings(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def broker_options(values: Mapping[str, str]) -> BrokerOptions:
-    """Return how brokers are asked. Raises ConfigError."""
+    """Return how to reach brokers. Raises ConfigError."""
     settings = client_settings(values)
     if not settings.get(BOOTSTRAP):
         raise ConfigError(f"freshness is broker, and needs the option {PREFIX}{BOOTSTRAP}: {INSTEAD}")
@@ -49,7 +49,7 @@ def secures(name: str) -> bool:
 
 @contextmanager
 def named() -> Iterator[None]:
-    """Name settings as the user has. Raises ConfigError."""
+    """Name settings in errors as the user has written them. Raises ConfigError."""
     try:
         yield
     except ConfigError as exc:
@@ -57,7 +57,7 @@ def named() -> Iterator[None]:
 
 
 def _settings_in(file: str | None) -> Mapping[str, str]:
-    """Return those of a file that secure connections. Raises ConfigError."""
+    """Return the settings in a file that secure connections. Raises ConfigError."""
     if file is None:
         return {}
     try:

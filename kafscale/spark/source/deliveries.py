@@ -1,4 +1,4 @@
-"""Rows of Arrow batches on their way to a broker, by confluent-kafka's producer. Nothing here imports pyspark."""
+"""Delivers rows of Arrow batches to a broker by confluent-kafka's producer. Nothing here imports pyspark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAILURES_ALONE: Mapping[str, Any] = {"delivery.report.only.error": True}
 
 @attrs.define(eq=False, repr=False)
 class Refusals:
-    """What a broker refuses of a producer's connections, and would again. librdkafka goes on trying all the same.
+    """The first refusal of a producer's connections that will not pass, as librdkafka retries all the same.
 
     `note` is its `error_cb`.
     """
@@ -40,13 +40,13 @@ class Refusals:
     first: ClientError | None = None
 
     def note(self, error: ClientError) -> None:
-        """Keep an error of a login, or of a certificate that is not trusted; others may pass."""
+        """Keep an error of a login, or of an untrusted certificate; other errors may pass."""
         untrusted = error.code() == ClientError._SSL and "verify failed" in error.str()
         if untrusted or error.code() == ClientError._AUTHENTICATION:
             self.first = self.first or error
 
     def check(self) -> None:
-        """Raise KafkaError if there is one."""
+        """Raise KafkaError for the refusal, if any."""
         if self.first is not None:
             raise KafkaError(self.first.code(), f"no connection to the broker: {self.first.str()}")
 
@@ -60,16 +60,16 @@ class Deliveries:
     failure: ClientError | None = None
 
     def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
-        """Hand rows to the producer, in their order, to this topic or to that of each row.
+        """Hand rows to the producer, in order, to this topic or to that of each row.
 
-        Raises ConfigError for a row without a topic, KafkaError if a record was not delivered, of these or before.
+        Raises ConfigError for a row without a topic, KafkaError if a record was not delivered, now or before.
         """
         produce, delivered = self.producer.produce, self.delivered
         for key, value, headers, row_topic, partition in zip(*_columns(rows), strict=True):
             if (chosen := topic or row_topic) is None:
                 raise ConfigError("a row has null as its topic: fill the column, or set the option topic")
             at = ANY_PARTITION if partition is None else partition
-            named = [(each["key"], each["value"]) for each in headers or NO_HEADERS]
+            named = [(header["key"], header["value"]) for header in headers or NO_HEADERS]
             try:
                 produce(chosen, value, key, at, on_delivery=delivered, headers=named)
             except (BufferError, KafkaException) as exc:
@@ -78,17 +78,17 @@ class Deliveries:
         self._raise_failure()
 
     def finish(self) -> None:
-        """Wait for all; librdkafka gives each up after `message.timeout.ms`. Raises KafkaError."""
+        """Wait for all records; librdkafka gives up after `message.timeout.ms`. Raises KafkaError."""
         while self.producer.flush(POLL_SECONDS):
             self.refusals.check()
         self._raise_failure()
 
     def delivered(self, error: ClientError | None, message: Message) -> None:
-        """librdkafka has done with a record."""
+        """Note the end of a record, by librdkafka's callback."""
         self.failure = self.failure or error
 
     def _produce_later(self, refusal: Exception, produce: Callable[[], None]) -> None:
-        """Try a record again for as long as the producer's queue is full. Raises KafkaError."""
+        """Retry a record while the producer's queue is full. Raises KafkaError."""
         while isinstance(refusal, BufferError):
             self.producer.poll(POLL_SECONDS)
             self._raise_failure()
@@ -108,6 +108,6 @@ class Deliveries:
 
 
 def _columns(rows: pa.RecordBatch) -> Iterator[Sequence[Any]]:
-    """The columns of a sink, in the order of `COLUMNS`; what a frame does not have is null."""
+    """Yield the columns of a sink in the order of `COLUMNS`, null where the frame lacks one."""
     for name in COLUMNS:
         yield rows[name].to_pylist() if name in rows.schema.names else [None] * rows.num_rows

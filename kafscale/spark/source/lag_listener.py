@@ -1,11 +1,11 @@
-"""`LagListener`: tells after each batch of a stream how far it is behind what the bucket holds. Imports pyspark.
+"""`LagListener` tells the lag of a stream behind the bucket after each batch. Imports pyspark.
 
     lag = LagListener(store="s3://my-bucket/kafka")
     spark.streams.addListener(lag)
     ...
     lag.lags["orders"].records_behind
 
-Spark does not tell a listener what a source in Python knows of its lag, so the listener looks into the bucket itself.
+Spark does not pass on the lag that a source in Python reports, so the listener looks into the bucket itself.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class LagListener(StreamingQueryListener):
-    """Tells the lag of all streams of a session that read one bucket. Topics that it does not have are passed over.
+    """Tells the lag of all streams of a session that read one bucket; skips topics that the bucket lacks.
 
-    on_lag: called with each new one, by Spark's listener thread, so it should not take long.
-    options: `store`, `namespace`, `isolationLevel`, `s3Endpoint` and so on, as the source has them.
-    Raises ConfigError.
+    on_lag: called with each new lag by Spark's listener thread, so it should be quick.
+    options: `store`, `namespace`, `isolationLevel`, `s3Endpoint` and so on, as for the source. Raises ConfigError.
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], None] | None = None, **options: str) -> None:
@@ -57,14 +56,14 @@ class LagListener(StreamingQueryListener):
 
     @property
     def lags(self) -> Mapping[str, QueryLag]:
-        """The newest of each query that runs, by its name, or its id if it has none. May be asked by any thread."""
+        """Return the newest lag of each running query, by its name or else its id. May be called by any thread."""
         return self._lags
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing: nothing was read yet."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """A batch has ended, or for some seconds there was none. What can't be looked up is logged."""
+        """Measure the lag after a batch, or after some seconds without one. Logs errors."""
         progress = event.progress
         offsets: dict[TopicPartition, int] = {}
         metrics: dict[str, Any] = {}
@@ -91,7 +90,7 @@ class LagListener(StreamingQueryListener):
         )
 
     def onQueryIdle(self, event: Any) -> None:
-        """All was read when the query looked last."""
+        """Do nothing: the query had read everything."""
 
     def onQueryTerminated(self, event: Any) -> None:
         """Forget a query that has ended."""
@@ -113,7 +112,7 @@ class LagListener(StreamingQueryListener):
 
 
 def _metrics(text: str | None) -> Mapping[str, Any]:
-    """Return what a source of ours tells of itself, from Spark 4.2 on."""
+    """Return the metrics of a KafScale source, from Spark 4.2 on."""
     try:
         return dict(json.loads(text or "{}").get(METRICS, {}))
     except (ValueError, AttributeError, TypeError):
@@ -121,7 +120,7 @@ def _metrics(text: str | None) -> Mapping[str, Any]:
 
 
 def _offsets(text: str | None) -> Mapping[TopicPartition, int]:
-    """Return the offsets of a source in Python; none if it is another one than ours."""
+    """Return the offsets of a KafScale source; none of another source in Python."""
     try:
         return Position.parse(text or "{}").offsets
     except (ValueError, AttributeError):

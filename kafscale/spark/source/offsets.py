@@ -1,12 +1,14 @@
-"""Where a query begins and ends: the option texts of Spark's Kafka source, and the offsets that they mean.
+"""Beginning and end of a query: the option texts of Spark's Kafka source, and the offsets that they mean.
 
     earliest | latest | {"topic":{"0":23,"1":-2}}        -2 is earliest, -1 is latest
     startingTimestamp = 1000                             one for all partitions
     startingOffsetsByTimestamp = {"topic":{"0":1000}}    one for each
 
-A timestamp (milliseconds since the epoch) means the first record that is as late: by order of offset, not of time, as
-Kafka's consumers find it. Offsets may come with the ids of their topics, as a stream has them in its checkpoint and in
-its progress (`kafscale.spark.bucket.position`): then they are not taken for those of another topic of that name.
+A timestamp (milliseconds since the epoch) means the first record, in order of offset, with this timestamp or a later
+one,
+as Kafka's consumers find it. Offsets may come with the ids of their topics, as in checkpoints (`position`): then they
+are
+not taken for offsets of another topic of that name.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ EARLIEST = -2
 
 
 class PartitionNotNamed(ConfigError):
-    """Offsets by partition leave one out: by mistake, or since it came after they were put together."""
+    """Offsets by partition omit one: by mistake, or because it was created later."""
 
 
 @attrs.frozen(kw_only=True)
 class OffsetLimit:
-    """One end of what is read: offsets by partition (EARLIEST and LATEST are two), or timestamps, or one for all.
+    """One end of a read: offsets or timestamps by partition, or one for all. EARLIEST and LATEST are offsets.
 
-    topic_ids: of the topics that the offsets are of, where they are known.
-    latest_if_none: what a timestamp means behind which there is no record; else that is an error.
+    topic_ids: of the topics that the offsets are of, as far as known.
+    latest_if_none: a timestamp later than all records means the end; otherwise it is an error.
     """
 
     option: str
@@ -49,18 +51,18 @@ class OffsetLimit:
     latest_if_none: bool = True
 
     def has(self, value: int) -> bool:
-        """Tell whether EARLIEST or LATEST is said of any partition."""
+        """Tell whether any partition has EARLIEST or LATEST."""
         if self.are_timestamps:
             return False
         return self.everywhere == value or value in (self.by_partition or {}).values()
 
     @property
     def names(self) -> Collection[TopicPartition]:
-        """The partitions that it names."""
+        """Return the partitions that it names."""
         return (self.by_partition or {}).keys()
 
     def of(self, partition: TopicPartition) -> int:
-        """Return what is said of a partition. Raises PartitionNotNamed if nothing is."""
+        """Return the value for a partition. Raises PartitionNotNamed."""
         if self.everywhere is not None:
             return self.everywhere
         assert self.by_partition is not None
@@ -73,11 +75,11 @@ class OffsetLimit:
         )
 
     def is_moving(self, partition: TopicPartition) -> bool:
-        """Tell whether it means another offset when more is written: then what it meant at first can't be told."""
+        """Tell whether the meaning changes as records are written."""
         return self.are_timestamps or self.of(partition) == LATEST
 
     def check_names(self, partitions: Container[TopicPartition]) -> None:
-        """Raises ConfigError for a partition that is not read, which is a mistake in the option."""
+        """Raise ConfigError for a named partition that is not read."""
         for topic, index in self.names:
             if (topic, index) not in partitions:
                 raise ConfigError(
@@ -86,7 +88,7 @@ class OffsetLimit:
 
 
 def parse_offsets(option: str, text: str) -> OffsetLimit:
-    """`earliest`, `latest` or JSON. Raises ConfigError."""
+    """Parse `earliest`, `latest` or JSON. Raises ConfigError."""
     if text.strip().lower() in ("earliest", "latest"):
         return OffsetLimit(option=option, everywhere=EARLIEST if text.strip().lower() == "earliest" else LATEST)
     try:
@@ -100,14 +102,14 @@ def parse_offsets(option: str, text: str) -> OffsetLimit:
 
 
 def parse_timestamp(option: str, text: str, *, latest_if_none: bool) -> OffsetLimit:
-    """Milliseconds since the epoch. Raises ConfigError."""
+    """Parse milliseconds since the epoch. Raises ConfigError."""
     if not text.strip().isdecimal():
         raise ConfigError(f"{option} is a number of milliseconds since the epoch, not '{text}'")
     return OffsetLimit(option=option, everywhere=int(text), are_timestamps=True, latest_if_none=latest_if_none)
 
 
 def parse_timestamps(option: str, text: str, *, latest_if_none: bool) -> OffsetLimit:
-    """JSON of milliseconds by partition. Raises ConfigError."""
+    """Parse JSON of milliseconds by partition. Raises ConfigError."""
     return OffsetLimit(
         option=option,
         by_partition=parse_partition_values(option, text, minimum=0),
@@ -117,7 +119,7 @@ def parse_timestamps(option: str, text: str, *, latest_if_none: bool) -> OffsetL
 
 
 def parse_partition_values(option: str, text: str, *, minimum: int) -> Mapping[TopicPartition, int]:
-    """`{"topic":{"0":1}}`. Raises ConfigError."""
+    """Parse `{"topic":{"0":1}}`. Raises ConfigError."""
     try:
         topics = json.loads(text)
         values = {
@@ -131,7 +133,7 @@ def parse_partition_values(option: str, text: str, *, minimum: int) -> Mapping[T
 
 
 def parse_assignment(option: str, text: str) -> Sequence[TopicPartition]:
-    """`{"topic":[0,1]}`. Raises ConfigError."""
+    """Parse `{"topic":[0,1]}`. Raises ConfigError."""
     try:
         topics = json.loads(text)
         found = [(topic, int(index)) for topic, indexes in topics.items() for index in indexes]
@@ -148,25 +150,25 @@ def _malformed(option: str, text: str) -> ConfigError:
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFinder:
-    """Finds the offsets that a limit means, in what the bucket holds now."""
+    """Finds the offsets that a limit means in the bucket as it is now."""
 
     catalog: Catalog
     fail_on_data_loss: bool = True
 
     def find(self, limit: OffsetLimit, logs: Logs) -> Mapping[TopicPartition, int]:
-        """Find the offset of each partition. A topic that was deleted and created again has it where it begins.
+        """Find the offset of each partition. A topic that was created again begins at its start.
 
         Raises ConfigError, TopicCreatedAgain, StoreError.
         """
         limit.check_names(logs)
         anew = recreations(limit.topic_ids, logs)
-        for each in anew.values():
-            report_loss(f"{limit.option}: {each}", fail=self.fail_on_data_loss, kind=TopicCreatedAgain)
+        for recreation in anew.values():
+            report_loss(f"{limit.option}: {recreation}", fail=self.fail_on_data_loss, kind=TopicCreatedAgain)
         begun = {partition: log.start_offset for partition, log in logs.items() if partition[0] in anew}
         return {**begun, **self._find_all(limit, {name: log for name, log in logs.items() if name not in begun})}
 
     def _find_all(self, limit: OffsetLimit, logs: Logs) -> Mapping[TopicPartition, int]:
-        """Look timestamps up in many partitions at once, where brokers are not asked: each waits for the bucket."""
+        """Find timestamps of many partitions at once, unless brokers are asked, as each waits for the bucket."""
         if not limit.are_timestamps or self.catalog.brokers is not None or len(logs) < 2:
             return {partition: self._find_one(limit, partition, log) for partition, log in logs.items()}
         segments = (segment.key for log in logs.values() for segment in log.segments)
@@ -191,7 +193,7 @@ class OffsetFinder:
         )
 
     def _first_as_late(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """Find the first record that is as late: by the indexes down to a row of one, and then by the row's records."""
+        """Find the first record with this timestamp or a later one, by the indexes and the records of one row."""
         footers = self.catalog.footers((segment.key for segment in log.segments), with_timestamps=True)
         next_offset = log.earliest_offset
         for segment in log.segments:
@@ -227,7 +229,7 @@ class OffsetFinder:
         return None
 
     def _first_behind(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """Ask brokers, who have what no segment has."""
+        """Ask brokers for records that no segment has."""
         assert log.behind is not None
         assert self.catalog.brokers is not None
         found = self.catalog.brokers.first_as_late(log.fetched_topic(), timestamp_ms)
@@ -236,7 +238,7 @@ class OffsetFinder:
         return max(found, log.behind.base_offset)
 
     def _first_between(self, log: PartitionLog, start_offset: int, end_offset: int, timestamp_ms: int) -> int | None:
-        """Find the first record that is as late by looking at each."""
+        """Find the first such record between two offsets by reading all of them."""
         reader = SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,

@@ -1,8 +1,7 @@
-"""The options of `format("kafscale")`: names, defaults, precedence and errors of Spark's Kafka source, and a few more.
+"""The options of `format("kafscale")`: names, defaults, precedence and errors of Spark's Kafka source, and some more.
 
-Names are case-insensitive. Every one that there is stands in `OPTIONS`, from which `docs/reference/spark-options.md` is
-made (`python -m kafscale.spark.source.reference`). What is wrong with a query is told before it begins, as a
-ConfigError.
+Names are case-insensitive. `OPTIONS` has all of them; `docs/reference/spark-options.md` is made from it
+(`python -m kafscale.spark.source.reference`). Mistakes raise ConfigError before a query begins.
 """
 
 from __future__ import annotations
@@ -41,206 +40,168 @@ _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _MS_OF = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Option:
-    """One option. `default` is as a user would write it; None if there is none."""
+    """One option. `default` is as a user would write it; None for no default."""
 
     name: str
-    used_in: str  # "read", "batch", "stream" or "write"
     doc: str
     default: str | None = None
 
 
-OPTIONS: Sequence[Option] = (
-    Option(
-        name="store", used_in="read", doc="The bucket, as the broker's `--store`: `s3://BUCKET/PREFIX` or `file:PATH`."
+OPTIONS: Mapping[str, Sequence[Option]] = {
+    "read": (
+        Option("store", "The bucket, as the broker's `--store`: `s3://BUCKET/PREFIX` or `file:PATH`."),
+        Option("namespace", "The namespace of the topics in the bucket.", NAMESPACE_DEFAULT),
+        Option("s3Endpoint", "URL of the store, perhaps with a path before the bucket; without it, AWS."),
+        Option("s3Region", "The region; without it, the one that AWS SDKs find, or us-east-1."),
+        Option("s3PathStyle", "`true`: the bucket is in the path of URLs, not in the host's name."),
+        Option("s3CaFile", "Certificates to trust, for an endpoint of your own."),
+        Option("s3AccessKeyId", "An access key; without it, each process looks where AWS SDKs do."),
+        Option("s3SecretAccessKey", "The secret of `s3AccessKeyId`."),
+        Option("s3SessionToken", "The session token of `s3AccessKeyId`, if that is temporary."),
+        Option("subscribe", "Topics, separated by commas. Give one of this and the two following."),
+        Option("subscribePattern", "A regular expression that matches whole names of topics."),
+        Option("assign", 'Partitions: `{"topic":[0,1]}`.'),
+        Option(
+            "startingOffsets",
+            'Where to begin: `earliest`, `latest` (streams alone), or `{"topic":{"0":23,"1":-2}}` for all partitions, '
+            "where -2 is earliest and -1 latest. A restarted stream goes on where it was.",
+            "earliest; latest for a stream",
+        ),
+        Option(
+            "startingOffsetsByTimestamp",
+            'Goes before `startingOffsets`: milliseconds since the epoch, `{"topic":{"0":1000}}`. A partition begins '
+            "at its first record with this timestamp or a later one.",
+        ),
+        Option("startingTimestamp", "Goes before both: one timestamp for all partitions."),
+        Option(
+            "startingOffsetsByTimestampStrategy",
+            "For a partition without such a record: `error`, or `latest` to begin at its end.",
+            "error",
+        ),
+        Option(
+            "failOnDataLoss",
+            "`true`: the query fails where offsets are gone or unreadable; `false`: it logs them and goes on.",
+            "true",
+        ),
+        Option(
+            "isolationLevel",
+            "`read_committed` leaves out aborted transactions, and ends before the first open one; `read_uncommitted` "
+            "reads the records of all transactions, as Spark's Kafka source does by default. Without transactions both "
+            "are the same.",
+            "read_committed",
+        ),
+        Option(
+            "freshness",
+            "`bucket` reads all acknowledged records in the bucket: segments, and behind them the write-ahead log of a "
+            "broker with `--durability s3-wal`. `segments` reads flushed records alone; for brokers in the other modes "
+            "both are the same. `broker` reads segments, and fetches later records from the brokers of "
+            "`kafka.bootstrap.servers`: all acknowledged records, in every mode.",
+            "bucket",
+        ),
+        Option("includeHeaders", "`true` adds a column `headers`.", "false"),
+        Option(
+            "valueFormat",
+            "`avro`, `protobuf` or `json`: values begin with the id of their schema in a registry, and a column "
+            "`decoded` of `value` and `error` is added. [Decode values](../how-to/spark-values.md).",
+        ),
+        Option("schemaRegistryUrl", "Needed by `valueFormat`; several URLs are separated by commas."),
+        Option(
+            "schemaRegistryBasicAuth",
+            "`user:password`. Without this and the three following, `KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH` and "
+            "`KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN` of the driver's environment count.",
+        ),
+        Option("schemaRegistryBasicAuthFile", "A file of the driver with `user:password`."),
+        Option("schemaRegistryBearerToken", "A token in place of `schemaRegistryBasicAuth`."),
+        Option("schemaRegistryBearerTokenFile", "A file of the driver with the token."),
+        Option("schemaRegistryCaFile", "Certificates to trust, for a registry of your own."),
+        Option(
+            "schemaRegistryConfigFile",
+            "A file of the driver by the names of Confluent's clients: `basic.auth.user.info`, `bearer.auth.token`, "
+            "tokens of an issuer, and `ssl.…` for authorities and a certificate of your own. "
+            "[Which names](../how-to/spark-values.md#a-registry-that-is-secured).",
+        ),
+        Option(
+            "valueSubject",
+            "The subject whose schema values are read into. It has no default for several topics, or a pattern.",
+            "TOPIC-value",
+        ),
+        Option("valueSchemaVersion", "The version of the subject, looked up when a query begins.", "latest"),
+        Option("valueSchema", "The schema that values are read into, in place of a subject."),
+        Option("valueMessage", "Protobuf: the full name of the message; without it, the first one."),
+        Option(
+            "valueValidate", "JSON: check each value against its writer schema, which takes ten times as long.", "false"
+        ),
+        Option("minPartitions", "The least number of tasks, if there are as many batches."),
+        Option("maxRecordsPerPartition", "About the largest number of records in a task, cut at batches."),
+        Option("groupIdPrefix", "Accepted and ignored: nothing here has a consumer group."),
+        Option("kafka.isolation.level", "`isolationLevel` by its name in the Kafka source. Give one of the two."),
     ),
-    Option(
-        name="namespace", used_in="read", default=NAMESPACE_DEFAULT, doc="The namespace of the topics in the bucket."
+    "batch": (
+        Option("endingOffsets", "Where to end, exclusive: `latest`, or JSON as `startingOffsets`.", "latest"),
+        Option("endingOffsetsByTimestamp", "Goes before `endingOffsets`; JSON of milliseconds."),
+        Option("endingTimestamp", "Goes before both: one timestamp for all partitions."),
+        Option(
+            "pushFilters",
+            "`true`: conditions on `partition`, `offset` and `timestamp` bound what is read. One query for each "
+            "`load()`; needs `spark.sql.python.filterPushdown.enabled`.",
+            "false",
+        ),
+        Option(
+            "pushedFiltersDirectory",
+            "With `pushFilters`: a directory of the driver that keeps the conditions of each scan of a `load()`, so "
+            "that one query may scan it several times, each time with a condition. `kafscale sql` gives it.",
+        ),
+        Option(
+            "maxScanBytes",
+            "A query that would read more of the bucket fails before it begins, and says how much it would read.",
+        ),
     ),
-    Option(
-        name="s3Endpoint",
-        used_in="read",
-        doc="URL of the store, perhaps with a path before the bucket; without it, AWS.",
+    "stream": (
+        Option("maxOffsetsPerTrigger", "The largest number of offsets in a batch, shared by size."),
+        Option("maxBytesPerTrigger", "About the largest size of a batch, as it is stored."),
+        Option("minOffsetsPerTrigger", "A batch waits for this number of offsets …"),
+        Option("maxTriggerDelay", "… or for this time: `30s`, `15m`, `1h`.", "15m"),
+        Option(
+            "warnOfAvailableNow",
+            "`true` warns of what `Trigger.AvailableNow` leaves out on Spark 4.1, where it has one batch: the last "
+            "results of a query with state, and records past a limit. `false` is for a query without state that is "
+            "started again until nothing is left.",
+            "true",
+        ),
     ),
-    Option(name="s3Region", used_in="read", doc="Without it, what AWS SDKs would take, or us-east-1."),
-    Option(name="s3PathStyle", used_in="read", doc="Whether the bucket is in the path, not in the host's name."),
-    Option(name="s3CaFile", used_in="read", doc="Certificates to trust, for an endpoint of your own."),
-    Option(name="s3AccessKeyId", used_in="read", doc="Without it, each process looks where AWS SDKs do."),
-    Option(name="s3SecretAccessKey", used_in="read", doc="Belongs to `s3AccessKeyId`."),
-    Option(name="s3SessionToken", used_in="read", doc="Belongs to `s3AccessKeyId`, if it is temporary."),
-    Option(name="subscribe", used_in="read", doc="Topics, with commas between. One of this and the two following."),
-    Option(name="subscribePattern", used_in="read", doc="A regular expression that names of topics match as a whole."),
-    Option(name="assign", used_in="read", doc='Partitions: `{"topic":[0,1]}`.'),
-    Option(
-        name="startingOffsets",
-        used_in="read",
-        default="earliest; latest for a stream",
-        doc='Where to begin: `earliest`, `latest` (streams alone), or `{"topic":{"0":23,"1":-2}}` for all partitions, '
-        "where -2 is earliest and -1 latest. A stream that is restarted goes on where it was.",
+    "write": (
+        Option(
+            "kafka.bootstrap.servers",
+            "The broker to produce through; required for writing, and for reading with `freshness=broker`.",
+        ),
+        Option(
+            "kafkaConfigFile",
+            "A file of the driver with Kafka's client settings, as `--command-config`: `security.protocol`, `ssl.…` "
+            "and `sasl.…` count, and options go before them. So no password is in a program or a plan.",
+        ),
+        Option("topic", "The topic that rows go to; goes before the column `topic`."),
+        Option(
+            "transactional",
+            "`true`: all rows of a micro-batch, or of one `df.write`, are written exactly once, in transactions. [What "
+            "that takes](../how-to/spark.md#exactly-once).",
+            "false",
+        ),
+        Option(
+            "transactionalId",
+            "With `transactional`: the id that fences other writers of the same rows. A stream has its own, by the id "
+            "in its checkpoint; any other write must be given one, and a repeated write the same one.",
+            "kafscale-spark-QUERY",
+        ),
+        Option(
+            "kafka.*",
+            "Settings of the producer, by librdkafka's names; those of TLS and SASL by Java's, too: [how to log in]"
+            "(../how-to/spark.md#a-broker-that-is-secured). For reading, they are accepted and ignored with one "
+            "warning, except those of TLS and SASL with `freshness=broker`.",
+        ),
     ),
-    Option(
-        name="startingOffsetsByTimestamp",
-        used_in="read",
-        doc='Goes before `startingOffsets`: milliseconds since the epoch, `{"topic":{"0":1000}}`. A partition begins '
-        "at its first record that is as late.",
-    ),
-    Option(name="startingTimestamp", used_in="read", doc="Goes before both: one for all partitions."),
-    Option(
-        name="startingOffsetsByTimestampStrategy",
-        used_in="read",
-        default="error",
-        doc="What if no record of a partition is as late: `error`, or `latest` to begin at its end.",
-    ),
-    Option(
-        name="endingOffsets",
-        used_in="batch",
-        default="latest",
-        doc="Where to end, exclusive: `latest`, or JSON as `startingOffsets`.",
-    ),
-    Option(name="endingOffsetsByTimestamp", used_in="batch", doc="Goes before `endingOffsets`; JSON of milliseconds."),
-    Option(name="endingTimestamp", used_in="batch", doc="Goes before both: one for all partitions."),
-    Option(
-        name="failOnDataLoss",
-        used_in="read",
-        default="true",
-        doc="Whether offsets that are not there any more, or can't be read, end the query, or are logged and left out.",
-    ),
-    Option(
-        name="isolationLevel",
-        used_in="read",
-        default="read_committed",
-        doc="`read_committed` leaves out what was aborted, and ends before the first transaction that is open; "
-        "`read_uncommitted` reads the records of all transactions, as Spark's Kafka source does by default. Without "
-        "transactions both are the same.",
-    ),
-    Option(
-        name="freshness",
-        used_in="read",
-        default="bucket",
-        doc="`bucket` reads all that is acknowledged in the bucket: segments, and behind them the write-ahead log of "
-        "a broker with `--durability s3-wal`. `segments` reads what was flushed alone; of brokers in the other modes "
-        "both are the same. `broker` reads segments, and fetches what is behind them from the brokers of "
-        "`kafka.bootstrap.servers`: all that is acknowledged, in every mode.",
-    ),
-    Option(name="includeHeaders", used_in="read", default="false", doc="Whether there is a column `headers`."),
-    Option(
-        name="valueFormat",
-        used_in="read",
-        doc="`avro`, `protobuf` or `json`: values begin with the id of their schema in a registry, and a column "
-        "`decoded` of `value` and `error` is added. [Decode values](../how-to/spark-values.md).",
-    ),
-    Option(name="schemaRegistryUrl", used_in="read", doc="Needed by `valueFormat`; several with commas between."),
-    Option(
-        name="schemaRegistryBasicAuth",
-        used_in="read",
-        doc="`user:password`. Without this and the three following, `KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH` and "
-        "`KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN` of the driver's environment count.",
-    ),
-    Option(name="schemaRegistryBasicAuthFile", used_in="read", doc="A file of the driver that has it."),
-    Option(name="schemaRegistryBearerToken", used_in="read", doc="In place of `schemaRegistryBasicAuth`."),
-    Option(name="schemaRegistryBearerTokenFile", used_in="read", doc="A file of the driver that has it."),
-    Option(name="schemaRegistryCaFile", used_in="read", doc="Certificates to trust, for a registry of your own."),
-    Option(
-        name="schemaRegistryConfigFile",
-        used_in="read",
-        doc="A file of the driver by the names of Confluent's clients: `basic.auth.user.info`, `bearer.auth.token`, "
-        "tokens of an issuer, and `ssl.…` for authorities and a certificate of your own. "
-        "[Which names](../how-to/spark-values.md#a-registry-that-is-secured).",
-    ),
-    Option(
-        name="valueSubject",
-        used_in="read",
-        default="TOPIC-value",
-        doc="Whose schema values are read into. Has no default for several topics, or a pattern.",
-    ),
-    Option(
-        name="valueSchemaVersion", used_in="read", default="latest", doc="Of the subject, as it is when a query begins."
-    ),
-    Option(name="valueSchema", used_in="read", doc="The schema that values are read into, in place of a subject."),
-    Option(
-        name="valueMessage", used_in="read", doc="Protobuf: the full name of the message; without it, the first one."
-    ),
-    Option(
-        name="valueValidate",
-        used_in="read",
-        default="false",
-        doc="JSON: hold each value to the schema that it was written by, which takes ten times as long.",
-    ),
-    Option(name="minPartitions", used_in="read", doc="At least so many tasks, as far as there are batches for them."),
-    Option(name="maxRecordsPerPartition", used_in="read", doc="At most about so many records a task, cut at batches."),
-    Option(name="maxOffsetsPerTrigger", used_in="stream", doc="At most so many offsets a batch, shared by size."),
-    Option(name="maxBytesPerTrigger", used_in="stream", doc="At most about so many bytes a batch, as they are stored."),
-    Option(name="minOffsetsPerTrigger", used_in="stream", doc="No batch before there are so many offsets to read …"),
-    Option(
-        name="maxTriggerDelay", used_in="stream", default="15m", doc="… or so much time has gone: `30s`, `15m`, `1h`."
-    ),
-    Option(
-        name="warnOfAvailableNow",
-        used_in="stream",
-        default="true",
-        doc="Whether warnings say what `Trigger.AvailableNow` leaves out on Spark 4.1, where it has one batch: the "
-        "last results of a query with state, and records past a limit. `false` is for a query without state that is "
-        "started again until nothing is left.",
-    ),
-    Option(
-        name="pushFilters",
-        used_in="batch",
-        default="false",
-        doc="Whether conditions on `partition`, `offset` and `timestamp` spare reading. One query per `load()`; needs "
-        "`spark.sql.python.filterPushdown.enabled`.",
-    ),
-    Option(
-        name="pushedFiltersDirectory",
-        used_in="batch",
-        doc="With `pushFilters`: a directory of the driver, where the conditions of each scan of a `load()` are noted, "
-        "so that one query may scan it several times, each time with a condition. `kafscale sql` gives it.",
-    ),
-    Option(
-        name="maxScanBytes",
-        used_in="batch",
-        doc="A query that would read more of the bucket fails before it begins, and says how much it would be.",
-    ),
-    Option(name="groupIdPrefix", used_in="read", doc="Accepted and ignored: nothing here has a consumer group."),
-    Option(
-        name="kafka.isolation.level",
-        used_in="read",
-        doc="`isolationLevel` by the name that it has in the Kafka source. Give one of the two.",
-    ),
-    Option(
-        name="kafka.bootstrap.servers",
-        used_in="write",
-        doc="The broker to produce through; required for writing, and for reading with `freshness=broker`.",
-    ),
-    Option(
-        name="kafkaConfigFile",
-        used_in="write",
-        doc="A file of the driver with Kafka's client settings, as `--command-config`: `security.protocol`, `ssl.…` "
-        "and `sasl.…` count, and options go before them. So no password is in a program or a plan.",
-    ),
-    Option(name="topic", used_in="write", doc="The topic that rows go to; goes before the column `topic`."),
-    Option(
-        name="transactional",
-        used_in="write",
-        default="false",
-        doc="`true`: all rows of a micro-batch, or of one `df.write`, are written exactly once, in transactions. [What "
-        "that takes](../how-to/spark.md#exactly-once).",
-    ),
-    Option(
-        name="transactionalId",
-        used_in="write",
-        default="kafscale-spark-QUERY",
-        doc="With `transactional`: what fences others that write the same. A stream has its own, by the id in its "
-        "checkpoint; a write that is no stream must be given one, which a repeated write has again.",
-    ),
-    Option(
-        name="kafka.*",
-        used_in="write",
-        doc="Settings of the producer, by librdkafka's names; those of TLS and SASL by Java's, too: [how to log in]"
-        "(../how-to/spark.md#a-broker-that-is-secured). For reading, accepted and ignored with one warning, "
-        "but for those of TLS and SASL with `freshness=broker`.",
-    ),
-)
+}
 
 # Of Spark itself, and of the Kafka source where they are about its connections to brokers.
 ACCEPTED = (
@@ -255,7 +216,7 @@ OF_A_TABLE = (
     "If this reads a table (CREATE TABLE … USING kafscale): Spark gives a source in Python none of its options then. "
     "Use CREATE TEMPORARY VIEW … USING kafscale OPTIONS (…), or SELECT … FROM the_table WITH (store = '…', …)"
 )
-_NAMES = {each.name.lower(): each.name for each in OPTIONS if not each.name.endswith("*")}
+_NAMES = {option.name.lower(): option.name for group in OPTIONS.values() for option in group if option.name[-1] != "*"}
 _ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _REFUSED = {
@@ -268,7 +229,7 @@ _REFUSED = {
 
 
 class Given:
-    """What a user has set, by case-insensitive names. Raises ConfigError for a name that there is not."""
+    """The options of a user, by case-insensitive names. Raises ConfigError for an unknown name."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         options = _without_table(options)
@@ -280,11 +241,11 @@ class Given:
                 raise _unknown(name)
 
     def text(self, name: str) -> str | None:
-        """None if it was not set."""
+        """Return the value of an option; None if it was not given."""
         return self.values.get(name.lower())
 
     def flag(self, name: str, default: bool) -> bool:
-        """Raises ConfigError."""
+        """Return `true` or `false` as a bool. Raises ConfigError."""
         text = self.text(name)
         if text is None:
             return default
@@ -293,7 +254,7 @@ class Given:
         return text.strip().lower() == "true"
 
     def count(self, name: str) -> int | None:
-        """Positive. Raises ConfigError."""
+        """Return a positive number; None if it was not given. Raises ConfigError."""
         text = self.text(name)
         if text is None:
             return None
@@ -306,7 +267,7 @@ class Given:
         return number
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Raises ConfigError."""
+        """Return a time in milliseconds. Raises ConfigError."""
         text = self.text(name) or default
         match = _DURATION.fullmatch(text.strip().lower())
         if match is None:
@@ -314,7 +275,7 @@ class Given:
         return int(match[1]) * _MS_OF[match[2] or "ms"]
 
     def warn_of_ignored(self) -> None:
-        """One warning for all that does nothing here, the first time."""
+        """Warn once of all options that have no effect here."""
         asks_brokers = freshness_of(self) is Freshness.BROKER
         ignored = sorted(
             name
@@ -328,7 +289,7 @@ class Given:
 
 
 def _without_table(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what the user has set. Only tables come with a provider."""
+    """Drop what Spark adds to the options of a table, which come with a provider."""
     if "provider" not in {name.lower() for name in options}:
         return options
     return {
@@ -339,7 +300,7 @@ def _without_table(options: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _unknown(name: str) -> ConfigError:
-    names = {**_NAMES, **{each.lower(): each for each in ACCEPTED}}
+    names = {**_NAMES, **{name.lower(): name for name in ACCEPTED}}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     if near:
         return ConfigError(f"there is no option '{name}'; did you mean '{names[near[0]]}'?")
@@ -347,7 +308,7 @@ def _unknown(name: str) -> ConfigError:
 
 
 class Freshness(StrEnum):
-    """Up to where records are read: all that is acknowledged in the bucket, or at brokers, or what has been flushed."""
+    """The newest records to read: all acknowledged ones in the bucket or at brokers, or flushed ones alone."""
 
     BUCKET = "bucket"
     SEGMENTS = "segments"
@@ -356,7 +317,7 @@ class Freshness(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
-    """What batches and streams have in common; travels to the tasks."""
+    """Options that batches and streams share; travels to the tasks."""
 
     bucket: BucketOptions
     namespace: str
@@ -371,7 +332,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, given: Given) -> ReadOptions:
-        """Raises ConfigError."""
+        """Read the options. Raises ConfigError."""
         for name, instead in _REFUSED.items():
             if name in given.values:
                 raise ConfigError(f"the option {name} is not supported: {instead}")
@@ -391,7 +352,7 @@ class ReadOptions:
 
 @attrs.frozen(kw_only=True)
 class BatchOptions:
-    """Where a batch query begins and ends, and how much it may read."""
+    """The beginning, the end and the size limit of a batch query."""
 
     starting: OffsetLimit
     ending: OffsetLimit
@@ -399,7 +360,7 @@ class BatchOptions:
 
     @classmethod
     def of(cls, given: Given) -> BatchOptions:
-        """Raises ConfigError."""
+        """Read the options. Raises ConfigError."""
         starting = _limit(given, "starting", EARLIEST)
         ending = _limit(given, "ending", LATEST)
         if starting.has(LATEST):
@@ -415,7 +376,7 @@ class BatchOptions:
 
 @attrs.frozen(kw_only=True)
 class StreamOptions:
-    """Where a stream begins, and how fast it goes."""
+    """The beginning of a stream, and the limits of its batches."""
 
     starting: OffsetLimit
     max_offsets: int | None = None
@@ -426,7 +387,7 @@ class StreamOptions:
 
     @classmethod
     def of(cls, given: Given) -> StreamOptions:
-        """Raises ConfigError."""
+        """Read the options. Raises ConfigError."""
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if given.text(name) is not None:
                 raise ConfigError(f"{name} is not for streams, which have no end: leave it out, or use spark.read")
@@ -448,7 +409,7 @@ class StreamOptions:
 
     @property
     def limits(self) -> Sequence[str]:
-        """The names of those limits that are set."""
+        """Return the names of the limits that are set."""
         named = {
             "maxOffsetsPerTrigger": self.max_offsets,
             "maxBytesPerTrigger": self.max_bytes,
@@ -458,7 +419,7 @@ class StreamOptions:
 
 
 def _limit(given: Given, side: str, default: int) -> OffsetLimit:
-    """The order of precedence is that of the Kafka source."""
+    """Read one end; the order of precedence is that of the Kafka source."""
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise ConfigError(f"startingOffsetsByTimestampStrategy is error or latest, not '{strategy}'")
@@ -497,7 +458,7 @@ def _subscription(given: Given) -> Subscription:
     if found == ["assign"]:
         return Subscription(assigned=parse_assignment("assign", text))
     if found == ["subscribe"]:
-        topics = [each.strip() for each in text.split(",") if each.strip()]
+        topics = [topic.strip() for topic in text.split(",") if topic.strip()]
         if not topics:
             raise ConfigError("subscribe names no topic: give names with commas between")
         return Subscription(topics=topics)
@@ -506,12 +467,12 @@ def _subscription(given: Given) -> Subscription:
     try:
         re.compile(text)
     except re.error as exc:
-        raise ConfigError(f"subscribePattern '{text}' is no regular expression: {exc}") from exc
+        raise ConfigError(f"subscribePattern '{text}' is not a regular expression: {exc}") from exc
     return Subscription(pattern=text)
 
 
 def bucket_options(given: Given) -> BucketOptions:
-    """Return where the bucket is. Raises ConfigError."""
+    """Return the place of the bucket. Raises ConfigError."""
     store = given.text("store")
     if store is None:
         needed = "the option store is required: the bucket of the broker, as s3://BUCKET/PREFIX or file:PATH"
@@ -541,7 +502,7 @@ def _credentials(given: Given) -> Credentials | None:
 
 
 def reads_committed_only(given: Given) -> bool:
-    """Tell whether what was aborted, and what is not decided yet, is left out. Raises ConfigError."""
+    """Tell whether aborted and undecided records are left out. Raises ConfigError."""
     levels: dict[str, str] = {}
     for name in ("isolationLevel", "kafka.isolation.level"):
         if (text := given.text(name)) is not None:
@@ -554,7 +515,7 @@ def reads_committed_only(given: Given) -> bool:
 
 
 def freshness_of(given: Given) -> Freshness:
-    """Return up to where records are read. Raises ConfigError."""
+    """Return the freshness. Raises ConfigError."""
     text = given.text("freshness")
     if text is None:
         return Freshness.BUCKET
@@ -565,7 +526,7 @@ def freshness_of(given: Given) -> Freshness:
 
 
 def brokers_of(given: Given) -> BrokerOptions | None:
-    """Return how brokers are asked; None if they are not. Raises ConfigError."""
+    """Return how to reach brokers; None if they are not asked. Raises ConfigError."""
     return broker_options(given.values) if freshness_of(given) is Freshness.BROKER else None
 
 

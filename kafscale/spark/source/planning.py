@@ -1,6 +1,6 @@
-"""From options to splits, on the driver: which offsets are read, what of them is there, and what is lost.
+"""Plans splits from options, on the driver: the wanted offsets, the existing ones, and the lost ones.
 
-Nothing that was asked for is left out silently: it is an error, or is reported under failOnDataLoss=false.
+Nothing that was asked for is left out silently: it is an error, or reported with failOnDataLoss=false.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Planner:
 
     @classmethod
     def of(cls, options: ReadOptions, *, counts: bool = False) -> Planner:
-        """Open the bucket, and count what is asked of it if that is wanted. Raises ConfigError."""
+        """Open the bucket. `counts`: count its requests. Raises ConfigError."""
         brokers = None if options.brokers is None else options.brokers.open()
         bucket, with_log = options.bucket.open(), options.freshness is Freshness.BUCKET
         bucket = CountedBucket(bucket) if counts else bucket
@@ -50,18 +50,18 @@ class Planner:
         )
 
     def close(self) -> None:
-        """Close what is open to the bucket, and to brokers."""
+        """Close the bucket and brokers."""
         self.catalog.bucket.close()
         if self.catalog.brokers is not None:
             self.catalog.brokers.close()
 
     @property
     def finder(self) -> OffsetFinder:
-        """Finds what limits mean."""
+        """Return a finder of the offsets that limits mean."""
         return OffsetFinder(self.catalog, self.options.fail_on_data_loss)
 
     def logs(self, known: Collection[TopicPartition] = (), *, must_exist: bool = True) -> Logs:
-        """Return what is subscribed to, as the bucket has it now. Raises ConfigError, StoreError."""
+        """Return the subscribed partitions as the bucket has them now. Raises ConfigError, StoreError."""
         try:
             return self.options.subscription.find(self.catalog, known=known, must_exist=must_exist)
         except (AccessDenied, NotFound, StoreUnavailable, WrongRegion) as exc:
@@ -73,7 +73,7 @@ class Planner:
             raise kind(f"{url} can't be listed: {exc}. {advice}") from exc
 
     def batch(self, options: BatchOptions, bounds: Bounds) -> Sequence[Split]:
-        """All that a batch query reads. Raises ConfigError, DataLoss, StoreError."""
+        """Plan all splits of a batch query. Raises ConfigError, DataLoss, StoreError."""
         logs = self.logs({*options.starting.names, *options.ending.names})
         starts, ends = self.finder.find(options.starting, logs), self.finder.find(options.ending, logs)
         for (topic, index), start in starts.items():
@@ -89,19 +89,19 @@ class Planner:
         return found
 
     def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
-        """Return what has these offsets. Raises DataLoss, StoreError."""
+        """Plan the splits of these offsets. Raises DataLoss, StoreError."""
         if self._has_holes(logs, starts, ends):  # were segments merged and deleted since they were listed?
             now = self.logs(logs, must_exist=False)
             same = {name for name, log in logs.items() if name in now and now[name].topic_id == log.topic_id}
             logs = {name: now[name] if name in same else log for name, log in logs.items()}
         extents = [self._extent(log, starts[partition], ends[partition]) for partition, log in logs.items()]
         if bounds is not None:
-            extents = [each for each in map(bounds.narrow, extents) if each is not None]
+            extents = [extent for extent in map(bounds.narrow, extents) if extent is not None]
         for extent in extents:
             for hole in holes(self.catalog, extent):
                 self._lose(extent.log, hole.start, hole.stop, "no intact segment has them")
-            for each in outcomes(self.catalog, extent).unknown:
-                self.report(unknown_outcome(extent.log, each))
+            for transaction in outcomes(self.catalog, extent).unknown:
+                self.report(unknown_outcome(extent.log, transaction))
         found = plan(
             self.catalog,
             extents,
@@ -112,22 +112,22 @@ class Planner:
         return found
 
     def tasks(self, splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
-        """Return what is read by one task each; a split each where the options say how many, or how large, they are.
+        """Group splits by task; one each where options limit their number or size.
 
-        What was read to plan them of the write-ahead log they need not get.
+        Small ranges of the write-ahead log that the planner has read go along.
         """
         contents = self.catalog.log_contents
         is_one_each = self.options.min_partitions or self.options.max_records_per_partition
         tasks = [[split] for split in splits] if is_one_each else together(splits)
-        return [task for each in tasks for task in give(each, contents)]
+        return [task for group in tasks for task in give(group, contents)]
 
     def given(self, splits: Sequence[Split]) -> Sequence[Split]:
-        """Return the same with what was read to plan them, for who reads them in the same process."""
+        """Return the splits with the log's contents in them, to be read in this process."""
         tasks = give(splits, self.catalog.log_contents, max_bytes=KEPT_BYTES)
         return [split for task in tasks for split in task]
 
     def reader(self, columns: Sequence[str]) -> SplitReader:
-        """Return what a task reads its splits with."""
+        """Return the reader of a task's splits."""
         return SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -139,16 +139,16 @@ class Planner:
         )
 
     def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:
-        """Raises DataLoss, of this kind, or logs it, as failOnDataLoss says."""
+        """Raise DataLoss, of this kind, or log it, as failOnDataLoss says."""
         report_loss(message, fail=self.options.fail_on_data_loss, kind=kind)
 
     def gone(self, topic: str) -> str:
-        """Why a partition of a topic is not there any more, as a sentence's end."""
+        """Return the reason why a topic's partition does not exist any more, as a sentence's end."""
         deletion = self.catalog.metadata.deletion_of(topic)
         return "has gone" if deletion is None else f"has gone: {deletion}"
 
     def report_damaged(self, logs: Collection[PartitionLog]) -> None:
-        """Report what is damaged behind the end of what can be read: no offset that is asked for would come upon it."""
+        """Report damage behind the readable end, which no requested offset would meet."""
         damage = self.catalog.present.damage
         if damage is not None:
             self.report(f"the write-ahead log in the bucket is not read, only what was flushed: {damage}")
@@ -180,7 +180,7 @@ class Planner:
 
 
 def check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
-    """Raise ConfigError if splits are more than maxScanBytes lets a query read."""
+    """Raise ConfigError if splits are larger than maxScanBytes."""
     scan_bytes = sum(split.size_bytes for split in splits)
     if max_scan_bytes is not None and scan_bytes > max_scan_bytes:
         topics = ", ".join(sorted({split.topic for split in splits}))
@@ -192,7 +192,7 @@ def check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
 
 def _log_plan(logs: Collection[PartitionLog], splits: Sequence[Split]) -> None:
     segments = [segment for log in logs for segment in log.segments]
-    read = {each.key for split in splits for each in split.ranges if not isinstance(each, BrokerRange)}
+    read = {range_.key for split in splits for range_ in split.ranges if not isinstance(range_, BrokerRange)}
     logger.info(
         "%d splits, which read %d of %d bytes, of %d of %d segments, in %d partitions",
         len(splits),
@@ -210,7 +210,7 @@ def read_records(
     columns: Sequence[str],
     decoding: Decoding | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read some splits, one after the other. Raises DataLoss, StoreError, RegistryError."""
+    """Read splits, one after the other. Raises DataLoss, StoreError, RegistryError."""
     for records in planner.reader(_stored(columns, decoding)).read_all(splits):
         if decoding is None:
             yield records

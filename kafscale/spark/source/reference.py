@@ -25,9 +25,9 @@ def reference() -> str:
     """The page."""
     parts = [INTRODUCTION]
     for used_in, heading in HEADINGS.items():
-        rows = [f"| `{each.name}` | {each.default or ''} | {each.doc} |" for each in OPTIONS if each.used_in == used_in]
+        rows = [f"| `{option.name}` | {option.default or ''} | {option.doc} |" for option in OPTIONS[used_in]]
         parts.append("\n".join([f"## {heading}", "", "| option | default | what it does |", "|---|---|---|", *rows]))
-    parts.append(f"Accepted, and without effect: {', '.join(f'`{each}`' for each in ACCEPTED)}.")
+    parts.append(f"Accepted, and without effect: {', '.join(f'`{name}`' for name in ACCEPTED)}.")
     return "\n\n".join(parts) + "\n"
 
 

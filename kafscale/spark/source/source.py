@@ -1,6 +1,6 @@
 """`format("kafscale")` for Spark: the columns of its Kafka source, from the bucket.
 
-Planning is in `planning` and `progress`, reading in `reading`; here is what pyspark calls. This module imports pyspark.
+`planning` and `progress` plan, `reading` reads; this module has what pyspark calls. It imports pyspark.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ SCHEMA = StructType(
 
 
 class KafScaleDataSource(DataSource):
-    """Made by Spark for each `load()` and `save()`."""
+    """The data source; Spark makes one for each `load()` and `save()`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises ConfigError for an option that there is not."""
+        """Take the options. Raises ConfigError for an unknown one."""
         super().__init__(dict(options))
         self.given = Given(options)
         self.load_id = uuid4().hex  # goes with the source to the processes that it is called in
@@ -94,7 +94,7 @@ class KafScaleDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema of Spark's Kafka source, and behind it headers and decoded values if they are asked for.
+        """Return the schema of Spark's Kafka source, with headers and decoded values if they are asked for.
 
         Raises ConfigError, RegistryError, UnknownSchema.
         """
@@ -149,7 +149,7 @@ class KafScaleDataSource(DataSource):
         return options
 
     def _decoded(self, options: ReadOptions) -> Sequence[StructField]:
-        """The column of decoded values, if there is one."""
+        """Return the column of decoded values, if any."""
         values = ValueOptions.parse(self.given.values)
         if values is None:
             return []
@@ -160,7 +160,7 @@ class KafScaleDataSource(DataSource):
         return [StructField(DECODED, spark_type(self.decoding.type))]
 
     def _columns(self, schema: StructType, options: ReadOptions) -> Sequence[str]:
-        """Return the columns of a user's schema. No registry is asked if decoded values are not among them."""
+        """Return the columns of a user's schema. Asks the registry only for decoded values."""
         if DECODED not in schema.fieldNames():
             return columns_of(schema)
         decoded = self._decoded(options)
@@ -173,7 +173,7 @@ class KafScaleDataSource(DataSource):
 
 
 def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Sequence[str]:
-    """The names of a user's schema, in its order. Raises ConfigError for one that does not fit."""
+    """Return the names of a user's schema, in order. Raises ConfigError for a wrong column."""
     types = {field.name: field.dataType for field in [*SCHEMA.fields, HEADERS, *decoded]}
     for field in schema.fields:
         if types.get(field.name) != field.dataType:
@@ -194,14 +194,14 @@ class SplitPartition(InputPartition):
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _SplitReading:
-    """What a task does. Travels to it, without what the driver has open."""
+    """Reads splits in a task. Travels to it, without the driver's open connections."""
 
     options: ReadOptions
     columns: Sequence[str]
     decoding: Decoding | None = None
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The records of a task. Raises DataLoss, StoreError, RegistryError."""
+        """Read the records of a task. Raises DataLoss, StoreError, RegistryError."""
         ease_next_call()
         if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
             return
@@ -217,7 +217,7 @@ class BatchReader(_SplitReading, DataSourceReader):
     bounds: Bounds = attrs.field(factory=Bounds, init=False)
 
     def partitions(self) -> list[SplitPartition]:
-        """Raises ConfigError, DataLoss, StoreError."""
+        """Plan the tasks. Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
             partitions = [SplitPartition(task) for task in planner.tasks(planner.batch(self.limits, self.bounds))]
         ease_next_call()
@@ -226,23 +226,24 @@ class BatchReader(_SplitReading, DataSourceReader):
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class FilteringReader(BatchReader):
-    """Leaves out what conditions exclude; with `uses`, what the conditions of all scans of the `load()` exclude.
+    """Leaves out rows by conditions; with `uses`, only rows that no scan of the `load()` wants.
 
-    A class of its own, as Spark keeps one set of conditions per `load()` (another query on the DataFrame would be read
-    by the same), and refuses a reader that has `pushFilters` unless a setting allows it.
+    A class of its own, as Spark keeps one set of conditions for a `load()`, also for other queries on the DataFrame,
+    and
+    refuses a reader that has `pushFilters` unless a setting allows it.
     """
 
     uses: Uses | None = None
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Spark applies all of them again: what is left out is left out by whole batches."""
+        """Take the conditions. Spark applies all of them again, as only whole batches are left out."""
         bounds = Bounds.of(filters)
         self.bounds = bounds if self.uses is None else self.uses.note(bounds)
         return filters
 
 
 def _available_now() -> Any:
-    """A mark of Spark 4.2: it asks such a reader again under Trigger.AvailableNow, so that limits hold there too."""
+    """Return the mark of Spark 4.2 that keeps limits under Trigger.AvailableNow, by asking the reader again."""
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     except ImportError:
@@ -266,7 +267,7 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
 
     @property
     def progress(self) -> Progress:
-        """Opened by the first call. Raises ConfigError."""
+        """Return the progress, opened by the first call. Raises ConfigError."""
         if self._progress is None:
             self._progress = Progress(planner=Planner.of(self.options, counts=True), options=self.limits)
             if self.limits.warns_of_available_now and _AvailableNow is object:
@@ -274,24 +275,24 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         return self._progress
 
     def stop(self) -> None:
-        """Spark has done with it."""
+        """Close the bucket at the end of the query."""
         if self._progress is not None:
             self._progress.planner.close()
 
     def initialOffset(self) -> Json:
-        """Raises ConfigError, StoreError."""
+        """Return the beginning of the stream. Raises ConfigError, StoreError."""
         return self.progress.initial().to_json()
 
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:
-        """Raises ConfigError, DataLoss, StoreError.
+        """Return the end of the next batch. Raises ConfigError, DataLoss, StoreError.
 
-        Spark 4.1 gives no arguments. Later ones say where the stream is, and whether the trigger wants all there is.
+        Spark 4.1 gives no arguments. Later ones tell where the stream is, and whether the trigger wants everything.
         """
         position = None if start is None else Position.from_json(start)
         return self.progress.latest(position, is_limited=type(limit).__name__ != "ReadAllAvailable").to_json()
 
     def reportLatestOffset(self) -> Json | None:
-        """Return the newest offsets, and metrics of the source: Spark 4.2 and later shows them in a query's progress.
+        """Return the newest offsets and metrics, which Spark 4.2 and later shows in a query's progress.
 
         Spark takes no other metrics of a source in Python.
         """
@@ -299,20 +300,17 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         return {METRICS: self.progress.metrics(int(time.time() * 1000)), **newest} if newest else None
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the limit that stands for all those of the options.
-
-        Spark 4.2 and later gives it back to `latestOffset`.
-        """
+        """Return one limit for all those of the options. Spark 4.2 and later passes it to `latestOffset`."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
         return ReadMaxRows(self.limits.max_offsets or LARGEST_COUNT) if self.limits.limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Leave what comes from now on to another run. Spark 4.2 and later calls it. Raises ConfigError, StoreError."""
+        """Leave later records to another run. Spark 4.2 and later calls it. Raises ConfigError, StoreError."""
         self.progress.stop_at_present()
 
     def partitions(self, start: Json, end: Json) -> list[SplitPartition]:
-        """Raises DataLoss, StoreError."""
+        """Plan the tasks of a batch. Raises DataLoss, StoreError."""
         return [
             SplitPartition(task) for task in self.progress.tasks(Position.from_json(start), Position.from_json(end))
         ]

@@ -1,6 +1,6 @@
-"""One attempt of a task: its rows go into a transaction that is left open for the driver to end.
+"""One attempt of a task writes its rows in a transaction and leaves it open for the driver to end.
 
-By columns, or by librdkafka where there are settings that it alone knows. Nothing here imports pyspark.
+Rows are written by columns, or by librdkafka for settings that only it knows. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABORT_TIMEOUT_SECONDS = 10.0  # the driver aborts it, too
 
 
 class TransactionWriting(Protocol):
-    """Rows on their way in a transaction. To be closed."""
+    """Writes rows in a transaction. To be closed."""
 
     def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
         """Write rows to this topic, or to that of each row. Raises ConfigError, KafkaError, BrokerUnavailable."""
@@ -44,7 +44,7 @@ class TransactionWriting(Protocol):
         ...
 
     def abort(self) -> None:
-        """Abort the transaction, if that can be done soon."""
+        """Abort the transaction, if that is quick."""
         ...
 
     def close(self) -> None:
@@ -55,9 +55,9 @@ class TransactionWriting(Protocol):
 def prepare(
     batches: Iterable[pa.RecordBatch], topic: str | None, begin: Callable[[], TransactionWriting]
 ) -> Prepared | None:
-    """Write rows, and return the transaction that is open then; None, and no transaction, if there are no rows.
+    """Write rows, and return their open transaction; None, and no transaction, without rows.
 
-    Raises ConfigError, KafkaError, BrokerUnavailable; the transaction is aborted then.
+    Raises ConfigError, KafkaError, BrokerUnavailable, and aborts the transaction then.
     """
     writing: TransactionWriting | None = None
     try:
@@ -80,7 +80,7 @@ def prepare(
 
 @attrs.frozen(kw_only=True, eq=False)
 class ColumnWriting:
-    """Rows by columns. Made by `begin`."""
+    """Writes rows by columns. Made by `begin`."""
 
     producer: ColumnProducer
     enrolment: Enrolment
@@ -89,7 +89,7 @@ class ColumnWriting:
     def begin(
         cls, settings: ProducerSettings, cluster: Cluster, transactional_id: str, timeout_ms: int
     ) -> ColumnWriting:
-        """Make one, which connects when there are rows enough."""
+        """Make a writer, which connects when it has enough rows."""
         enrolment = Enrolment(cluster=cluster, transactional_id=transactional_id, timeout_ms=timeout_ms)
         return cls(producer=ColumnProducer.of(settings, enrolment), enrolment=enrolment)
 
@@ -107,8 +107,8 @@ class ColumnWriting:
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             spans=tuple(
-                Span(topic=topic, partition=partition, first=each.first, last=each.last, count=each.count)
-                for (topic, partition), each in sorted(self.enrolment.written.items())
+                Span(topic=topic, partition=partition, first=task.first, last=task.last, count=task.count)
+                for (topic, partition), task in sorted(self.enrolment.written.items())
             ),
         )
 
@@ -128,20 +128,20 @@ class ColumnWriting:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class TracedDeliveries(Deliveries):
-    """Deliveries, and where they are."""
+    """Deliveries, and the offsets of the delivered records."""
 
     _spans: dict[tuple[str, int], list[int]] = attrs.field(factory=dict, init=False)  # first, last, count
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Return where records are, in order of topic and partition."""
+        """Return the offsets of the records, in order of topic and partition."""
         return tuple(
             Span(topic=topic, partition=partition, first=first, last=last, count=count)
             for (topic, partition), (first, last, count) in sorted(self._spans.items())
         )
 
     def delivered(self, error: ClientError | None, message: Message) -> None:
-        """librdkafka has done with a record."""
+        """Note the end of a record and its offset."""
         Deliveries.delivered(self, error, message)
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if error is not None or topic is None or partition is None or offset is None:
@@ -154,7 +154,7 @@ class TracedDeliveries(Deliveries):
 
 @attrs.frozen(kw_only=True, eq=False)
 class LibrdkafkaWriting:
-    """Rows by librdkafka. Made by `begin`."""
+    """Writes rows by librdkafka. Made by `begin`."""
 
     transactional_id: str
     open_cluster: Callable[[], Cluster]
@@ -184,7 +184,7 @@ class LibrdkafkaWriting:
         self.deliveries.send(rows, topic)
 
     def finish(self) -> Prepared:
-        """Look up the producer's id and epoch in a batch of its own: the coordinator may tell of a later producer's.
+        """Take the producer's id and epoch from a batch of its own, as the coordinator may know a later producer.
 
         See `TransactionWriting`.
         """
@@ -206,11 +206,11 @@ class LibrdkafkaWriting:
             self.deliveries.producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
 
     def close(self) -> None:
-        """Do nothing: librdkafka closes what it has with the producer."""
+        """Do nothing: librdkafka closes its connections with the producer."""
 
 
 def _initialise(producer: Producer, refusals: Refusals) -> None:
-    """Wait for the coordinator, but for none that refuses the login. Raises KafkaError, KafkaException."""
+    """Wait for the coordinator, unless it refuses the login. Raises KafkaError, KafkaException."""
     until = time.monotonic() + INIT_TIMEOUT_SECONDS
     while True:
         try:

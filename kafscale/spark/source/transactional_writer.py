@@ -1,7 +1,7 @@
-"""`transactional=true`: the rows of a micro-batch, or of one `df.write`, are in their topics once and as a whole.
+"""`transactional=true`: the rows of a micro-batch, or of one `df.write`, are written once and as a whole.
 
-A task writes in a transaction of its own, leaves it open, and tells the driver which one it is; the driver decides and
-commits (`kafscale.spark.transactions`). This module imports pyspark, and confluent-kafka.
+A task writes in a transaction of its own, leaves it open, and names it to the driver; the driver decides and commits
+(`kafscale.spark.transactions`). This module imports pyspark, and confluent-kafka.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
 
 @attrs.frozen(kw_only=True)
 class TransactionOptions:
-    """What tasks and driver need beside what they need to produce."""
+    """Options of transactions, besides those of producing."""
 
     bootstrap: Sequence[Address]
     timeout_ms: int
@@ -49,7 +49,7 @@ class TransactionOptions:
 
     @classmethod
     def of(cls, given: Given, options: WriteOptions) -> TransactionOptions:
-        """Raises ConfigError."""
+        """Read the options. Raises ConfigError."""
         producer = options.producer
         if producer["enable.idempotence"].strip().lower() != "true":
             raise ConfigError(
@@ -70,28 +70,28 @@ class TransactionOptions:
         )
 
     def producer_settings(self, options: WriteOptions) -> ProducerSettings | None:
-        """Return what a producer by columns has to know; None if librdkafka has to produce."""
-        return ProducerSettings.of({name: each for name, each in options.producer.items() if name != _TIMEOUT})
+        """Return the settings of a producer by columns; None if librdkafka has to produce."""
+        return ProducerSettings.of({name: value for name, value in options.producer.items() if name != _TIMEOUT})
 
     def settings(self, of_task: str) -> Mapping[str, str]:
-        """Return what librdkafka has to know besides, of one task."""
+        """Return librdkafka's settings of a task's transaction."""
         return {"transactional.id": of_task, _TIMEOUT: str(self.timeout_ms)}
 
     @classmethod
     def of_batch(cls, given: Given, options: WriteOptions) -> TransactionOptions:
-        """Raises ConfigError."""
+        """Read the options of a write that is not a stream. Raises ConfigError."""
         found = cls.of(given, options)
         if found.transactional_id is None:
             raise ConfigError(
-                "transactional=true of a write that is no stream needs the option transactionalId: a name that no "
-                "other job has, by which the next write finishes what a driver left that died while it committed"
+                "transactional=true of a write outside of streams needs the option transactionalId: a name that no "
+                "other job has, by which the next write finishes the commit of a driver that died"
             )
         return found
 
 
 @attrs.define(slots=False)
 class TaskWritten(WriterCommitMessage):
-    """What a task tells the driver. `prepared` is None if it had no rows."""
+    """The result of a task. `prepared` is None without rows."""
 
     transactional_id: str
     run: str
@@ -100,13 +100,13 @@ class TaskWritten(WriterCommitMessage):
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _TransactionalWriting(ABC):
-    """Has what the writers of batches and of streams have in common."""
+    """The common part of the writers of batches and of streams."""
 
     options: WriteOptions
     transactions: TransactionOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Produce the rows of a task in a transaction that is left open. Raises ConfigError, KafkaError."""
+        """Produce the rows of a task in a transaction that stays open. Raises ConfigError, KafkaError."""
         ease_next_call()
         context = TaskContext.get()
         assert context is not None
@@ -126,14 +126,14 @@ class _TransactionalWriting(ABC):
 
     @abstractmethod
     def _query(self, context: TaskContext) -> tuple[str, str]:
-        """Return the transactional id that the driver decides by, and what runs."""
+        """Return the transactional id that the driver decides by, and the id of the run."""
 
     def cluster(self) -> Cluster:
-        """The brokers, to be closed."""
+        """Return the brokers, to be closed."""
         return Cluster(bootstrap=self.transactions.bootstrap, security=self.options.security())
 
     def committer(self, cluster: Cluster, transactional_id: str) -> Committer:
-        """The one that decides."""
+        """Return the committer of a query."""
         return Committer(cluster=cluster, transactional_id=transactional_id, timeout_ms=self.transactions.timeout_ms)
 
 
@@ -142,14 +142,14 @@ class TransactionalStreamWriter(_TransactionalWriting, DataSourceStreamArrowWrit
     """The writer of a streaming query."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Write a batch that all tasks have prepared, if it was not before. Raises KafkaError, BrokerUnavailable."""
+        """Commit a batch that all tasks have prepared, unless it was. Raises KafkaError, BrokerUnavailable."""
         if written := _written(messages):
             with closing(self.cluster()) as cluster:
                 committer = self.committer(cluster, written[0].transactional_id)
                 committer.commit(_prepared_of(written), run=written[0].run, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Give up a batch that was not decided. Raises KafkaError, BrokerUnavailable."""
+        """Abort a batch that was not decided. Raises KafkaError, BrokerUnavailable."""
         if written := _written(messages):
             with closing(self.cluster()) as cluster:
                 committer = self.committer(cluster, written[0].transactional_id)
@@ -169,18 +169,18 @@ class TransactionalWriter(_TransactionalWriting, DataSourceArrowWriter):
     run: str = attrs.field(factory=lambda: uuid4().hex)
 
     def finish_former(self) -> None:
-        """Finish what a write before has decided whose driver died. Raises KafkaError, BrokerUnavailable."""
+        """Finish a decided write whose driver died. Raises KafkaError, BrokerUnavailable."""
         with closing(self.cluster()) as cluster:
             self.committer(cluster, self._transactional_id).finish_former(run=self.run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write what all tasks have prepared. Raises KafkaError, BrokerUnavailable."""
+        """Commit the rows that all tasks have prepared. Raises KafkaError, BrokerUnavailable."""
         with closing(self.cluster()) as cluster:
             committer = self.committer(cluster, self._transactional_id)
             committer.commit(_prepared_of(_written(messages)), run=self.run, batch=None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give up what was not decided. Raises KafkaError, BrokerUnavailable."""
+        """Abort rows that were not decided. Raises KafkaError, BrokerUnavailable."""
         with closing(self.cluster()) as cluster:
             committer = self.committer(cluster, self._transactional_id)
             committer.abort(_prepared_of(_written(messages)), run=self.run, batch=None)
@@ -195,8 +195,8 @@ class TransactionalWriter(_TransactionalWriting, DataSourceArrowWriter):
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> Sequence[TaskWritten]:
-    return [each for each in messages if isinstance(each, TaskWritten)]
+    return [message for message in messages if isinstance(message, TaskWritten)]
 
 
 def _prepared_of(written: Sequence[TaskWritten]) -> Sequence[Prepared]:
-    return [each.prepared for each in written if each.prepared is not None]
+    return [task.prepared for task in written if task.prepared is not None]

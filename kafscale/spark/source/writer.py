@@ -1,4 +1,4 @@
-"""`df.write.format("kafscale")`: rows become records by way of a broker, with the columns of Spark's Kafka sink.
+"""`df.write.format("kafscale")`: produces rows to a broker, with the columns of Spark's Kafka sink.
 
     value     string or binary, required; null is a tombstone
     key       string or binary
@@ -6,11 +6,12 @@
     topic     string, required unless the option `topic` is set, which goes before it
     partition int; without it the key decides, as for Java's producers
 
-A task ends when all of its records were acknowledged, and fails with the first that was not. It is at least once: a
-task that Spark repeats writes again; `transactional_writer` has the way that is not. Other columns are ignored.
+A task ends when all its records were acknowledged, and fails with the first that was not: at least once, as a repeated
+task writes again; `transactional_writer` writes exactly once. Other columns are ignored.
 
-Records are made by columns (`kafscale.spark.producing`), unless there are settings that librdkafka alone knows: with
-those, confluent-kafka produces. This module imports pyspark, and confluent-kafka.
+Records are made by columns (`kafscale.spark.producing`), unless there are settings that only librdkafka knows: with
+those,
+confluent-kafka produces. This module imports pyspark, and confluent-kafka.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ _REFUSED = {
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """What tasks need to produce. `producer` has the settings of Java's or librdkafka's clients."""
+    """Options to produce. `producer` has the settings of Java's or librdkafka's clients."""
 
     producer: Mapping[str, str] = attrs.field(repr=False)
     topic: str | None = None
 
     @classmethod
     def of(cls, given: Given, schema: StructType, *, overwrite: bool) -> WriteOptions:
-        """Raises ConfigError."""
+        """Read the options. Raises ConfigError."""
         if overwrite:
             raise ConfigError('a topic can\'t be overwritten: use mode("append")')
         if not given.text("kafka.bootstrap.servers"):
@@ -76,19 +77,19 @@ class WriteOptions:
         return options
 
     def open(self, further: Mapping[str, Any] = MappingProxyType({})) -> Producer:
-        """Open a producer, with settings beside those of the user. Raises ConfigError."""
+        """Open a producer, with settings besides those of the user. Raises ConfigError."""
         try:
             return Producer({**self.configuration(), **further})
         except KafkaException as exc:
             raise ConfigError(f"kafka.*: {exc.args[0].str()}; settings have librdkafka's names") from exc
 
     def configuration(self) -> dict[str, Any]:
-        """Return the settings as librdkafka takes them. Raises ConfigError."""
+        """Return the settings in librdkafka's form. Raises ConfigError."""
         with named():
             return librdkafka_settings(self.producer)
 
     def security(self) -> ClientSecurity:
-        """Return how connections are secured that are not librdkafka's. Raises ConfigError."""
+        """Return how to secure connections that are not librdkafka's. Raises ConfigError."""
         with named():
             return client_security(self.producer)
 
@@ -120,7 +121,7 @@ def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _TopicWriting:
-    """Has what the writers of batches and of streams have in common."""
+    """The common part of the writers of batches and of streams."""
 
     options: WriteOptions
 

@@ -8,7 +8,6 @@ tails.py          where the last records of a topic begin
 references.py     the topics that a statement reads, found in the plan of Spark's own parser
 topics.py         topics as DataFrames, each with a `load()` of its own
 engine.py         from a statement to a DataFrame
-totals.py         counts, offsets and times from footers
 answers.py        rows as a table, CSV, JSON or Parquet
 progress.py       how much a statement reads, for EXPLAIN and while it runs
 failures.py       Spark's errors in one line, and Ctrl-C

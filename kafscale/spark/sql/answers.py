@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as text. Spark itself makes the text of each value, so it is that of a CAST to STRING.
+"""Rows of a result as text, CSV, JSON or Parquet. Spark makes the text of each value, as a CAST to STRING does.
 
-Bytes that are UTF-8 are shown as the text that they are, and others as 0x… in hexadecimal. In JSON others are in
-base64, in a field that ends in `_base64`, as `kafscale consume` writes them.
+UTF-8 bytes are shown as text, others as 0x… in hexadecimal. In JSON other bytes are base64 in a field that ends in
+`_base64`, as `kafscale consume` writes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TO_QUOTE = re.compile(r'[",\r\n]')
 
 @attrs.frozen(kw_only=True)
 class Cells:
-    """The first rows of a result. None is NULL. `has_more`: there are further ones."""
+    """The first rows of a result. None is NULL. `has_more`: there are further rows."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -31,23 +31,20 @@ class Cells:
 
 
 def first_cells(frame: DataFrame, max_rows: int) -> Cells:
-    """Return at most `max_rows` rows, all at once. Runs the query."""
+    """Run the query and return at most `max_rows` rows."""
     rows = [tuple(row) for row in _texts(frame).limit(max_rows + 1).collect()]
     return Cells(columns=frame.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
 
 
 def csv_lines(frame: DataFrame) -> Iterator[str]:
-    """Iterate over lines of CSV, the first one of names. NULL is empty, and an empty string is quoted.
-
-    Runs the query, and holds few rows.
-    """
+    """Run the query and yield CSV, first the names; NULL is empty, an empty string is quoted. Holds few rows."""
     yield csv_line(frame.columns)
     for row in _texts(frame).toLocalIterator(prefetchPartitions=True):
         yield csv_line(row)
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:
-    """An object for each row; NULLs are left out. A name that repeats gets a number. Runs the query, holds few rows."""
+    """Run the query and yield an object for each row, without NULLs. A repeated name gets a number. Holds few rows."""
     from pyspark.sql.functions import struct, to_json
 
     named = frame.toDF(*unique(frame.columns))
@@ -57,12 +54,12 @@ def json_lines(frame: DataFrame) -> Iterator[str]:
 
 
 def write_parquet(frame: DataFrame, path: str) -> None:
-    """Write a directory of files, which must not be there. A name that repeats gets a number. Runs the query."""
+    """Run the query and write a new directory of files. A repeated name gets a number."""
     frame.toDF(*unique(frame.columns)).write.mode("errorifexists").parquet(path)
 
 
 def unique(names: Sequence[str]) -> Sequence[str]:
-    """The names, `_2` and so on behind those that were there already; case does not tell names apart."""
+    """Return the names with `_2` and so on behind repeated ones; case does not tell names apart."""
     taken: set[str] = {name.lower() for name in names}
     used: set[str] = set()
     found = []
@@ -76,7 +73,7 @@ def unique(names: Sequence[str]) -> Sequence[str]:
 
 
 def _texts(frame: DataFrame) -> DataFrame:
-    """Make texts of all columns, told apart by position, as names may repeat."""
+    """Make texts of all columns, by position, as names may repeat."""
     types = [type_ for _, type_ in frame.dtypes]
     numbered = frame.toDF(*(f"c{index}" for index in range(len(types))))
     return numbered.select(*(_text(numbered[f"c{index}"], type_) for index, type_ in enumerate(types)))
@@ -110,44 +107,44 @@ def csv_line(cells: Sequence[str | None]) -> str:
 
 
 def _csv_cell(text: str | None) -> str:
-    """RFC 4180; the csv module of older Pythons can't tell NULL from an empty string."""
+    """Write a cell by RFC 4180; the csv module of older Pythons can't tell NULL from an empty string."""
     if text is None:
         return ""
     return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
 
 
 class Answer(Protocol):
-    """Rows, which are given once, in one of these forms. Every method may raise QueryError and StoreError."""
+    """Rows, given once in one of these forms. Every method may raise QueryError and StoreError."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """Names of the columns; a command has none."""
+        """Return the names of the columns; a command has none."""
         ...
 
     def first_cells(self, max_rows: int) -> Cells:
-        """Return at most `max_rows` rows, all at once."""
+        """Return at most `max_rows` rows."""
         ...
 
     def csv_lines(self) -> Iterator[str]:
-        """Iterate over lines, the first one of names. NULL is empty, and an empty string is quoted."""
+        """Yield lines, first the names. NULL is empty, an empty string is quoted."""
         ...
 
     def json_lines(self) -> Iterator[str]:
-        """Iterate over objects, one for each row; NULLs are left out. A name that repeats gets a number."""
+        """Yield an object for each row, without NULLs. A repeated name gets a number."""
         ...
 
     def write_parquet(self, path: str) -> None:
-        """Write a directory of files, which must not be there. A name that repeats gets a number."""
+        """Write a new directory of files. A repeated name gets a number."""
         ...
 
     def close(self) -> None:
-        """Let go of what is left."""
+        """Release the rest of the rows."""
         ...
 
 
 @attrs.frozen(eq=False, repr=False)
 class SparkAnswer:
-    """A DataFrame's rows; each method runs its query, and reports how much of it is read. See `Answer`."""
+    """A DataFrame's rows; each method runs its query, and reports its progress. See `Answer`."""
 
     frame: DataFrame
     report: Report | None = None

@@ -1,4 +1,10 @@
-"""What the bucket has, as statements see it, and what one reference to a topic reads; nothing here is of an engine."""
+"""The topics of a bucket for statements of either engine, and the commands about them.
+
+SHOW TOPICS [LIKE 'pattern']         names; * and | in the pattern as in SHOW TABLES
+SHOW PARTITIONS FROM topic           offsets, segments and bytes
+
+A listing answers these commands; no record is read.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +48,7 @@ class BucketTopics:
             return planner.catalog.topics()
 
     def has(self, name: str) -> bool:
-        """Tell whether anything of it is in the bucket, or it is known to be empty. Raises ConfigError, StoreError."""
+        """Tell whether a topic has objects in the bucket, or is known to be empty. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
             if planner.catalog.brokers is not None:
                 return name in planner.catalog.topics()
@@ -51,22 +57,22 @@ class BucketTopics:
             return is_listed or name in planner.catalog.metadata.topics
 
     def logs(self, topic: str) -> Mapping[int, PartitionLog]:
-        """Its partitions, as the bucket has them now. Raises ConfigError, StoreError."""
+        """Return the partitions of a topic as of now. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
             return planner.catalog.partitions(topic)
 
     def reading(
         self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Return the options that one reference to a topic is read with. Raises ConfigError, QueryError, StoreError.
+        """Return the options to read one reference to a topic. Raises ConfigError, QueryError, StoreError.
 
-        partition: the tail of this one alone. options: for this reference alone.
+        partition: read the tail of this partition alone. options: for this reference alone.
         """
         what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
         return {**self.options, **self._limit(bound), **what, **(options or {})}
 
     def no_such(self, name: str) -> QueryError:
-        """Return an error to raise, which says which topics there are."""
+        """Return the error for an unknown topic, which names existing ones."""
         told = some_of(self.names(), near_to=name, label="topics")
         return QueryError(
             f"there is no topic, table or view '{name}' ({told}). Check the name, --store and --namespace; records "
@@ -105,14 +111,14 @@ PARTITION_COLUMNS = {
 
 @attrs.frozen(kw_only=True)
 class CommandRows:
-    """Rows, and the types of their columns by Spark's names."""
+    """Rows of a command, and the types of their columns by Spark's names."""
 
     types: Mapping[str, str]
     rows: Sequence[tuple[Any, ...]]
 
 
 def answer_command(statement: str, topics: BucketTopics) -> CommandRows | None:
-    """None if it is not one of these. Raises ConfigError, QueryError, StoreError."""
+    """Answer a command about topics; None for any other statement. Raises ConfigError, QueryError, StoreError."""
     tokens = [token for token in tokenize(statement) if token.text != ";"]
     words = [token.word for token in tokens]
     if words[:2] == ["SHOW", "TOPICS"]:
@@ -126,7 +132,7 @@ def _show_topics(rest: Sequence[Token], topics: BucketTopics) -> CommandRows:
     pattern = rest[-1].text.strip("'\"").lower() if rest else "*"
     if rest and [token.word for token in rest[:-1]] not in ([], ["LIKE"]):
         raise QueryError(f"SHOW TOPICS {rest[0].text}: allowed: SHOW TOPICS, or SHOW TOPICS LIKE 'pattern*'")
-    names = [name for name in topics.names() if any(fnmatchcase(name.lower(), each) for each in pattern.split("|"))]
+    names = [name for name in topics.names() if any(fnmatchcase(name.lower(), part) for part in pattern.split("|"))]
     return CommandRows(types=TOPIC_COLUMNS, rows=[(name,) for name in names])
 
 

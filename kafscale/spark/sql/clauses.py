@@ -1,12 +1,16 @@
-"""Clauses of KafScale's KAFSQL that Spark's grammar does not have: they bound what is read of the topics beside them.
+"""Clauses of KAFSQL that Spark's grammar lacks: they bound the read of the topics beside them.
 
     SELECT * FROM orders LAST 15 minutes          LAST 15m, 1h, 7d: by timestamp, from now back
     SELECT * FROM orders TAIL 20                  the last 20 records
-    SELECT * FROM orders SCAN FULL LIMIT 10       however much there is to read
+    SELECT * FROM orders SCAN FULL LIMIT 10       a read of any size
 
-Each holds for all topics of its SELECT, and of those within it in parentheses that have none of their own. Where a
-clause stands in its SELECT does not matter. None of them can be read as something else: where they are allowed, a
-number behind a word, and FULL without JOIN, are errors of syntax to Spark.
+A clause holds for all topics of its SELECT, and of SELECTs in parentheses within it that have no clause of their own,
+at
+any place in its SELECT. It can't mean anything else: there, Spark takes a number behind a word, and FULL without JOIN,
+for
+errors of syntax.
+
+`last(…)` and `tail(…)` in place of a table bound the read of one topic.
 """
 
 from __future__ import annotations
@@ -27,9 +31,9 @@ UNITS = {"MILLISECOND": "ms", "SECOND": "s", "MINUTE": "m", "HOUR": "h", "DAY": 
 
 @attrs.frozen(kw_only=True)
 class Bound:
-    """What is to be read of a topic: not before `last_ms` ago, of that the last `tail_count`; None is no bound.
+    """The bounds of a read of a topic: since `last_ms` ago, of that the last `tail_count` records; None is unbounded.
 
-    `is_full`: it may be any amount.
+    is_full: the read may have any size.
     """
 
     last_ms: int | None = None
@@ -47,7 +51,7 @@ class Bound:
 
 @attrs.define
 class Scope:
-    """A SELECT, or what is in parentheses, from `start` to `end`."""
+    """A SELECT, or the inside of parentheses, from `start` to `end`."""
 
     start: int
     end: int
@@ -56,14 +60,14 @@ class Scope:
 
 @attrs.frozen
 class Clauses:
-    """A statement with spaces in place of its clauses, so that positions stay what they were."""
+    """A statement with spaces in place of its clauses, so that positions stay the same."""
 
     text: str
     scopes: Sequence[Scope]
 
     @classmethod
     def of(cls, text: str) -> Clauses:
-        """Raises QueryError."""
+        """Find the clauses of a statement. Raises QueryError."""
         tokens = tokenize(text)
         blank = list(text)
         open_scopes, scopes = [Scope(0, len(text))], []
@@ -86,14 +90,14 @@ class Clauses:
         return cls("".join(blank), [*scopes, *open_scopes])
 
     def bound_at(self, position: int) -> Bound:
-        """Return the bound of the innermost scope around a position that has one."""
-        around = [each for each in self.scopes if each.start <= position < each.end and each.bound is not None]
+        """Return the bound of the innermost scope around a position."""
+        around = [scope for scope in self.scopes if scope.start <= position < scope.end and scope.bound is not None]
         innermost = max(around, key=lambda each: each.start, default=None)
         return Bound() if innermost is None or innermost.bound is None else innermost.bound
 
 
 def duration_ms(tokens: Sequence[Token]) -> tuple[int, int]:
-    """The time that the tokens begin with (`15m`, `1.5 h`, `15 minutes`), and how many they are. Raises ValueError."""
+    """Read the time that tokens begin with (`15m`, `1.5 h`, `15 minutes`), and count its tokens. Raises ValueError."""
     number = tokens[0].text if tokens else ""
     unit = tokens[1].word.removesuffix("S") if len(tokens) > 1 else ""
     if number.replace(".", "", 1).isdigit() and (unit in UNITS or tokens[1:2]):
@@ -102,7 +106,7 @@ def duration_ms(tokens: Sequence[Token]) -> tuple[int, int]:
 
 
 def _clause(tokens: Sequence[Token], index: int) -> tuple[Bound, int] | None:
-    """The clause that begins with this token, and the index behind it."""
+    """Return the clause that begins with this token, and the index behind it."""
     word, following = tokens[index].word, tokens[index + 1 : index + 4]
     if not following or (index and tokens[index - 1].text == "."):
         return None
@@ -135,7 +139,7 @@ class Argument:
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """`last(…)` or `tail(…)`, from `start` to `end`. Times are milliseconds."""
+    """A call of `last(…)` or `tail(…)`, from `start` to `end`. Times are milliseconds."""
 
     start: int
     end: int
@@ -145,7 +149,7 @@ class Call:
 
 
 def bound_of(call: Call) -> tuple[Bound, int | None]:
-    """Return what is read of the topic, and the partition that it is read of, if that is one. Raises QueryError."""
+    """Return the bound of a call, and the partition if it names one. Raises QueryError."""
     match call.function, call.arguments:
         case "last", [Argument(int(last_ms), True)]:
             return Bound(last_ms=last_ms), None
@@ -189,7 +193,12 @@ BEFORE_QUERY = ("(", "ALL", "DISTINCT", "AS", *SET_OPERATORS)
 
 
 def columns_needed(text: str, columns: Collection[str], others: Mapping[str, str]) -> Set[str] | None:
-    """Return which of these columns a statement can need; None if it may need all. `others` are names of some, too."""
+    """Return which of these columns a statement can need; None if it may need all, as by `*`.
+
+    Spark reads all columns of a source in Python, so the source is loaded with a schema that has fewer. Names count
+    anywhere
+    in the text, also in a string or as part of a longer name. `others` are further names of columns.
+    """
     tokens = tokenize(text)
     words = [token.word for token in tokens]
     if words[:1] == ["EXPLAIN"]:
@@ -204,7 +213,7 @@ def columns_needed(text: str, columns: Collection[str], others: Mapping[str, str
 
 
 def _is_star(tokens: Sequence[Token], index: int) -> bool:
-    """Tell whether a token is a `*`, but that of `count(*)`."""
+    """Tell whether a token is a `*` other than that of `count(*)`."""
     around = [token.word for token in tokens[max(0, index - 2) : index + 2]]
     return tokens[index].text == "*" and around != ["COUNT", "(", "*", ")"]
 

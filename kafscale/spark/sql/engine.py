@@ -1,14 +1,14 @@
-"""From a statement to a DataFrame: each reference to a topic in it gets a `load()` of its own, made for this statement.
+"""Makes a DataFrame of a statement: each reference to a topic gets a `load()` of its own.
 
-Spark parses the statement; the places where it names topics are replaced by names of temporary views, which are gone
-when it has been analysed. So conditions on one reference leave nothing out for another one, and what a statement reads
-is what was in the bucket when it was given.
+Spark parses the statement; names of topics are replaced by names of temporary views, which are dropped once it has been
+analysed. So conditions on one reference leave out nothing of another one, and a statement reads the bucket as it was
+when it was given.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -26,7 +26,6 @@ from kafscale.spark.sql.progress import explained
 from kafscale.spark.sql.references import Found, Reference, find
 from kafscale.spark.sql.tokens import Edit, edited, tokenize
 from kafscale.spark.sql.topics import Topics
-from kafscale.spark.sql.totals import answered
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Engine:
-    """Answers statements. `catalogs` are names of Spark's catalogs: what begins with one of them is no topic."""
+    """Answers statements. `catalogs` are names of Spark's catalogs: a name that begins with one is not a topic."""
 
     topics: Topics
     catalogs: Sequence[str] = ()
     _numbers: Iterator[int] = attrs.field(factory=count, init=False)
 
     def frame(self, statement: str) -> DataFrame:
-        """Rows of a query; a command has been executed. Raises ConfigError, QueryError, StoreError."""
+        """Return the rows of a query, or run a command. Raises ConfigError, QueryError, StoreError."""
         answered = answer_command(statement, self.topics)
         if answered is None:
             return self._fitting_query(statement)
@@ -50,9 +49,9 @@ class Engine:
         return self.topics.spark.createDataFrame(answered.rows, types)
 
     def _fitting_query(self, statement: str) -> DataFrame:
-        """Read the columns that the statement names; all, where they are too few, as `orders AS o(a, b, …)` counts.
+        """Read the columns that the statement names; all of them if that fails, as for `orders AS o(a, b, …)`.
 
-        Spark's errors may be of that, or name columns; those that are not are final, as what is refused here is.
+        Errors that can't come from missing columns are final.
         """
         spoken = Spoken.of(statement)
         columns = None
@@ -77,24 +76,18 @@ class Engine:
             plan = session.sessionState().sqlParser().parsePlan(clauses.text)
             found = find(plan, clauses.text)
         with self._views() as views, self._naming_topics(clauses.text), spark_errors():
-            reads: list[Mapping[str, str]] = []
-            read = partial(self._read, spoken, views, reads, is_full=found.is_explained, columns=columns)
+            read = partial(self._read, spoken, views, is_full=found.is_explained, columns=columns)
             edits = [*self._references(found, clauses, read), *self._calls(found, clauses, read)]
             if edits and found.keeps_query:
                 raise QueryError(
                     "a view or a cached table would keep what its topics have now: name the query by WITH instead"
                 )
             text = edited(clauses.text, edits)
-            if found.is_explained:
-                return explained(spark, text)
-            frame = spark.sql(text)
-            if columns is None or len(reads) != 1:
-                return frame
-            return answered(frame, reads[0]) or frame
+            return explained(spark, text) if found.is_explained else spark.sql(text)
 
     @contextmanager
     def _views(self) -> Iterator[list[str]]:
-        """Names of views, which are dropped at the end of the block."""
+        """Collect names of views, which are dropped at the end of the block."""
         names: list[str] = []
         try:
             yield names
@@ -104,7 +97,7 @@ class Engine:
 
     @contextmanager
     def _naming_topics(self, statement: str) -> Iterator[None]:
-        """Make errors say which topics there are, for a name that there is not, or that a topic can't stand there."""
+        """Name existing topics in errors about unknown names, or say that a topic can't stand there."""
         try:
             yield
         except QueryError as exc:
@@ -117,30 +110,26 @@ class Engine:
             raise self.topics.no_such(name) from exc
 
     def _references(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
-        for each in found.references:
-            if self._is_topic(each):
-                view = read(each.name, clauses.bound_at(each.start), options=each.options)
-                text = f"({view} AS {_quoted(each.parts[-1])})" if each.is_relation else view
-                yield Edit(start=each.start, end=each.end, text=text)
+        for reference in found.references:
+            if self._is_topic(reference):
+                view = read(reference.name, clauses.bound_at(reference.start), options=reference.options)
+                text = f"({view} AS {_quoted(reference.parts[-1])})" if reference.is_relation else view
+                yield Edit(start=reference.start, end=reference.end, text=text)
 
     def _calls(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
-        for each in found.calls:
-            bound, partition = bound_of(each)
-            if not (TOPIC_NAME.fullmatch(each.topic) and self.topics.has(each.topic)):
-                raise self.topics.no_such(each.topic)
-            bound = attrs.evolve(bound, is_full=clauses.bound_at(each.start).is_full)
-            view = read(each.topic, bound, partition=partition)
-            yield Edit(start=each.start, end=each.end, text=f"({view} AS {_quoted(each.topic)})")
+        for call in found.calls:
+            bound, partition = bound_of(call)
+            if not (TOPIC_NAME.fullmatch(call.topic) and self.topics.has(call.topic)):
+                raise self.topics.no_such(call.topic)
+            bound = attrs.evolve(bound, is_full=clauses.bound_at(call.start).is_full)
+            view = read(call.topic, bound, partition=partition)
+            yield Edit(start=call.start, end=call.end, text=f"({view} AS {_quoted(call.topic)})")
 
-    def _read(
-        self, spoken: Spoken, views: list[str], reads: list[Mapping[str, str]], topic: str, bound: Bound, **details: Any
-    ) -> str:
-        """The name of a new view of a topic, with the columns that the statement knows. `reads` gets its options."""
+    def _read(self, spoken: Spoken, views: list[str], topic: str, bound: Bound, **details: Any) -> str:
+        """Make a view of a topic with the columns that the statement knows, and return its name."""
         options = {**spoken.options(), **(details.pop("options", None) or {})}
         bound = bound.joined(Bound(is_full=details.pop("is_full")))
-        chosen = self.topics.reading(topic, bound, partition=details.get("partition"), options=options)
-        reads.append(chosen)
-        frame = self.topics.frame(topic, bound, options=options, chosen=chosen, **details)
+        frame = self.topics.frame(topic, bound, options=options, **details)
         if spoken.needs_segments:
             frame = with_segments(frame, self.topics.logs(topic))
         name = f"kafscale_reference_{next(self._numbers)}"
@@ -155,7 +144,7 @@ class Engine:
 
 
 def _only_read(topic: str, statement: str) -> str:
-    """Return what is said of a topic where Spark wants a table of its own."""
+    """Return the message for a topic where Spark needs a table of its own."""
     words = [token.word for token in tokenize(statement)]
     if any(words[index + 1 : index + 3] == ["AS", "OF"] for index in range(len(words))):
         return (

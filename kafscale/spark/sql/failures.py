@@ -1,4 +1,9 @@
-"""What Spark raises, as errors that tell the user what to do in one line."""
+"""Errors of Spark as one line for the user, and statements that Ctrl-C cancels.
+
+A statement runs on a thread of its own: an interrupt in the midst of a call to Spark's JVM would leave the answer
+behind
+for the next call. The main thread waits, has Spark cancel the statement, and goes on once that has ended.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error): ")
 
 
 def keep_pyspark_quiet() -> None:
-    """It would log each error of a statement, with Java's stack, besides raising it."""
+    """Stop pyspark from logging each error of a statement besides raising it."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -40,7 +45,7 @@ def keep_pyspark_quiet() -> None:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turns errors of Spark, and of the source in Spark's workers, into QueryError."""
+    """Turn errors of Spark, and of the source in Spark's workers, into QueryError."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -51,10 +56,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def may_be_of_columns(error: QueryError) -> bool:
-    """Tell whether another try with all columns may end otherwise: if Spark has raised it, of columns, or unnamed.
-
-    What this package refuses is final, and so is a statement that Spark can't parse, or that names what is none.
-    """
+    """Tell whether all columns may help: for an error of Spark about columns, or one without a condition."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -65,7 +67,7 @@ def may_be_of_columns(error: QueryError) -> bool:
 
 
 def message_of(text: str) -> str:
-    """Return what a user needs of an error of Spark: the source's own words, or Spark's first lines, without stacks."""
+    """Return the useful part of an error of Spark: the source's message, or Spark's first lines."""
     if ours := _OURS.findall(text):
         last: str = ours[-1]
         return last
@@ -81,9 +83,9 @@ POLL_SECONDS = 0.2
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, also in a process that was started with SIGINT ignored.
+    """Make Ctrl-C raise KeyboardInterrupt, also in a process that was started with SIGINT ignored.
 
-    To be entered on the main thread. A Spark that starts on another one sets no handler itself.
+    To be entered on the main thread. A Spark that starts on another thread sets no handler.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -93,9 +95,9 @@ def interruptible() -> Iterator[None]:
 
 
 def run_interruptibly(execute: Callable[[], None], cancel: Callable[[], object]) -> None:
-    """Raises what `execute` raises; KeyboardInterrupt, when it has ended, if there was one.
+    """Run `execute`, and raise its error; KeyboardInterrupt, once it has ended, if there was one.
 
-    cancel: called again and again, as a statement that is still being planned has nothing to be cancelled yet.
+    cancel: called repeatedly, as a statement that is still being planned can't be cancelled yet.
     """
     running: Future[None] = Future()
 

@@ -1,9 +1,9 @@
-"""KAFSQL's window of time on a join, as conditions that Spark has.
+"""KAFSQL in Spark's spelling: its columns and functions, `_segment`, and the window of time on a join.
 
     FROM orders o JOIN payments p ON o.key = p.key WITHIN 10m     … ON (o.key = p.key) AND p.timestamp BETWEEN …
     FROM orders o JOIN payments p WITHIN 10m                      … ON o.key = p.key AND p.timestamp BETWEEN …
 
-It is between the table of this JOIN and the first one behind FROM. Where WITHIN stands behind its JOIN does not matter.
+The window is between the table of this JOIN and the first one behind FROM, wherever WITHIN stands behind its JOIN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def windows(tokens: Sequence[Token], *, timestamp: str, key: str) -> Iterator[Ed
 
 @attrs.frozen(kw_only=True)
 class _Join:
-    """A join of two tables, by the names that their columns have; `end` is where its condition ends, or is to be."""
+    """A join of two tables, by the names of their columns; its condition ends at `end`."""
 
     left: str
     right: str
@@ -77,14 +77,14 @@ class _Join:
         )
 
     def condition(self, *, timestamp: str, key: str, window_ms: int) -> str:
-        """Return the condition that stands at the end of the join."""
+        """Return the condition to put at the end of the join."""
         opening = f" ON {self.left}.{key} = {self.right}.{key}" if self.on is None else ")"
         time, window = f"{self.left}.{timestamp}", f"INTERVAL {window_ms} MILLISECONDS"
         return f"{opening} AND {self.right}.{timestamp} BETWEEN {time} - {window} AND {time} + {window} "
 
 
 def _level(tokens: Sequence[Token], index: int) -> Sequence[Token]:
-    """Up to this token, those that are within the same parentheses, and of the same SELECT."""
+    """Return the tokens up to this one within the same parentheses and SELECT."""
     found, depth = [tokens[index]], 0
     for token in reversed(tokens[:index]):
         depth += {")": 1, "(": -1}.get(token.text, 0)
@@ -96,7 +96,7 @@ def _level(tokens: Sequence[Token], index: int) -> Sequence[Token]:
 
 
 def _name(tokens: Sequence[Token]) -> str:
-    """Return the name of the table that the tokens begin with: its alias, or the last part of its name."""
+    """Return the name of the table at the beginning: its alias, or the last part of its name."""
     place, name = 0, ""
     while (tokens[place].text != "(" and not name) or tokens[place].text == ".":
         place += tokens[place].text == "."
@@ -133,7 +133,7 @@ SEGMENT = "segment"
 
 
 def with_segments(frame: DataFrame, logs: Mapping[int, PartitionLog]) -> DataFrame:
-    """Adds the column, by the segments that the topic has now: NULL for records that are in none yet."""
+    """Add the column, by the topic's present segments: NULL for records that are not in one yet."""
     from pyspark.sql.pandas import functions
 
     names = {index: [segment.key.key for segment in log.segments] for index, log in logs.items()}
@@ -173,7 +173,7 @@ FUNCTIONS: Mapping[str, str] = {
 
 
 def define_functions(spark: SparkSession, *, temporary: bool = True) -> None:
-    """`json_value(_value, '$.a')` and the like, again if they are there. Those not temporary are for all sessions."""
+    """Define `json_value(_value, '$.a')` and the like, or define them again; for all sessions if not temporary."""
     for name, returning in FUNCTIONS.items():
         kind = "TEMPORARY FUNCTION" if temporary else "FUNCTION"
         spark.sql(f"CREATE OR REPLACE {kind} {name}(document STRING, path STRING) RETURNS {returning}")
@@ -181,14 +181,14 @@ def define_functions(spark: SparkSession, *, temporary: bool = True) -> None:
 
 @attrs.frozen(kw_only=True)
 class Spoken:
-    """A statement for Spark. `names`: all that it names, in lower case."""
+    """A statement for Spark. `names`: all names in it, in lower case."""
 
     text: str
     names: Set[str]
 
     @classmethod
     def of(cls, text: str) -> Spoken:
-        """Raises QueryError."""
+        """Translate a statement. Raises QueryError."""
         tokens = tokenize(text)
         spoken = cls(text=text, names={token.name.lower() for token in tokens})
         timestamp, key = ("_ts", "_key") if spoken.has_kafsql_columns else ("timestamp", "key")
@@ -197,7 +197,7 @@ class Spoken:
 
     @property
     def has_kafsql_columns(self) -> bool:
-        """Tell whether the statement names one of KAFSQL's columns, so that its topics have them."""
+        """Tell whether the statement names a column of KAFSQL, so that its topics have them."""
         return not self.names.isdisjoint(COLUMNS)
 
     @property
@@ -207,15 +207,15 @@ class Spoken:
 
     @property
     def needs_segments(self) -> bool:
-        """Tell whether what `select` is given must have a column of segments."""
+        """Tell whether `select` needs a column of segments."""
         return "_segment" in self.names
 
     def options(self) -> Mapping[str, str]:
-        """Return the options that the statement's topics are read with."""
+        """Return options for the statement's topics."""
         return {"includeHeaders": "true"} if "_headers" in self.names else {}
 
     def select(self, frame: DataFrame) -> DataFrame:
-        """Select those columns of a topic that the statement has."""
+        """Select the columns of a topic for the statement."""
         if not self.has_kafsql_columns:
             return frame
         own = [name for name, of in COLUMNS.items() if of in frame.columns or name in self.names]
@@ -225,23 +225,23 @@ class Spoken:
 
 
 def _times(tokens: Sequence[Token]) -> Iterator[Edit]:
-    """Numbers that `_ts` is compared with are milliseconds."""
+    """Turn numbers that `_ts` is compared with into timestamps; they are milliseconds."""
     for index, token in enumerate(tokens):
         if token.name.lower() == "_ts":
             behind = tokens[index + 1 : index + 5]
-            for number in (behind[place] for place in _compared([each.word for each in behind])):
+            for number in (behind[place] for place in _compared([token.word for token in behind])):
                 yield Edit(start=number.start, end=number.end, text=f"timestamp_millis({number.text})")
 
 
 def _offsets(tokens: Sequence[Token]) -> Iterator[Edit]:
-    """The column `offset` of a condition's beginning, which Spark takes for the clause that leaves out rows."""
+    """Quote the column `offset` at the beginning of a condition, where Spark expects its clause."""
     for before, token in pairwise(tokens):
         if before.word == "WHERE" and token.word == "OFFSET":
             yield Edit(start=token.start, end=token.end, text="`offset`")
 
 
 def _compared(words: Sequence[str]) -> Iterator[int]:
-    """Iterate over the places where a comparison that the words begin with has numbers."""
+    """Yield the places of numbers in a comparison at the beginning of the words."""
     operator_length = next((place for place, word in enumerate(words) if word not in ("<", ">", "=")), 0)
     places = (1, 3) if words[:1] == ["BETWEEN"] else (operator_length,)
     return (place for place in places if 0 < place < len(words) and words[place].isdigit())

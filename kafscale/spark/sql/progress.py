@@ -1,4 +1,10 @@
-"""What a query reads of the bucket, as its source has planned it: EXPLAIN says so below Spark's plan."""
+"""The reads of a query as its source has planned them: for EXPLAIN, and as progress while Spark runs it.
+
+A task reads a part whose size was planned, and Spark's status tells how many tasks of a stage are done. A stage belongs
+to
+the scan with as many tasks, so a later stage with as many counts too, never past the whole. Stages with other numbers,
+as of a LIMIT that takes a few tasks at a time, do not count.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def explained(spark: SparkSession, text: str) -> DataFrame:
-    """Return Spark's plan of `EXPLAIN …`, and a line for each read of a topic.
+    """Return Spark's plan of `EXPLAIN …`, and a line for each read of a topic, without running it.
 
-    Nothing is executed. Raises QueryError.
+    Raises QueryError.
     """
     session: Any = spark._jsparkSession
     gateway: Any = spark._jvm
@@ -34,16 +40,13 @@ def explained(spark: SparkSession, text: str) -> DataFrame:
 
 
 def reads_of(plan: Any) -> Iterator[Sequence[Split]]:
-    """Iterate over what each scan of a topic in Spark's optimized plan reads.
-
-    Has the source plan, if it did not yet.
-    """
+    """Yield the splits of each scan of a topic in Spark's optimized plan, planned now if need be."""
     for tasks in _scans(plan):
         yield [split for splits in tasks for split in splits]
 
 
 def tasks_of(plan: Any) -> Iterator[Sequence[int]]:
-    """Iterate over the scans likewise: of each the bytes that its tasks read, one by one."""
+    """Yield the bytes of each task, for each scan."""
     for tasks in _scans(plan):
         yield [sum(split.size_bytes for split in splits) for splits in tasks]
 
@@ -52,28 +55,28 @@ def _scans(plan: Any) -> Iterator[Sequence[Sequence[Split]]]:
     from kafscale.spark.source.source import SplitPartition
 
     if plan.getClass().getSimpleName() == "DataSourceV2ScanRelation":
-        planned = [_unpickled(each) for each in plan.scan().toBatch().planInputPartitions()]
-        yield [each.splits for each in planned if isinstance(each, SplitPartition)]
+        planned = [_unpickled(partition) for partition in plan.scan().toBatch().planInputPartitions()]
+        yield [partition.splits for partition in planned if isinstance(partition, SplitPartition)]
     for further in (plan.children(), plan.subqueries()):
         for index in range(further.size()):
             yield from _scans(further.apply(index))
 
 
 def _unpickled(partition: Any) -> Any:
-    """None of what is not of a source in Python."""
+    """Return None for a partition of another source than one in Python."""
     if partition.getClass().getSimpleName() != "PythonInputPartition":
         return None
     return pickle.loads(bytes(partition.pickedPartition()))
 
 
 def _line(splits: Sequence[Split]) -> str:
-    ranges = [each for split in splits for each in split.ranges]
-    segments = {each.key for each in ranges if isinstance(each, Range)}
-    has_log = any(isinstance(each, LogRange | GivenRange) for each in ranges)
+    ranges = [range_ for split in splits for range_ in split.ranges]
+    segments = {range_.key for range_ in ranges if isinstance(range_, Range)}
+    has_log = any(isinstance(range_, LogRange | GivenRange) for range_ in ranges)
     size_bytes = sum(split.size_bytes for split in splits)
     topics = ", ".join(sorted({split.topic for split in splits})) or "nothing"
     behind = " and the log behind them" if has_log else ""
-    fetched = sum(each.end_offset - each.start_offset for each in ranges if isinstance(each, BrokerRange))
+    fetched = sum(range_.end_offset - range_.start_offset for range_ in ranges if isinstance(range_, BrokerRange))
     behind += f", and about {fetched:,} records from brokers" if fetched else ""
     return f"Reads {topics}: {size_bytes:,} bytes of {len(segments)} segments{behind}"
 
@@ -87,7 +90,7 @@ Report = Callable[[int, int], None]
 
 @attrs.define(eq=False)
 class Reads:
-    """What the scans of a statement read: of each the bytes of its tasks."""
+    """The scans of a statement: the bytes of each task."""
 
     scans: Sequence[Sequence[int]]
     _running: dict[int, int] = attrs.field(factory=dict, init=False)  # stages of scans, and the bytes of their tasks
@@ -98,9 +101,9 @@ class Reads:
         return sum(map(sum, self.scans))
 
     def note(self, stages: Mapping[int, tuple[int, int]]) -> int:
-        """Take the stages that run, each with how many tasks it has and how many are done; return what is read.
+        """Take the running stages, with the number of their tasks and finished tasks; return the bytes read.
 
-        A stage that ran and runs no more has been done.
+        A stage that ran before and does not run any more has finished.
         """
         sizes = {len(tasks): sum(tasks) for tasks in self.scans}
         self._ended_bytes += sum(size for stage, size in self._running.items() if stage not in stages)
@@ -114,7 +117,7 @@ class Reads:
 
 @contextmanager
 def told(frame: DataFrame, report: Report | None) -> Iterator[None]:
-    """Report how far the block is, which runs queries of a frame; nothing of a short one, or without `report`."""
+    """Report the progress of the block, which runs a frame's queries; nothing if it is short, or without `report`."""
     if report is None:
         yield
         return
@@ -140,7 +143,7 @@ def _watch(frame: DataFrame, report: Report, is_over: Event) -> None:
         while reads.total_bytes and not is_over.wait(LOOK_SECONDS):
             report(reads.note(_stages(tracker)), reads.total_bytes)
     except (Py4JError, OSError):
-        return  # what is wrong with the statement, or with Spark, is told by who runs it
+        return  # the caller reports the error of the statement, or of Spark
 
 
 def _stages(tracker: Any) -> Mapping[int, tuple[int, int]]:

@@ -1,7 +1,8 @@
-"""What a statement reads: the tables that it names and calls of `last()` and `tail()`, each with its place in the text.
+"""Finds the tables that a statement reads, and its calls of `last()` and `tail()`, with their places in the text.
 
-Spark's own parser makes the plan that is searched, so that all of its grammar is known: common table expressions, which
-hide tables of their name, subqueries, pipes, quoted names. The plan's nodes know where in the text they came from.
+Spark's own parser makes the plan that is searched, so its whole grammar is covered: common table expressions, which
+hide
+tables of their name, subqueries, pipes, quoted names. The plan's nodes know their place in the text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KEEPING = ("CreateView", "CreateViewCommand", "AlterViewAs", "CacheTableAsSelect
 class Reference:
     """A name in the text, from `start` to `end`.
 
-    is_relation: whether it stands where a query in parentheses could; else it is replaced by a name alone.
+    is_relation: a query in parentheses could stand there; otherwise a name replaces it.
     options: of its WITH clause, which is within `end`.
     """
 
@@ -36,13 +37,13 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Parts with points between, as a topic has them."""
+        """Return the parts joined by points, as a topic is named."""
         return ".".join(self.parts)
 
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """All that a statement reads. `keeps_query`: it is one that makes a view, or caches. `is_explained`: EXPLAIN."""
+    """All reads of a statement. `keeps_query`: it makes a view, or caches. `is_explained`: it is an EXPLAIN."""
 
     references: Sequence[Reference]
     calls: Sequence[Call]
@@ -51,7 +52,7 @@ class Found:
 
 
 def find(plan: Any, text: str) -> Found:
-    """plan: Spark's, parsed from `text`. Raises QueryError."""
+    """Search a plan that Spark has parsed from `text`. Raises QueryError."""
     if _class(plan) == "CompoundBody":
         raise QueryError("scripts (BEGIN … END) are not for topics: give their statements one by one")
     is_explained = _class(plan) == "ExplainCommand"
@@ -60,8 +61,8 @@ def find(plan: Any, text: str) -> Found:
     search = _Search(tokenize(text))
     found = list(search.find(plan, frozenset()))
     return Found(
-        references=[each for each in found if isinstance(each, Reference)],
-        calls=[each for each in found if isinstance(each, Call)],
+        references=[read for read in found if isinstance(read, Reference)],
+        calls=[read for read in found if isinstance(read, Call)],
         keeps_query=_class(plan) in KEEPING,
         is_explained=is_explained,
     )
@@ -72,7 +73,7 @@ class _Search:
     tokens: Sequence[Token]
 
     def find(self, node: Any, hidden: Set[str]) -> Iterator[Reference | Call]:
-        """hidden: names of common table expressions, in lower case."""
+        """Search a node. hidden: names of common table expressions, in lower case."""
         kind = _class(node)
         if kind == "UnresolvedWith":
             yield from self._find_with(node, hidden)
@@ -93,7 +94,7 @@ class _Search:
             yield from self.find(subquery, hidden)
 
     def _find_with(self, node: Any, hidden: Set[str]) -> Iterator[Reference | Call]:
-        """Search a WITH, of which each expression sees those before it, and itself if it is recursive."""
+        """Search a WITH. Each expression sees those before it, and itself if it is recursive."""
         for relation in _items(node.cteRelations()):
             name = relation._1().lower()
             yield from self.find(relation._2(), hidden | {name} if node.allowRecursion() else hidden)
@@ -127,7 +128,7 @@ class _Search:
         start, _ = _span(node)  # its end is behind the alias
         function = node.name().mkString(".").lower()
         opening = next(i for i, token in enumerate(self.tokens) if token.start >= start and token.text == "(")
-        arguments = [_argument(each, function) for each in _items(node.functionArgs())]
+        arguments = [_argument(argument, function) for argument in _items(node.functionArgs())]
         if not arguments or not isinstance(arguments[0].value, str):
             raise QueryError(f"{function}() takes a topic first, such as {function}('orders', …)")
         return Call(
@@ -140,7 +141,7 @@ class _Search:
 
 
 def _argument(node: Any, function: str) -> Argument:
-    """A literal; or a name, as topics may be given without quotes."""
+    """Read a literal; or a name, as topics may be given without quotes."""
     if _class(node) == "UnresolvedAttribute":
         return Argument(node.nameParts().mkString("."))
     if _class(node) != "Literal":
@@ -166,4 +167,4 @@ def _items(sequence: Any) -> list[Any]:
 
 
 def _map(java_map: Any) -> dict[str, str]:
-    return {str(each.getKey()): str(each.getValue()) for each in java_map.entrySet()}
+    return {str(entry.getKey()): str(entry.getValue()) for entry in java_map.entrySet()}

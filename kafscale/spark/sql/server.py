@@ -1,10 +1,12 @@
-"""Topics as tables of Spark's own Thrift server, for programs that speak JDBC or ODBC.
+"""Topics as tables of Spark's Thrift server, for programs that speak JDBC or ODBC.
 
-Their statements are not seen here, so a topic is a view. Spark keeps its text, `SELECT * FROM … WITH (options)`, and
-resolves it anew for each statement, so it is never stale. What it is over is a table of the topic's own, made so that
-there is something to read; of the options of such a table, Spark gives a source in Python none when it reads, but those
-of the view. All references of one statement share one `load()`, so that what the conditions of one of them leave out is
-left out only if those of the others leave it out too (`kafscale.spark.source.bounds`).
+Spark plans these statements alone, so a topic is a view. Spark keeps the text of a view, `SELECT * FROM … WITH
+(options)`,
+and resolves it for each statement, so it is never stale. The view is over a table, made for that purpose: Spark passes
+the
+options of the view to a source in Python, not those of the table. All references of one statement share one `load()`,
+so
+rows are left out only if the conditions of none of them want them (`kafscale.spark.source.bounds`).
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 
 def table_names(topics: Sequence[str]) -> Mapping[str, str]:
-    """Topics by the names of their tables, which have _ for points and dashes, as Spark's catalog has no others.
+    """Return topics by the names of their tables, with _ for points and dashes, as Spark's catalog requires.
 
-    Of topics whose tables would be alike, only the first is there.
+    Of topics with the same table name, only the first is served.
     """
     found: dict[str, str] = {}
     for topic in topics:
@@ -47,7 +49,7 @@ def table_names(topics: Sequence[str]) -> Mapping[str, str]:
 
 
 def settings(listen: Address, warehouse: str) -> Mapping[str, str]:
-    """Spark's settings for a server that keeps nothing."""
+    """Return Spark's settings for a server that keeps nothing."""
     return {
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": warehouse,
@@ -61,7 +63,7 @@ def settings(listen: Address, warehouse: str) -> Mapping[str, str]:
 
 @contextmanager
 def warehouse() -> Iterator[Path]:
-    """A path for Spark's warehouse, to be given to `close_warehouse` once Spark has started."""
+    """Make a path for Spark's warehouse, to pass to `close_warehouse` once Spark has started."""
     with TemporaryDirectory(prefix="kafscale-sql-") as directory:
         path = Path(directory, "warehouse")
         path.mkdir()
@@ -69,7 +71,7 @@ def warehouse() -> Iterator[Path]:
 
 
 def close_warehouse(path: Path) -> None:
-    """Spark must have a directory to start with. With a file in its place, no table can be written there by anyone."""
+    """Replace the directory, which Spark needs at its start, by a file, so that no table can be written."""
     path.rmdir()
     path.touch()
 
@@ -97,10 +99,10 @@ class ServedTopics:
             gateway.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2.startWithContext(session.sqlContext())
 
     def refresh(self) -> None:
-        """Make tables of topics that came, and drop those of topics that have gone.
+        """Make tables of new topics, and drop those of deleted ones.
 
         A topic that Spark refuses, such as one whose values have no schema yet, is tried again the next time. Raises
-        ConfigError, StoreError, and QueryError if it refuses all.
+        ConfigError, StoreError, and QueryError if all are refused.
         """
         forget(self.topics.notes, NOTES_SECONDS)
         wanted = table_names(self.topics.names())
@@ -115,7 +117,7 @@ class ServedTopics:
             raise refusals[0]
 
     def _serve(self, table: str, topic: str) -> QueryError | None:
-        """Make one table, or return why it is not."""
+        """Make one table, or return the error."""
         try:
             with spark_errors():
                 self._create(table, topic)

@@ -1,4 +1,4 @@
-"""Statements from a terminal: over several lines until a semicolon, with a history that is kept."""
+"""Statements from a terminal: over several lines until a semicolon, with a history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def history_path() -> Path:
 
 @attrs.frozen(kw_only=True)
 class Shell:
-    """`read` gives a line for a prompt, `write` shows one, `execute` runs a statement and shows what it gives."""
+    """The shell. `read` takes a line for a prompt, `write` shows one, `execute` runs a statement and shows its rows."""
 
     read: Callable[[str], str]
     write: Callable[[str], None]
@@ -52,8 +52,8 @@ class Shell:
             statements, pending = split_statements(pending)
             if _is_leaving(pending) or any(map(_is_leaving, statements)):
                 return
-            for each in statements:
-                self._execute(each)
+            for statement in statements:
+                self._execute(statement)
 
     def _execute(self, statement: str) -> None:
         began = self.clock()
@@ -73,7 +73,7 @@ def _is_leaving(statement: str) -> bool:
 
 @contextmanager
 def history(path: Path) -> Iterator[None]:
-    """Lines that `input` reads are edited with the keys of readline, and kept in this file. Neither is a must."""
+    """Edit lines with readline and keep them in this file, as far as both are possible."""
     try:
         import readline
     except ImportError:  # as in Pythons on Windows

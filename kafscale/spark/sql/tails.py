@@ -1,6 +1,6 @@
-"""Where the last records of a topic begin, told by the footers of its last segments, and what the log has behind them.
+"""Finds the beginning of a topic's last records, by the footers of its last segments and the log behind them.
 
-No record is read for it, but where producers write transactions: footers count markers and what was aborted, too.
+Records are read only where producers write transactions: footers count markers and aborted records too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kafscale.spark.bucket.splits import Extent, plan
 
 
 def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None = None) -> Mapping[int, int]:
-    """Return by partition an offset from which on there are `count` records, or all if there are fewer.
+    """Return by partition an offset with `count` records from there on, or all if there are fewer.
 
-    There may be more in a segment that compaction has made holes in. partition: of this one alone. Raises StoreError.
+    There may be more in a segment with holes by compaction. partition: of this one alone. Raises StoreError.
     """
     logs = catalog.partitions(topic)
     return {
@@ -64,20 +64,22 @@ def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
 
 
 def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: bool) -> int:
-    """Records before `end_offset`, at least. How many of a segment with holes are behind it, it does not tell."""
+    """Return the least number of records before `end_offset`; a segment with holes does not tell more."""
     if is_dense:
         return min(end_offset, footer.last_offset + 1) - base_offset
     return footer.record_count if footer.last_offset < end_offset else 0
 
 
 def _has_transactions(footer: Footer) -> bool:
-    """Tell whether there may be transactions in a segment or before it, as far as its producers are remembered."""
-    return bool(footer.aborted) or any(each.coordinator_epoch != NO_COORDINATOR_EPOCH for each in footer.producers)
+    """Tell whether a segment, or one before it, may have transactions, as far as it remembers its producers."""
+    return bool(footer.aborted) or any(
+        producer.coordinator_epoch != NO_COORDINATOR_EPOCH for producer in footer.producers
+    )
 
 
 @attrs.frozen(eq=False, repr=False)
 class _Tail:
-    """The last records of one segment, found by reading it from its end on back."""
+    """The last records of one segment, found by reading back from its end."""
 
     read: _Read
     footer: Footer
@@ -96,13 +98,13 @@ class _Tail:
 
 @attrs.frozen(eq=False, repr=False)
 class _Read:
-    """Offsets of records that are there, by reading them."""
+    """Offsets of existing records, by reading them."""
 
     catalog: Catalog
     log: PartitionLog
 
     def last_offsets(self, start_offset: int, end_offset: int, count: int) -> Sequence[int]:
-        """Return the offsets of the last `count` records or more between these, or of all if there are fewer."""
+        """Return the offsets of at least the last `count` records between two offsets, or of all."""
         found: list[int] = []
         width = count
         while start_offset < end_offset and len(found) < count:

@@ -1,7 +1,7 @@
-"""SQL cut into tokens by the rules of Spark's lexer: enough to find words and parentheses outside of strings, quoted
-names and comments. What the tokens mean is for Spark's own parser.
+"""Cuts SQL into tokens by the rules of Spark's lexer, and finds statements that its parser surely refuses.
 
-Positions count characters, as Spark's parser does.
+Tokens tell words and parentheses from strings, quoted names and comments; Spark's parser gives them their meaning.
+Positions count characters, as Spark's parser does. Mistakes are found before an engine starts, as Spark takes 15 s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @attrs.frozen
 class Token:
-    """`end` is exclusive. `is_open`: a string, name or comment that the text ends within."""
+    """A token; `end` is exclusive. `is_open`: a string, name or comment that does not end."""
 
     text: str
     start: int
@@ -41,33 +41,33 @@ class Token:
 
     @property
     def word(self) -> str:
-        """The word to compare with keywords. That of a quoted name equals none, as it keeps its quotes."""
+        """Return the word to compare with keywords. A quoted name keeps its quotes, and equals none."""
         return self.text.upper()
 
     @property
     def name(self) -> str:
-        """The name that an identifier stands for."""
+        """Return the name that an identifier means."""
         return self.text[1:-1].replace("``", "`") if self.text.startswith("`") else self.text
 
 
 def tokenize(text: str) -> Sequence[Token]:
-    """All tokens but spaces and comments."""
+    """Return all tokens except spaces and comments."""
     return list(_tokens(text))
 
 
 def split_statements(text: str) -> tuple[Sequence[str], str]:
-    """The statements that a semicolon ends, without it, and what is behind the last one."""
+    """Return the statements that a semicolon ends, without it, and the text behind the last one."""
     statements: list[str] = []
     start = 0
     for token in _tokens(text):
         if token.text == ";":
             statements.append(text[start : token.start].strip())
             start = token.end
-    return [each for each in statements if tokenize(each)], text[start:]
+    return [statement for statement in statements if tokenize(statement)], text[start:]
 
 
 def closing(tokens: Sequence[Token], opening: int) -> int:
-    """Index of the parenthesis that closes the one at index `opening`; of the last token if none does."""
+    """Return the index of the parenthesis that closes the one at `opening`; of the last token if none does."""
     depth = 0
     for index in range(opening, len(tokens)):
         depth += {"(": 1, ")": -1}.get(tokens[index].text, 0)
@@ -90,7 +90,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def _comment_end(text: str, position: int) -> int:
-    """Comments nest. -1 if the text ends within."""
+    """Return the end of a comment, which may nest; -1 if the text ends within."""
     depth = 1
     for edge in _COMMENT_EDGE.finditer(text, position):
         depth += 1 if edge[0] == "/*" else -1
@@ -101,7 +101,7 @@ def _comment_end(text: str, position: int) -> int:
 
 @attrs.frozen(kw_only=True)
 class Edit:
-    """Replaces the text from `start` to `end`, which is exclusive. Where both are the same, the text is put in."""
+    """A replacement of the text from `start` to `end`, which is exclusive; an insertion if both are the same."""
 
     start: int
     end: int
@@ -109,9 +109,9 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """No two of the edits may touch."""
-    for each in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        text = text[: each.start] + each.text + text[each.end :]
+    """Apply edits that do not touch each other."""
+    for change in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = text[: change.start] + change.text + text[change.end :]
     return text
 
 
@@ -131,7 +131,11 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def refuse_mistakes(statement: str) -> None:
-    """Raise QueryError for a statement that no parser of Spark takes; of an empty one nothing is said."""
+    """Raise QueryError for a first word that begins no statement, an unfinished string or comment, or unmatched
+    parentheses.
+
+    An empty statement passes; everything else is for the engine's parser.
+    """
     tokens = tokenize(statement)
     if not tokens:
         return
@@ -161,7 +165,7 @@ def _refuse_parentheses(statement: str, tokens: Sequence[Token]) -> None:
 
 
 def _at(statement: str, token: Token) -> str:
-    """Say where a mistake is."""
+    """Return the place of a mistake, for its message."""
     line = statement.count("\n", 0, token.start) + 1
     rest = " ".join(statement[token.start :].split())
     shown = rest if len(rest) <= _SHOWN_CHARACTERS else f"{rest[:_SHOWN_CHARACTERS]}…"

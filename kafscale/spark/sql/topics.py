@@ -1,5 +1,4 @@
-"""Topics as DataFrames. Each is made by a `load()` of its own, since Spark keeps what conditions let it leave out, and
-what there was to read, for all queries on one."""
+"""Topics as DataFrames, each by a `load()` of its own, since Spark keeps conditions and plans for all its queries."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ ALWAYS = "offset >= 0"  # a condition for scans that have no other, as the sourc
 
 
 def _directory() -> Path:
-    """Make a directory that is there until the process ends."""
+    """Make a directory that exists until the process ends."""
     path = Path(mkdtemp(prefix="kafscale-sql-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -40,7 +39,7 @@ class Topics(BucketTopics):
 
     @property
     def filtering(self) -> dict[str, str]:
-        """The options that conditions spare reading by. Each scan needs one: see ALWAYS."""
+        """Return the options that let conditions bound a read. Each scan needs one: see ALWAYS."""
         return {"pushFilters": "true", "pushedFiltersDirectory": str(self.notes)}
 
     def frame(
@@ -51,16 +50,13 @@ class Topics(BucketTopics):
         partition: int | None = None,
         options: Mapping[str, str] | None = None,
         columns: Set[str] | None = None,
-        chosen: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Return what the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
 
-        partition: the tail of this one alone. options: for this frame alone. columns: those that are needed of those
-        that every topic has; None for all there are. chosen: what `reading` gives, if that is known.
+        partition: read the tail of this partition alone. options: options for this frame alone. columns: the needed
+        columns among those that every topic has; None for all.
         """
-        if chosen is None:
-            chosen = self.reading(topic, bound, partition=partition, options=options)
-        chosen = {**self.filtering, **chosen}
+        chosen = {**self.filtering, **self.reading(topic, bound, partition=partition, options=options)}
         reader = self.spark.read.format(FORMAT).options(**chosen)
         if columns is not None:
             own = {"offset", *(["timestamp"] if bound.last_ms is not None else []), *_order(bound)}
@@ -73,7 +69,7 @@ class Topics(BucketTopics):
 
 
 def _order(bound: Bound) -> Sequence[str]:
-    """Return the columns that the last records are told by."""
+    """Return the columns that order the last records."""
     return () if bound.tail_count is None else ("timestamp", "partition", "offset")
 
 
@@ -86,7 +82,7 @@ def _schema(columns: Set[str]) -> StructType:
 
 
 def _last_of(frame: DataFrame, count: int) -> DataFrame:
-    """Return the last rows by timestamp, or by offset if they are of one partition."""
+    """Return the last rows by timestamp, or by offset within one partition."""
     from pyspark.sql.functions import col
 
     newest = frame.orderBy(col("timestamp").desc(), col("partition"), col("offset").desc()).limit(count)

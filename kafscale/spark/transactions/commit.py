@@ -1,15 +1,14 @@
-"""The protocol of a driver: decide once which transactions a batch is, then commit them, whatever happens meanwhile.
+"""The protocol of a driver: decide once which transactions make up a batch, then commit them, whatever fails.
 
-1. Take the lead: initialise the query's transactional id, which fences every other driver of the query and completes
-   what it had decided, or aborts what it had not.
-2. Read the last decision. A later batch, or a run that came after this one, mean that this driver was superseded.
-   A decision of this batch is the one that counts, whoever made it: what tasks have prepared since is aborted.
-3. Otherwise see that all transactions of the tasks are open still, and decide: write them down in a transaction of the
-   lead. The broker commits it only if no other driver has taken the lead since, so there is one decision of a batch.
-4. Commit the tasks' transactions, by their ids and epochs. One that the broker, or a task of another driver, has
-   aborted since the decision is copied from the log instead, in the transaction that writes down that the batch is
-   whole.
-5. Abort what else is open of the query: of tasks that were killed, or ran twice.
+1. Take the lead: initialise the query's transactional id, which fences every other driver of the query, completes its
+   decision, or aborts an undecided one.
+2. Read the last decision. A later batch, or a later run, means that this driver was superseded. A decision of this
+   batch counts, also of another driver: transactions that tasks have prepared since are aborted.
+3. Otherwise check that all transactions of the tasks are still open, and decide: record them in a transaction of
+   the lead. The broker commits it only if no other driver has taken the lead since, so a batch has one decision.
+4. Commit the tasks' transactions, by their ids and epochs. Rows of one that the broker, or a task of another driver,
+   has aborted since the decision are copied from the log, in the transaction that records the batch as whole.
+5. Abort other open transactions of the query: of tasks that were killed, or ran twice.
 
 Each step may be repeated, by this driver or the next one.
 """
@@ -59,14 +58,14 @@ class Committer:
     timeout_ms: int
 
     def commit(self, prepared: Sequence[Prepared], *, run: str, batch: int | None) -> None:
-        """Write a batch that all tasks have prepared, unless it was written before. `batch` is None outside of streams.
+        """Commit a batch that all tasks have prepared, unless it was committed. `batch` is None outside of streams.
 
-        Raises BrokerUnavailable, KafkaError: nothing of it is visible, or what was decided is left to be finished.
+        Raises BrokerUnavailable, KafkaError: nothing is visible then, or the decision is left to be finished.
         """
         lead, journal, found = self._take_lead()
         number = batch if batch is not None else 0 if found is None else found.batch + 1
         _check_not_superseded(found, run, number)
-        if found is not None:  # of this batch, or of another write that is no stream
+        if found is not None:  # of this batch, or of another write outside of streams
             found = self._finish(lead, journal, found, run)
         if prepared and (found is None or found.batch < number):
             decided = self._decide(lead, journal, found, Decision(batch=number, run=run, unfinished=tuple(prepared)))
@@ -74,23 +73,20 @@ class Committer:
         self._abort_others(keep=())
 
     def finish_former(self, *, run: str) -> None:
-        """Finish what a driver has decided that died before it was done. Raises BrokerUnavailable, KafkaError."""
+        """Finish the decision of a driver that died. Raises BrokerUnavailable, KafkaError."""
         lead, journal, found = self._take_lead()
         if found is not None:
             self._finish(lead, journal, found, run)
 
     def abort(self, prepared: Sequence[Prepared], *, run: str, batch: int | None) -> None:
-        """Give up a batch, unless it is decided: then it is left for the next run to finish.
-
-        Raises BrokerUnavailable, KafkaError.
-        """
+        """Abort a batch, unless it is decided: then the next run finishes it. Raises BrokerUnavailable, KafkaError."""
         _, _, found = self._take_lead()
         decided = () if found is None else found.unfinished
-        for each in prepared:
-            if each not in decided:
-                self._end(each, committed=False)
+        for transaction in prepared:
+            if transaction not in decided:
+                self._end(transaction, committed=False)
         if found is None or found.run == run or batch is None:
-            self._abort_others(keep={each.transactional_id for each in decided})
+            self._abort_others(keep={transaction.transactional_id for transaction in decided})
 
     def _take_lead(self) -> tuple[Lead, Journal, Decision | None]:
         journal = Journal.open(self.cluster, self.transactional_id)
@@ -105,33 +101,35 @@ class Committer:
         return decision
 
     def _check_open(self, prepared: Iterable[Prepared]) -> None:
-        """Raises KafkaError for the first that was aborted since its task has prepared it."""
-        for each in prepared:
-            request = DescribeTransactionsRequest(transactional_ids=[each.transactional_id])
+        """Raise KafkaError for the first transaction that was aborted since its task has prepared it."""
+        for transaction in prepared:
+            request = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id])
 
-            def ask(each: Prepared = each, request: DescribeTransactionsRequest = request) -> tuple[str, int, int]:
-                coordinator = self.cluster.coordinator(each.transactional_id)
+            def ask(
+                transaction: Prepared = transaction, request: DescribeTransactionsRequest = request
+            ) -> tuple[str, int, int]:
+                coordinator = self.cluster.coordinator(transaction.transactional_id)
                 (state,) = self.cluster.ask(coordinator, request, DescribeTransactionsResponse).transaction_states
-                check(state.error_code, f"transactional id '{each.transactional_id}'")
+                check(state.error_code, f"transactional id '{transaction.transactional_id}'")
                 return state.transaction_state, state.producer_id, state.producer_epoch
 
-            if self.cluster.patiently(ask) != (ONGOING, each.producer_id, each.producer_epoch):
+            if self.cluster.patiently(ask) != (ONGOING, transaction.producer_id, transaction.producer_epoch):
                 code = error_codes.INVALID_TXN_STATE
                 raise KafkaError(
                     code,
-                    f"the transaction '{each.transactional_id}' of a task was aborted before the batch was whole: by "
-                    f"another query of the same transactionalId, or since it was open for longer than "
+                    f"the transaction '{transaction.transactional_id}' of a task was aborted before the batch was "
+                    f"whole: by another query of the same transactionalId, or since it was open for longer than "
                     f"{self.timeout_ms} ms. If the latter, raise kafka.transaction.timeout.ms, or make batches smaller",
                 )
 
     def _finish(self, lead: Lead, journal: Journal, found: Decision, run: str) -> Decision:
-        """Commit what is decided, and write down that it is whole."""
+        """Commit decided transactions, and record the batch as whole."""
         if not found.unfinished:
             return found
-        aborted = [each for each in found.unfinished if not self._is_committed(each)]
-        for each in aborted:
-            for span in each.spans:
-                self._copy(lead, each, span)
+        aborted = [transaction for transaction in found.unfinished if not self._is_committed(transaction)]
+        for transaction in aborted:
+            for span in transaction.spans:
+                self._copy(lead, transaction, span)
         whole = Decision(batch=found.batch, run=run, former=found.followed_by(run))
         journal.write(lead, whole, _now_ms())
         lead.commit()
@@ -140,14 +138,14 @@ class Committer:
     def _is_committed(self, prepared: Prepared) -> bool:
         """Commit a task's transaction, and tell whether it is committed, now or before.
 
-        Where its id was used again since, or is forgotten, the markers in its partitions tell.
+        If its id was used again since, or is forgotten, the markers in its partitions tell.
         """
         if self._end(prepared, committed=True):
             return True
         return any(self._is_visible(prepared.producer_id, span) for span in prepared.spans)
 
     def _end(self, prepared: Prepared, *, committed: bool) -> bool:
-        """End a task's transaction as is wanted; false if it is not there to be ended so."""
+        """End a task's transaction; false if it does not exist to be ended so."""
         producer = (prepared.producer_id, prepared.producer_epoch)
         try:
             end(self.cluster, prepared.transactional_id, producer, committed=committed)
@@ -158,7 +156,7 @@ class Committer:
         return True
 
     def _is_visible(self, producer_id: int, span: Span) -> bool:
-        """Tell whether the transaction was committed in one partition; false where all of it was deleted."""
+        """Tell whether the transaction was committed in one partition; false if all of it was deleted."""
         log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
 
         def ask() -> bool:
@@ -171,9 +169,9 @@ class Committer:
         return self.cluster.patiently(ask)
 
     def _copy(self, lead: Lead, prepared: Prepared, span: Span) -> None:
-        """Write the records of an aborted transaction again. Those that were deleted since would be gone anyway.
+        """Write the records of an aborted transaction again, without those that were deleted since.
 
-        Raises BrokerUnavailable, KafkaError: compaction has taken some, which is done to aborted ones.
+        Raises BrokerUnavailable, KafkaError if compaction has removed some, as it does with aborted ones.
         """
         log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
         count = 0
@@ -193,7 +191,7 @@ class Committer:
             )
 
     def _abort_others(self, keep: Iterable[str]) -> None:
-        """Abort all that is open of the query's tasks, but for some. They can write nothing more then."""
+        """Abort all open transactions of the query's tasks, except some, so that those tasks can't write any more."""
         pattern, kept = task_id_pattern(self.transactional_id), set(keep)
         for broker in self.cluster.patiently(lambda: list(self.cluster.brokers())):
             request = ListTransactionsRequest(state_filters=[ONGOING])
@@ -203,21 +201,21 @@ class Committer:
                 check(response.error_code, f"transactions of {broker}")
                 return response
 
-            for each in self.cluster.patiently(ask).transaction_states:
-                if pattern.fullmatch(each.transactional_id) and each.transactional_id not in kept:
-                    initialise(self.cluster, each.transactional_id, self.timeout_ms)
+            for state in self.cluster.patiently(ask).transaction_states:
+                if pattern.fullmatch(state.transactional_id) and state.transactional_id not in kept:
+                    initialise(self.cluster, state.transactional_id, self.timeout_ms)
 
 
 def task_id(transactional_id: str, *, partition: int, attempt: int) -> str:
-    """The id of one attempt of a task. Others of it have others, as the one that is done first is to be left alone.
+    """Return the id of one attempt of a task. Attempts have different ids, as the first finished one must stay.
 
-    The same ones serve each batch, so that a broker has few to know, and a run aborts what those before have left.
+    Each batch uses the same ids, so that a broker knows few, and a run aborts the transactions of runs before it.
     """
     return f"{transactional_id}.task-{partition}-{attempt}"
 
 
 def task_id_pattern(transactional_id: str) -> re.Pattern[str]:
-    """Return what all of them match."""
+    """Return a pattern of all ids of a query's tasks."""
     return re.compile(rf"{re.escape(transactional_id)}\.task-\d+-\d+")
 
 

@@ -1,10 +1,11 @@
-"""What is decided of a batch: which transactions of which tasks it is. A value, and a record's text.
+"""The decision of a batch, which transactions of which tasks it has, and the topic that keeps the last one of each
+query.
 
-The text is JSON, so that `kafka-console-consumer` shows what a query was at:
+The record is JSON, so that `kafka-console-consumer` shows the state of a query:
 
     version       1
-    batch         the number of the last batch that was decided; of writes that are no stream, how many there were
-    run           whose decision it is: an execution of the query, or one write
+    batch         the number of the last decided batch; outside of streams, the number of writes
+    run           the run that decided: an execution of the query, or one write
     former        the runs before, which may not decide any more; the last few of them
     unfinished    the transactions that are still to be committed, empty when the batch is whole
 """
@@ -31,7 +32,7 @@ FORMER_MAX_COUNT: Final = 8  # a run that even older ones fence is told by the n
 
 @attrs.frozen(kw_only=True)
 class Span:
-    """Where the records of a transaction are in one partition: `count` of them, among offsets from first to last."""
+    """The records of a transaction in one partition: `count` of them, among offsets from first to last."""
 
     topic: str
     partition: int
@@ -42,7 +43,7 @@ class Span:
 
 @attrs.frozen(kw_only=True)
 class Prepared:
-    """The transaction of one task: all of its records are acknowledged, and it is open."""
+    """The open transaction of one task, whose records are all acknowledged."""
 
     transactional_id: str
     producer_id: int
@@ -52,7 +53,7 @@ class Prepared:
 
 @attrs.frozen(kw_only=True)
 class Decision:
-    """The last batch of a query that was decided."""
+    """The last decided batch of a query."""
 
     batch: int
     run: str
@@ -60,7 +61,7 @@ class Decision:
     unfinished: tuple[Prepared, ...] = ()
 
     def followed_by(self, run: str) -> tuple[str, ...]:
-        """The former runs, as the next decision of this run has them."""
+        """Return the former runs for the next decision of this run."""
         return self.former if run == self.run else (self.run, *self.former)[:FORMER_MAX_COUNT]
 
     def to_text(self) -> bytes:
@@ -68,14 +69,14 @@ class Decision:
 
     @classmethod
     def of_text(cls, text: bytes) -> Decision:
-        """Raises KafkaError for what this version did not write."""
+        """Read a record. Raises KafkaError for one of another version."""
         try:
             document = json.loads(text)
             if document.pop("version") != VERSION:
                 raise ValueError("it is of a newer version")
             unfinished = tuple(
-                Prepared(**{**each, "spans": tuple(Span(**span) for span in each["spans"])})
-                for each in document.pop("unfinished")
+                Prepared(**{**transaction, "spans": tuple(Span(**span) for span in transaction["spans"])})
+                for transaction in document.pop("unfinished")
             )
             return cls(**{**document, "former": tuple(document["former"])}, unfinished=unfinished)
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -99,7 +100,7 @@ class Journal:
 
     @classmethod
     def open(cls, cluster: Cluster, transactional_id: str) -> Journal:
-        """Create the topic, if there is none. Raises BrokerUnavailable, KafkaError."""
+        """Open the topic, and create it if it is missing. Raises BrokerUnavailable, KafkaError."""
 
         def count() -> int:
             try:
@@ -114,10 +115,10 @@ class Journal:
         return cls(cluster=cluster, transactional_id=transactional_id, partition=partition)
 
     def last(self) -> Decision | None:
-        """The last one that was made. Raises BrokerUnavailable, KafkaError."""
+        """Return the last decision. Raises BrokerUnavailable, KafkaError."""
         log = PartitionLog(cluster=self.cluster, topic=TOPIC, partition=self.partition)
         start, end = log.start(), log.end()
-        later: list[StoredBatch] = []  # than what is looked at, or there
+        later: list[StoredBatch] = []  # batches behind the present look
         looked_from, look = end, FIRST_LOOK_OFFSETS
         while looked_from > start:
             look_from = max(start, end - look)
@@ -131,7 +132,7 @@ class Journal:
         return None
 
     def write(self, lead: Lead, decision: Decision, timestamp_ms: int) -> None:
-        """Add a decision to the lead's transaction, which makes it when it is committed.
+        """Add a decision to the lead's transaction; it counts once that is committed.
 
         Raises BrokerUnavailable, KafkaError.
         """
@@ -143,10 +144,10 @@ class Journal:
         if batch.header.is_control:
             return None
         key = self.transactional_id.encode()
-        return next((each.value for each in iterate_records(batch.data) if each.key == key), None)
+        return next((record.value for record in iterate_records(batch.data) if record.key == key), None)
 
 
 def _is_committed(batch: StoredBatch, later: Sequence[StoredBatch]) -> bool:
-    of_producer = (each for each in later if each.header.producer_id == batch.header.producer_id)
-    outcomes = (each.outcome for each in of_producer)
+    of_producer = (stored for stored in later if stored.header.producer_id == batch.header.producer_id)
+    outcomes = (stored.outcome for stored in of_producer)
     return next((outcome for outcome in outcomes if outcome is not None), False)

@@ -41,12 +41,12 @@ class Lead:
 
     @classmethod
     def take(cls, cluster: Cluster, transactional_id: str, timeout_ms: int) -> Lead:
-        """Fence the one before. Raises BrokerUnavailable, KafkaError."""
+        """Take the lead, and fence the producer before. Raises BrokerUnavailable, KafkaError."""
         producer_id, epoch = initialise(cluster, transactional_id, timeout_ms)
         return cls(cluster=cluster, transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch)
 
     def write(self, topic: str, partition: int, record: Record, codec: int) -> None:
-        """Add a record to the transaction. Raises BrokerUnavailable, KafkaError: it is fenced, for one."""
+        """Add a record to the transaction. Raises BrokerUnavailable, KafkaError, for example if it is fenced."""
         stamp = ProducerStamp(self.producer_id, self.producer_epoch, self._sequence(topic, partition, 1))
         self._produce(topic, partition, build_batch([record], codec=codec, attributes=TRANSACTIONAL, producer=stamp))
 
@@ -64,11 +64,11 @@ class Lead:
         self._produce(topic, partition, encode_batch(header, bytes(batch.data[HEADER_BYTES:])))
 
     def commit(self) -> None:
-        """Commit what was written since the last commit. Raises BrokerUnavailable, KafkaError."""
+        """Commit all writes since the last commit. Raises BrokerUnavailable, KafkaError."""
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Take back what was written since the last commit. Raises BrokerUnavailable, KafkaError."""
+        """Abort all writes since the last commit. Raises BrokerUnavailable, KafkaError."""
         self._end(committed=False)
 
     def _end(self, *, committed: bool) -> None:

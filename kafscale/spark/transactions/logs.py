@@ -1,7 +1,7 @@
-"""Batches of a partition as they are stored, of whatever transaction, and what a transaction has come to.
+"""Stored batches of a partition, of any transaction, and the outcome of a transaction.
 
-Coordinators forget: an id that was initialised again no more says how its last transaction ended. The partitions do
-not, as the first marker of a producer behind a batch of its is the end of the transaction that the batch is of.
+A coordinator forgets how the last transaction of an id ended when the id is initialised again. The partitions keep it:
+the first marker of a producer behind one of its batches ends the transaction of that batch.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ FETCH_WAIT_MS: Final = 500
 
 @attrs.frozen(eq=False, repr=False)
 class StoredBatch:
-    """One batch, as it is stored."""
+    """One stored batch."""
 
     header: BatchHeader
     data: memoryview
 
     @classmethod
     def of(cls, data: memoryview) -> StoredBatch:
-        """Raises CorruptBatch."""
+        """Read the header. Raises CorruptBatch."""
         return cls(parse_header(data), data)
 
     @property
     def outcome(self) -> bool | None:
-        """Tell whether it is the marker of a commit, or of an abort; None if it is neither. Raises CorruptBatch."""
+        """Tell whether it is the marker of a commit or of an abort; None for another batch. Raises CorruptBatch."""
         if not self.header.is_control:
             return None
         marker = parse_marker(self.data, self.header)
@@ -66,17 +66,17 @@ class PartitionLog:
     partition: int
 
     def end(self) -> int:
-        """The high watermark. Raises BrokerUnavailable, KafkaError."""
+        """Return the high watermark. Raises BrokerUnavailable, KafkaError."""
         return self._offset(LATEST)
 
     def start(self) -> int:
-        """The first offset that has not been deleted. Raises BrokerUnavailable, KafkaError."""
+        """Return the first offset that has not been deleted. Raises BrokerUnavailable, KafkaError."""
         return self._offset(EARLIEST)
 
     def batches(self, first: int, end: int) -> Iterator[StoredBatch]:
-        """Iterate over the batches that have offsets from `first` on and below `end`, which the log has reached.
+        """Iterate over the batches with offsets from `first` to `end`, exclusive, which the log has reached.
 
-        What was deleted is left out. Raises BrokerUnavailable, KafkaError.
+        Deleted ones are left out. Raises BrokerUnavailable, KafkaError.
         """
         position = first
         while position < end:
@@ -94,7 +94,7 @@ class PartitionLog:
                 return  # nothing is left there: compaction has taken what was
 
     def batch_at(self, offset: int) -> StoredBatch:
-        """The batch that has this offset. Raises BrokerUnavailable, KafkaError."""
+        """Return the batch with this offset. Raises BrokerUnavailable, KafkaError."""
         answer = self.cluster.patiently(lambda: self._fetch(offset, ONE_BATCH_BYTES))
         check(answer.error_code, f"offset {offset} of '{self.topic}' {self.partition}")
         return StoredBatch.of(next(whole_batches(_records_of(answer))))

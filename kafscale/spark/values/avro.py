@@ -1,7 +1,8 @@
-"""Avro values: read by fastavro with the rules of Avro's schema resolution, then made columns by Arrow.
+"""Reads Avro values by fastavro, with the rules of Avro's schema resolution; Arrow makes columns of them.
 
-Unions of null and one other type are that type, nullable; other unions are a struct with one field for each branch, as
-Spark's `from_avro` has it. Bytes that a value has left over are an error.
+Unions of null and one other type become that type, nullable; other unions become a struct with one field for each
+branch,
+as Spark's `from_avro` does. Bytes left over behind a value are an error. `avro_plan` reads common schemas by columns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DEFAULTS_MAX = COLUMNS_MAX  # cells of all defaults of a reader schema
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class AvroReader:
-    """Raises ConfigError, when made, for a reader schema that can't be columns."""
+    """Reads values into a reader schema. Raises ConfigError, when made, if the schema can't be columns."""
 
     schema: Schema
     type: pa.DataType = attrs.field(init=False)
@@ -60,13 +61,13 @@ class AvroReader:
         self._convert = _converter(self._node, self._named) if _has_choice(self._node, self._named) else None
 
     def _parsed(self, defaults: Count, *, wrapped: bool) -> Node:
-        """The reader schema as fastavro takes it, with all defaults in place. Raises ConfigError."""
+        """Return the reader schema for fastavro, with all defaults in place. Raises ConfigError."""
         found = parsed(avro_schema.inlined(self._node, self._named, set()), wrapped=wrapped)
         _set_defaults(found, self._named, defaults)
         return found
 
     def of_writer(self, schema: Schema) -> Decode:
-        """Raises DecodeError if the schema is no Avro, or can never be resolved into the reader's."""
+        """Make the decoder of a writer schema. Raises DecodeError unless it is Avro that the reader's can resolve."""
         if schema.format != "AVRO":
             raise DecodeError(f"{schema} is of type {schema.format}, not AVRO")
         node, named = avro_schema.parse(schema)
@@ -89,7 +90,7 @@ class AvroReader:
     def _decode(
         self, resolution: Resolution, walk: Walk, plan: Plan | None, payloads: Payloads | Sequence[bytes]
     ) -> Decoded:
-        """Decode by columns what the plan can read, and by fastavro what is left."""
+        """Decode by columns as far as the plan can, and the rest by fastavro."""
         if plan is None or len(payloads) < LANES_MIN_COUNT:
             return self._decode_each(resolution, walk, payloads)
         payloads = Payloads.of(payloads)
@@ -118,7 +119,7 @@ class AvroReader:
 
 
 def _set_defaults(node: Node, named: dict[str, Node], cells: Count) -> None:
-    """Replace the defaults in a parsed schema by what fastavro would have read."""
+    """Replace the defaults in a parsed schema by the values that fastavro would have read."""
     if isinstance(node, list):
         for one in node:
             _set_defaults(one, named, cells)
@@ -136,7 +137,7 @@ def _is_choice(node: Node) -> bool:
 
 
 def _has_choice(node: Node, named: dict[str, Node]) -> bool:
-    """Tell whether rows must be told which branch of a union they hold. The schema has been found to end."""
+    """Tell whether rows must name the branch of a union. The schema is known to end."""
     if isinstance(node, list):
         return _is_choice(node) or any(_has_choice(one, named) for one in node)
     if isinstance(node, str):
@@ -149,7 +150,7 @@ def _has_choice(node: Node, named: dict[str, Node]) -> bool:
 
 
 def _converter(node: Node, named: dict[str, Node]) -> Convert:
-    """Rows of fastavro, with the names of the branches of unions, into rows as Arrow takes them."""
+    """Convert rows of fastavro, with the names of union branches, into rows for Arrow."""
     if isinstance(node, list):
         return _choice_converter(node, named) if _is_choice(node) else _nullable_converter(node, named)
     if isinstance(node, str):
@@ -218,7 +219,7 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 @attrs.define(frozen=True, kw_only=True)
 class _Branch:
-    """How the values of one branch of a union are told from the others'.
+    """The marks of one branch of a union.
 
     name: None for unnamed types. fields: of a record, since the name is missing where the writer has no union.
     """

@@ -1,9 +1,8 @@
-"""Avro values that must not be given to fastavro: its C recurses for each level, and believes each count of items.
+"""Refuses Avro values that would crash fastavro: its C recurses for each level, and trusts each count of items.
 
 400 KB of a legal schema that contains itself overflow the stack of the process, and 5 bytes announce ten million items
-that take no bytes. Records of nothing but such, each twice in the next, are 2^30 of them in no byte at all. So values
-of schemas by which that can be are walked before; those of all others end by themselves, after at most as many steps
-as they have bytes.
+that take no bytes. Records of such items, each twice in the next, are 2^30 of them without a byte. So values of schemas
+that allow this are walked first; values of other schemas end after at most as many steps as they have bytes.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ for _kind in ("bytes", "fixed"):
 
 @attrs.define(eq=False, repr=False)
 class _Step:
-    """How one node of a schema is walked over. `children`: fields, branches, or the one kind of item.
+    """The walk over one node of a schema. `children`: fields, branches, or the one kind of item.
 
-    empty_count: how many things that take no bytes a value is, or a record has without any choice.
+    empty_count: the number of values without bytes in it, or in a record without choices.
     """
 
     kind: str
@@ -56,20 +55,20 @@ class _Step:
 
 @attrs.frozen(kw_only=True)
 class Walk:
-    """Walks over values of one writer schema. `is_needed`: whether there are values that fastavro must not be given."""
+    """Walks over values of one writer schema. `is_needed`: some values would crash fastavro."""
 
     is_needed: bool
     _step: _Step
 
     def check(self, payload: bytes, items_max: int) -> None:
-        """Raises DecodeError for a value that is nested too deep, or has more items, or does not end."""
+        """Raise DecodeError for a value that is nested too deep, has too many items, or does not end."""
         try:
             self._walk(payload, items_max)
         except IndexError as exc:
             raise DecodeError("it ends before it is whole") from exc
 
     def _walk(self, payload: bytes, items_max: int) -> None:
-        """Raises DecodeError, and IndexError for a number that ends early."""
+        """Walk over a value. Raises DecodeError, and IndexError for a number that ends early."""
         left = items_max
         empty_left = EMPTY_ITEMS_MAX
         free_left = EMPTY_ITEMS_MAX + EMPTY_PER_BYTE * len(payload)
@@ -115,7 +114,7 @@ class Walk:
 
 
 def walk_of(node: Node, named: dict[str, Node]) -> Walk:
-    """Make the walk of a writer schema; `named` has the named types in it."""
+    """Make the walk of a writer schema; `named` has its named types."""
     compiler = _Compiler(named)
     step = compiler.compile(node)
     return Walk(is_needed=compiler.is_needed, step=step)
@@ -173,7 +172,7 @@ class _Compiler:
 
 
 def _read_count(payload: bytes, position: int) -> tuple[int, int]:
-    """Read the count of the items in a block. Where it is negative, the block's size in bytes follows.
+    """Read the count of items in a block. Behind a negative one stands the block's size in bytes.
 
     Raises DecodeError, IndexError.
     """

@@ -1,6 +1,6 @@
-"""Avro payloads into Arrow columns, many at once: a field of all of them, then the next one, by array operations.
+"""Steps that read Avro payloads into Arrow columns, a field of all payloads at once, by array operations.
 
-A payload that is not as its schema says is refused (`lanes`) and left to fastavro. `avro_plan` puts the steps together.
+A payload that does not match its schema is refused (`payloads`), and fastavro reads it. `avro_plan` joins the steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Step = Callable[[Cursor], Sequence[pa.Array]]  # of an item: its columns, or non
 
 
 def whole_numbers(type_: pa.DataType) -> Read:
-    """Numbers as they are, be they dates or times; one that is too large for the type is refused."""
+    """Read numbers, dates or times; refuse one that is too large for the type."""
 
     def read(cursor: Cursor) -> pa.Array:
         values = cursor.varints()
@@ -48,25 +48,25 @@ def whole_numbers(type_: pa.DataType) -> Read:
 
 
 def floats_of_numbers(type_: pa.DataType) -> Read:
-    """Whole numbers that the reader has as floating-point ones, by way of Python's, which have 64 bits."""
+    """Read whole numbers as floating-point ones, by way of 64 bits, as Python does."""
     return lambda cursor: pa.array(cursor.varints().astype(np.float64)).cast(type_)
 
 
 def floats(written: str, type_: pa.DataType) -> Read:
-    """Float or double, as `written`, into either."""
+    """Read float or double, as `written`, into either."""
     size, dtype = (4, "<f4") if written == "float" else (8, "<f8")
     return lambda cursor: pa.array(cursor.fixed(size).view(dtype)[:, 0]).cast(type_)
 
 
 def booleans(cursor: Cursor) -> pa.Array:
-    """A byte that is 0 or 1."""
+    """Read a byte that is 0 or 1."""
     values = cursor.fixed(1)[:, 0]
     cursor.refuse(values > 1)
     return pa.array(values == 1)
 
 
 def sized(type_: pa.DataType) -> Read:
-    """Bytes behind their length, as binary or text."""
+    """Read bytes behind their length, as binary or text."""
     is_text = type_ == pa.string()
 
     def read(cursor: Cursor) -> pa.Array:
@@ -77,14 +77,14 @@ def sized(type_: pa.DataType) -> Read:
 
 
 def fixed(size: int) -> Read:
-    """Bytes of one length."""
+    """Read bytes of one length."""
     return lambda cursor: bytes_column(cursor.data, *cursor.slices(size))
 
 
 def enums(symbols: Sequence[str | None]) -> Read:
-    """Texts by number; None for those that the reader does not know."""
+    """Read texts by number; None stands for one that the reader does not know."""
     texts = pa.array([*symbols, None], pa.string())
-    is_unknown = np.array([each is None for each in symbols] + [True])
+    is_unknown = np.array([symbol is None for symbol in symbols] + [True])
 
     def read(cursor: Cursor) -> pa.Array:
         numbers = cursor.varints()
@@ -96,7 +96,7 @@ def enums(symbols: Sequence[str | None]) -> Read:
 
 
 def decimals(type_: pa.Decimal128Type, size: int | None) -> Read:
-    """Decimals of at most 16 bytes, behind their length if `size` is None. What has more digits is refused."""
+    """Read decimals of at most 16 bytes, behind their length if `size` is None. Refuse too many digits."""
     high, low = divmod(10**type_.precision, 1 << 64)
 
     def read(cursor: Cursor) -> pa.Array:
@@ -124,7 +124,7 @@ def _plain(type_: pa.DataType, values: NDArray[np.int32] | Numbers) -> pa.Array:
 
 
 def nullable(read: Read, type_: pa.DataType, branch: int, null_branch: int | None) -> Read:
-    """A union of one type and null; `null_branch` is None where there is none, or the reader's is none."""
+    """Read a union of one type and null; `null_branch` is None if the writer or the reader has no null."""
 
     def read_some(cursor: Cursor) -> pa.Array:
         branches = cursor.varints()
@@ -144,7 +144,7 @@ def nullable(read: Read, type_: pa.DataType, branch: int, null_branch: int | Non
 
 
 def skip_union(branches: Sequence[Skip]) -> Skip:
-    """Pass over whichever branch a payload has."""
+    """Pass over any branch."""
 
     def skip(cursor: Cursor) -> None:
         found = cursor.varints()
@@ -160,7 +160,7 @@ def skip_union(branches: Sequence[Skip]) -> Skip:
 
 
 def blocks(cursor: Cursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
-    """Read how many items of an array or a map each payload has, and their columns, in the order of the payloads.
+    """Read the number of items of each payload's array or map, and their columns, in the order of the payloads.
 
     The first items of all payloads are read together, then the second ones, and so on.
     """
@@ -187,9 +187,9 @@ def blocks(cursor: Cursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
 
 
 def _item_counts(cursor: Cursor) -> Numbers:
-    """Read how many items there are in the next block of each; 0 for one that ends or is refused.
+    """Read the number of items in each next block; 0 at the end, or if refused.
 
-    A block of a negative count has its size in bytes behind it, which tells nothing that is needed.
+    Behind a negative count stands the block's size in bytes, which is not needed.
     """
     counts = cursor.varints()
     with_size = np.flatnonzero(counts < 0)
@@ -203,7 +203,7 @@ def _item_counts(cursor: Cursor) -> Numbers:
 
 
 def arrays(read_item: Read, type_: pa.ListType) -> Read:
-    """Lists of items."""
+    """Read lists of items."""
 
     def read(cursor: Cursor) -> pa.Array:
         counts, columns = blocks(cursor, lambda lane: (read_item(lane),))
@@ -214,7 +214,7 @@ def arrays(read_item: Read, type_: pa.ListType) -> Read:
 
 
 def maps(read_value: Read, type_: pa.MapType) -> Read:
-    """Maps by text. One that has a key twice is refused, as Python's have the last of its values."""
+    """Read maps by text. Refuse a repeated key, as Python keeps the last of its values."""
     read_key = sized(pa.string())
 
     def read(cursor: Cursor) -> pa.Array:

@@ -1,8 +1,9 @@
-"""Which steps of `avro_columns` read the payloads of one writer schema into a reader's columns.
+"""Plans the steps of `avro_columns` that read payloads of one writer schema into a reader's columns.
 
-They are for what nearly all schemas are: records, arrays, maps, nullable fields, fields that come and go with defaults,
-numbers that widen. What is not (unions of several types, aliases, names that differ, schemas within themselves) is left
-to fastavro, and so is each payload of which a step has given up.
+Plans exist for common schemas: records, arrays, maps, nullable fields, fields that come and go with defaults, numbers
+that
+widen. Other schemas (unions of several types, aliases, other names, recursion) and each payload that a step refuses are
+read by fastavro. By columns 4.7 million values/s are read, by fastavro 270,000 (decision 0037).
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ _RECORDS = ("record", "error")
 
 
 class _Unplanned(Exception):
-    """There is something in the schemas that fastavro alone reads."""
+    """The schemas have something that only fastavro reads."""
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """Reads payloads into an array of `raw_type`, which is made `type` then."""
+    """Reads payloads into an array of `raw_type`, and casts it to `type`."""
 
     type: pa.DataType
     _read: Read
 
     @classmethod
     def of(cls, writer: Node, reader: Node, raw_type: pa.DataType, type_: pa.DataType) -> Plan | None:
-        """None if there are schemas of which fastavro reads all payloads."""
+        """Return None for schemas whose payloads only fastavro reads."""
         try:
             read = _Planner(named=(_named_in(writer), _named_in(reader))).read(writer, reader, raw_type)
         except (_Unplanned, RecursionError):
@@ -48,7 +49,7 @@ class Plan:
         return cls(type=type_, read=read)
 
     def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """The values of the payloads that were read, and which these are; none that is longer than `max_bytes`."""
+        """Return the values of the payloads that were read, and which these are; none longer than `max_bytes`."""
         cursor = Cursor.of(payloads)
         cursor.refuse(payloads.lengths > max_bytes)
         found = self._read(cursor)
@@ -62,7 +63,7 @@ class Plan:
 
 
 def _named_in(node: Node) -> dict[str, Node]:
-    """The named types in a parsed schema, as they are there."""
+    """Return the named types in a parsed schema."""
     named: dict[str, Node] = {}
     pending = [node]
     while pending:
@@ -83,13 +84,13 @@ def _kind(node: Node) -> str:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _Planner:
-    """named: the named types of the writer and of the reader."""
+    """Plans steps. named: the named types of the writer and of the reader."""
 
     named: tuple[dict[str, Node], dict[str, Node]]
     _steps_left: int = attrs.field(default=STEPS_MAX, init=False)
 
     def read(self, writer: Node, reader: Node, type_: pa.DataType) -> Read:
-        """Raises _Unplanned."""
+        """Plan the read of a node. Raises _Unplanned."""
         self._take_step()
         writer, reader = self._definition(writer, 0), self._definition(reader, 1)
         if isinstance(writer, list):
@@ -106,7 +107,7 @@ class _Planner:
         if kinds == ("enum", "enum"):
             _check_names(writer, reader)
             known = frozenset(reader["symbols"])
-            return avro_columns.enums([each if each in known else None for each in writer["symbols"]])
+            return avro_columns.enums([symbol if symbol in known else None for symbol in writer["symbols"]])
         if kinds == ("fixed", "fixed"):
             _check_names(writer, reader)
             if writer["size"] != reader["size"]:
@@ -143,11 +144,11 @@ class _Planner:
         return partial(_read_record, steps, defaults, type_)
 
     def skip(self, node: Node) -> Skip:
-        """Raises _Unplanned."""
+        """Plan the skip of a node. Raises _Unplanned."""
         self._take_step()
         node = self._definition(node, 0)
         if isinstance(node, list):
-            return avro_columns.skip_union([self.skip(each) for each in node])
+            return avro_columns.skip_union([self.skip(branch) for branch in node])
         kind = _kind(node)
         if kind in _RECORDS:
             steps = [self.skip(field["type"]) for field in node["fields"]]
@@ -176,9 +177,9 @@ _WIDENED = {"int": ("int", "long"), "long": ("long",)}
 
 
 def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataType) -> Read:
-    """Choose how what has nothing within it is read. Raises _Unplanned."""
+    """Plan the read of a scalar. Raises _Unplanned."""
     kind, read_kind = kinds
-    logical = [each.get("logicalType") if isinstance(each, dict) else None for each in (writer, reader)]
+    logical = [side.get("logicalType") if isinstance(side, dict) else None for side in (writer, reader)]
     if DECIMAL in logical:
         keys = ("logicalType", "precision", "scale")
         if kind != read_kind or [writer.get(key, 0) for key in keys] != [reader.get(key, 0) for key in keys]:
@@ -202,7 +203,7 @@ def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataTy
 
 
 def _sized(kind: str, read_kind: str) -> Read:
-    """Text that becomes bytes is held to be text."""
+    """Plan the read of text or bytes. Text that becomes bytes must be valid."""
     if kind == read_kind == "bytes":
         return avro_columns.sized(pa.binary())
     texts = avro_columns.sized(pa.string())
@@ -240,7 +241,7 @@ def _skip_items(skip_item: Any, cursor: Cursor) -> None:
 
 
 def _ignore(_: object) -> None:
-    """Do nothing with what was passed over."""
+    """Ignore a skipped value."""
 
 
 def _check_names(writer: Node, reader: Node) -> None:
@@ -249,8 +250,8 @@ def _check_names(writer: Node, reader: Node) -> None:
 
 
 def _only_branch(union: list[Node]) -> Node:
-    """Return the type of a union of one and, it may be, null."""
-    found = [each for each in union if each != "null"]
+    """Return the only type of a union besides null. Raises _Unplanned."""
+    found = [branch for branch in union if branch != "null"]
     if len(found) != 1:
         raise _Unplanned
     return found[0]

@@ -1,10 +1,12 @@
-"""Reading by fastavro, in a time that follows the value and not its schemas.
+"""Reads values by fastavro, in a time that follows the value and not its schemas.
 
-fastavro puts whole schemas, and all the types that they name, into what it says of a value that does not resolve. Of a
-union of 5,000 records that were 6 GB of text, which took two minutes, for each such value. And a union, array or map by
-itself is parsed again for each value, good or bad: half a second for that one. So they are read as the only field of a
-record, which has the same bytes, and once a value has not resolved the schemas are replaced by some that are short as
-text. They are not from the beginning: fastavro takes a fifth longer with them.
+For a value that does not resolve, fastavro writes whole schemas, with all their types, into the error: for a union of
+5,000
+records 6 GB of text, in two minutes. And a union, array or map by itself is parsed again for each value: half a second
+for
+that union. So they are read as the only field of a record, which has the same bytes, and after the first error schemas
+are
+replaced by some with a short text; not before, as fastavro is a fifth slower with them.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ _SHOWN = ("type", "items", "values", "fields", "symbols")  # keys of what is sho
 
 @attrs.define(eq=False, repr=False)
 class Resolution:
-    """How payloads of one writer schema become rows of the reader's, or of the writer's own if there is no other.
+    """Reads payloads of one writer schema into rows of the reader's, or of the writer's own without another.
 
-    Both are parsed; `is_wrapped` says that both are wrapped.
+    Both are parsed; `is_wrapped`: both are wrapped in a record.
     """
 
     _writer: Node
@@ -38,9 +40,9 @@ class Resolution:
     _is_terse: bool = attrs.field(default=False, init=False)
 
     def read(self, stream: BytesIO, *, with_names: bool) -> Any:
-        """Read a value from its beginning. `with_names`: with the name of what a union has held.
+        """Read a value from its beginning. `with_names`: with the names of union branches.
 
-        Raises SchemaResolutionError with a short text, and what else fastavro does.
+        Raises SchemaResolutionError with a short text, and fastavro's other errors.
         """
         try:
             row = fastavro.schemaless_reader(stream, self._writer, self._reader, return_named_type=with_names)
@@ -54,12 +56,12 @@ class Resolution:
 
 
 def needs_wrapping(whole: Node) -> bool:
-    """Tell whether fastavro would parse a schema again for each value: one of no name that has others within it."""
+    """Tell whether fastavro would parse a schema again for each value: one without a name that contains others."""
     return isinstance(whole, list) or (isinstance(whole, dict) and "name" not in whole)
 
 
 def parsed(whole: Node, *, wrapped: bool) -> Node:
-    """Parse a schema, as the field of a record if it is to be `wrapped`. Raises what fastavro does."""
+    """Parse a schema, in a record if `wrapped`. Raises fastavro's errors."""
     if wrapped:
         whole = {"type": "record", "name": WRAPPER, "fields": [{"name": "value", "type": whole}]}
     found = fastavro.parse_schema(whole)
@@ -69,14 +71,14 @@ def parsed(whole: Node, *, wrapped: bool) -> Node:
 
 
 class _Hidden(dict[str, Any]):
-    """The types that a schema names, which are not shown: each is there with all that is in it."""
+    """The named types of a schema, which are not shown."""
 
     def __repr__(self) -> str:
         return f"{len(self)} types"
 
 
 class _Several(list[Node]):
-    """Branches of a union, fields of a record or symbols of an enum; the first of them are shown."""
+    """Branches of a union, fields of a record or symbols of an enum; only the first ones are shown."""
 
     def __repr__(self) -> str:
         shown = [_cut(one) if isinstance(one, str) else repr(one) for one in self[:SHOWN_COUNT]]
@@ -86,7 +88,7 @@ class _Several(list[Node]):
 
 
 class _Definition(dict[str, Any]):
-    """A type, or a field of a record; its kind and its name are shown."""
+    """A type, or a field of a record; its kind and name are shown."""
 
     def __repr__(self) -> str:
         kind, name = self["type"], self.get("name")
@@ -95,7 +97,7 @@ class _Definition(dict[str, Any]):
 
 
 def _terse(node: Node, made: dict[int, Node]) -> Node:
-    """Return the same parsed schema, which is short as text; what it shares stays shared."""
+    """Return the same parsed schema with a short text; shared parts stay shared."""
     if isinstance(node, list):
         return _Several(_terse(one, made) for one in node)
     if not isinstance(node, dict):

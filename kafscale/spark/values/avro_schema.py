@@ -1,8 +1,7 @@
-"""Avro schemas made ready: references put in place, logical types agreed on, and what Arrow type each becomes.
+"""Prepares Avro schemas: resolves references, compares logical types, and derives the Arrow type of each node.
 
-fastavro would make Python objects of dates and timestamps by the writer's logical types. Arrow takes the plain numbers
-as they are, so that all logical types but `decimal` are removed before fastavro sees a schema; those of the reader
-decide the columns.
+fastavro would make Python objects of dates and timestamps. Arrow takes the plain numbers, so all logical types except
+`decimal` are removed before fastavro sees a schema; those of the reader decide the columns.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DECIMAL_MAX_DIGITS = 38  # Spark's
 
 
 def parse(schema: Schema) -> tuple[Node, dict[str, Node]]:
-    """The schema with full names, and the named types in it and in what it references. Raises DecodeError."""
+    """Return the schema with full names, and its named types, with those of its references. Raises DecodeError."""
     named: dict[str, Node] = {}
     try:
         return _parse(schema, named), named
@@ -62,9 +61,9 @@ def _parse(schema: Schema, named: dict[str, Node]) -> Node:
 
 
 def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
-    """A schema that is whole by itself: each named type is defined where it is met first. Units are left out.
+    """Return a schema with each named type defined where it stands first. Units are left out.
 
-    Those are checked by `check_units` and known from the reader's columns.
+    `check_units` checks those, and the reader's columns have them.
     """
     if isinstance(node, list):
         return [inlined(one, named, seen) for one in node]
@@ -90,7 +89,7 @@ def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
 
 
 def type_of(node: Node, named: dict[str, Node], place: Place) -> pa.DataType:
-    """Make of a reader's schema what it becomes in Spark.
+    """Return the type of a reader's schema in Spark.
 
     Raises ConfigError for recursion, too many columns, decimals over 38 digits.
     """
@@ -134,12 +133,12 @@ def is_nullable(node: Node) -> bool:
 
 
 def branches(union: list[Node]) -> list[Node]:
-    """Return what a union may hold besides null."""
+    """Return the types of a union besides null."""
     return [one for one in union if one != "null"]
 
 
 def plain_union_type(union: list[Node]) -> pa.DataType | None:
-    """The type of a union of numbers that widen to one, as Spark's `from_avro` has it, or None."""
+    """Return the type of a union of numbers that widen to one, as Spark's `from_avro` does, or None."""
     names = {one if isinstance(one, str) else "" for one in branches(union)}
     if names == {"int", "long"}:
         return pa.int64()
@@ -160,7 +159,7 @@ def _union_type(union: list[Node], named: dict[str, Node], place: Place) -> pa.D
 
 
 def in_microseconds(type_: pa.DataType) -> pa.DataType:
-    """The type with its timestamps in microseconds, which are Spark's only ones."""
+    """Return the type with timestamps in microseconds, as Spark has no others."""
     if pa.types.is_timestamp(type_):
         return pa.timestamp("us", type_.tz)
     if pa.types.is_struct(type_):
@@ -173,9 +172,10 @@ def in_microseconds(type_: pa.DataType) -> pa.DataType:
 
 
 def check_units(writer: Node, reader: Node, names: tuple[dict[str, Node], dict[str, Node]]) -> None:
-    """Raise DecodeError where writer and reader have numbers of different units, which would be read as wrong times.
+    """Raise DecodeError if writer and reader have different units, which would be read as wrong times.
 
-    A unit on one side only is the reader's business: plain numbers are read in its unit, its plain numbers take any.
+    A unit on one side only is allowed: plain numbers are read in the reader's unit, and its plain numbers take any
+    unit.
     names: the named types of the writer and of the reader.
     """
     seen: set[tuple[str, str]] = set()
@@ -209,7 +209,7 @@ def _definition(node: Node, named: dict[str, Node]) -> Node:
 
 
 def _pairs(writer: Node, reader: Node) -> Iterator[tuple[Node, Node]]:
-    """Pair each branch of the writer with the reader's of the same base type, or with the only other one."""
+    """Pair each branch of the writer with the reader's of the same base type, or with its only one."""
     writers = writer if isinstance(writer, list) else [writer]
     readers = reader if isinstance(reader, list) else [reader]
     for one in writers:
@@ -234,9 +234,9 @@ def _children(writer: dict[str, Node], reader: dict[str, Node]) -> Iterator[tupl
 
 
 def default_value(node: Node, value: Any, named: dict[str, Node], cells: Count) -> Any:
-    """Make what fastavro would read where the reader's default stands in, from the default's JSON.
+    """Make the value that fastavro would read from a default's JSON.
 
-    cells: how many there may still be in the defaults of the schema. Raises ConfigError if they are more.
+    cells: the number that is left for the schema's defaults. Raises ConfigError if it is exceeded.
     """
     if isinstance(node, list):
         return default_value(node[0], value, named, cells)

@@ -1,4 +1,4 @@
-"""What the formats share: decoded rows become an Arrow array, and rows that Arrow refuses become error texts."""
+"""Common parts of the formats: decoded rows become an Arrow array, and rows that Arrow refuses become error texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT_MAX_CHARACTERS = 500
 
 @attrs.define(frozen=True, kw_only=True)
 class Decoded:
-    """values: null where there is an error, or the value was null. errors: one text or None for each value."""
+    """Decoded values: null for an error or a null value. errors: a text or None for each value."""
 
     values: pa.Array
     errors: list[str | None]
@@ -34,27 +34,24 @@ class Reader(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """The type of each decoded value."""
+        """Return the type of each decoded value."""
 
     @property
     def memory(self) -> RowMemory:
-        """Return how much memory a decoded value takes."""
+        """Return the memory of a decoded value."""
 
     def of_writer(self, schema: Schema) -> Decode:
-        """Return how payloads of a writer schema are decoded into the reader schema.
-
-        Raises DecodeError if they can't be.
-        """
+        """Return the decoder of a writer schema's payloads. Raises DecodeError if they can't be decoded."""
 
 
 def error_text(exc: Exception) -> str:
-    """Return what went wrong, in one line of bounded length."""
+    """Return an error in one line of bounded length."""
     text = " ".join(str(exc)[: 2 * TEXT_MAX_CHARACTERS].split())
     return f"{type(exc).__name__}: {text}"[:TEXT_MAX_CHARACTERS]
 
 
 def decode_each(payloads: Iterable[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], list[str | None]]:
-    """The decoded rows, None for those that are bad, and the texts of what is bad in them."""
+    """Return the decoded rows, None for bad ones, and the error texts."""
     rows: list[Any] = []
     errors: list[str | None] = []
     for payload in payloads:
@@ -70,7 +67,7 @@ def decode_each(payloads: Iterable[bytes], decode: Callable[[bytes], Any]) -> tu
 def to_columns(
     rows: list[Any], errors: list[str | None], convert: Callable[[Sequence[Any]], pa.Array], type_: pa.DataType
 ) -> Decoded:
-    """Convert rows to an array of type_; rows that `convert` raises for become null, with their text in `errors`."""
+    """Convert rows to an array of type_; rows that `convert` raises for become null, with a text in `errors`."""
     parts: list[pa.Array] = []
     pending = [(0, len(rows))]
     while pending:
@@ -88,7 +85,7 @@ def to_columns(
 
 
 def scatter(parts: Sequence[pa.Array], places: Sequence[Places], count: int, type_: pa.DataType) -> pa.Array:
-    """Put parts together, each value in its place, with null in the places that are in no part."""
+    """Join parts with each value in its place, and null in other places."""
     if len(parts) == 1 and len(parts[0]) == count:
         return parts[0]
     if not parts:
@@ -102,7 +99,7 @@ def scatter(parts: Sequence[pa.Array], places: Sequence[Places], count: int, typ
 
 
 def joined(read: Decoded, places: Places, payloads: Payloads, decode_each: Callable[[Payloads], Decoded]) -> Decoded:
-    """Put what was read of payloads, in these places, between what `decode_each` makes of the others."""
+    """Join values that were read, in these places, with the others, which `decode_each` decodes."""
     if len(places) == len(payloads):
         return read
     is_left = np.ones(len(payloads), np.bool_)

@@ -1,7 +1,8 @@
-"""A column of framed values into columns: each value by its own writer schema, schemas parsed once.
+"""Decodes a column of framed values: each value by its own writer schema, which is parsed once.
 
-A bad value yields an error text and never an exception; a registry that does not answer raises `RegistryError`, since
-else a registry's hour of downtime would send every value to the dead letters.
+A bad value yields an error text and never an exception. A registry that does not answer raises `RegistryError`;
+otherwise
+an outage would send every value to the dead letters.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ FORMATS = ("avro", "protobuf", "json")
 
 @attrs.define(frozen=True, kw_only=True)
 class ReaderOptions:
-    """What values are read into. May be pickled.
+    """The reader schema. May be pickled.
 
-    format: avro, protobuf or json. schema: the reader schema.
-    message: Protobuf: the message's full name; None for the first of the file.
-    validate: JSON: hold each value to its writer schema, which is ten times slower.
+    format: avro, protobuf or json. message: Protobuf: the message's full name; None for the first of the file.
+    validate: JSON: check each value against its writer schema, which is ten times slower.
     """
 
     format: str
@@ -51,7 +51,7 @@ class ReaderOptions:
 
 
 def make_reader(options: ReaderOptions) -> Reader:
-    """The reader of a format, whose libraries are imported here. Raises ConfigError if the schema can't be columns."""
+    """Make the reader of a format, and import its libraries. Raises ConfigError if the schema can't be columns."""
     try:
         reader = _make_reader(options)
     except RecursionError as exc:
@@ -77,7 +77,7 @@ def _make_reader(options: ReaderOptions) -> Reader:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ValueDecoder:
-    """Keeps the decoders of the writer schemas it has met: as many as the topics have, which is few."""
+    """Decodes values, and keeps the decoders of their writer schemas, which are few for a topic."""
 
     reader: Reader
     client: RegistryClient
@@ -94,7 +94,7 @@ class ValueDecoder:
     def decode(self, values: pa.Array | Sequence[bytes | None], with_header: Collection[int] = ()) -> Decoded:
         """Decode framed values; a null one (a tombstone) stays null, without an error. Raises RegistryError.
 
-        with_header: positions of values in front of which stands what was their header; it may be a global id.
+        with_header: positions of values with their header put in front; it may be a global id.
         """
         array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
         framed = Payloads.of(array)
@@ -137,7 +137,7 @@ class ValueDecoder:
 def _group(
     framed: Payloads, is_valid: pa.Array, with_header: Collection[int], errors: list[str | None]
 ) -> dict[bytes, Places]:
-    """The positions of the values by prefix; those without one get their error text."""
+    """Return the positions of the values by prefix, and set the errors of values without one."""
     found = is_valid.to_numpy(zero_copy_only=False).copy()
     prefixes = _take_global(framed, found, with_header) if with_header else {}
     lengths, first = framed.lengths, framed.raw.take(framed.starts, mode="clip")
@@ -158,7 +158,7 @@ def _group(
 
 
 def _take_global(framed: Payloads, found: NDArray[np.bool_], with_header: Collection[int]) -> dict[bytes, Places]:
-    """The positions of the values that begin with a global id, which are not among those found any more."""
+    """Return the positions of values with a global id, and remove them from `found`."""
     positions: dict[bytes, list[int]] = {}
     for position in with_header:
         value = framed[position] if found[position] else b""

@@ -1,4 +1,4 @@
-"""Framed values as an Arrow array of struct<value, error>: what `from_registry` and the data source's column hold."""
+"""Framed values as an Arrow array of struct<value, error>, for `from_registry` and the data source's column."""
 
 from __future__ import annotations
 
@@ -25,17 +25,14 @@ DECODER_MAX_COUNT = 32  # kept by a worker, one for each column of decoded value
 
 @attrs.frozen(kw_only=True)
 class Decoding:
-    """Says which registry is asked, and has the reader schema as it was when the query was planned.
-
-    Travels to the tasks.
-    """
+    """The registry, and the reader schema as of the plan of the query. Travels to the tasks."""
 
     registry: RegistryOptions
     reader: ReaderOptions
 
     @classmethod
     def of(cls, options: ValueOptions, topic: str | None = None) -> Decoding:
-        """Looks the reader schema up, by the topic's name if need be.
+        """Look the reader schema up, by the topic's name if need be.
 
         Raises ConfigError, UnknownSchema, RegistryError.
         """
@@ -47,7 +44,7 @@ class Decoding:
 
     @property
     def type(self) -> pa.StructType:
-        """The type of the column; all in it is nullable. Raises ConfigError if the schema can't be columns."""
+        """Return the type of the column, nullable throughout. Raises ConfigError if the schema can't be columns."""
         return _struct_type(make_reader(self.reader).type)
 
     def decode(self, values: pa.Array) -> pa.StructArray:
@@ -56,7 +53,7 @@ class Decoding:
         return pa.concat_arrays(parts or [self._decode(values)])
 
     def select(self, records: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of records, `decoded` among them, which is made of their `value` and `headers`.
+        """Return these columns of records, with `decoded` made of their `value` and `headers`.
 
         Raises RegistryError.
         """
@@ -74,7 +71,7 @@ class Decoding:
         return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
 
     def _pieces(self, values: pa.Array) -> Iterator[tuple[int, int]]:
-        """Yield where each piece of the values begins that is decoded at once, and how many it has."""
+        """Yield the start and the length of each piece of values to decode at once."""
         start, memory = 0, _decoder(self).memory
         while start < len(values):
             count = _rows_at_once_count(values.slice(start, ROWS_AT_ONCE_COUNT), memory)
@@ -83,9 +80,9 @@ class Decoding:
 
 
 def _rows_at_once_count(values: pa.Array, memory: RowMemory) -> int:
-    """Return how many of the first values may be decoded together, at least one: by what can become of them.
+    """Return the number of first values to decode together, at least one, by their possible memory.
 
-    A value of some bytes may be one that takes as much as can be taken, so what it does take is known too late.
+    A value of some bytes may take the largest memory; its real memory is known too late.
     """
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     taken = np.cumsum(memory.own_bytes + memory.per_payload_byte * lengths)
@@ -93,7 +90,7 @@ def _rows_at_once_count(values: pa.Array, memory: RowMemory) -> int:
 
 
 def _with_ids_of_headers(values: pa.Array, headers: pa.Array) -> tuple[pa.Array, Collection[int]]:
-    """The values, the first header that has a schema's id in front of those that have one; and which these are."""
+    """Put the first header with a schema's id in front of each value that has one, and return which ones do."""
     entries = headers.flatten()
     named = pc.equal(entries.field("key"), ID_HEADER)
     if not pc.any(named).as_py():
@@ -112,7 +109,7 @@ def _struct_type(value: pa.DataType) -> pa.StructType:
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
-    """Make a type nullable throughout, as are those of a user's schema, to which Spark holds what comes."""
+    """Make a type nullable throughout, as the types of a user's schema are."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
     if pa.types.is_map(type_):

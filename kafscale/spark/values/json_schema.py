@@ -1,8 +1,10 @@
-"""JSON Schema values: parsed by orjson, made columns by the reader schema, each value held to the columns' types.
+"""Reads JSON Schema values by orjson, and makes columns by the reader schema, checking each value's types.
 
-JSON Schema describes more than columns can: what has no one column type (several types, no type, an object whose
-members are not told, a schema within itself) becomes a string with the value's JSON. A number that is no integer, or a
-string where an object belongs, is an error; what a schema says beyond types is checked with `validate` alone.
+A schema without one column type (several types, no type, an object without known members, recursion) becomes a string
+with
+the value's JSON. A float for an integer, or a string for an object, is an error; other rules of a schema are checked
+only
+with `validate`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ INT64_MAX = 2**63 - 1
 
 @attrs.define(frozen=True, kw_only=True)
 class Shape:
-    """type: the column's. convert: a parsed value, not null, as Arrow takes it; raises DecodeError if it is another."""
+    """A column type, and the conversion of a parsed value for Arrow, which raises DecodeError for another type."""
 
     type: pa.DataType
     convert: Convert
@@ -38,7 +40,7 @@ class Shape:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class JsonReader:
-    """Raises ConfigError, when made, if the schema is not valid. validate: hold values to their writer schemas."""
+    """Reads values into a reader schema. Raises ConfigError, when made, if it is invalid. validate: check values."""
 
     schema: Schema
     validate: bool = False
@@ -65,7 +67,7 @@ class JsonReader:
         return RowMemory.of(self.type, more_per_byte=CELL_BYTES)  # of what is parsed, and in no column
 
     def of_writer(self, schema: Schema) -> Decode:
-        """Raises DecodeError if the schema is no JSON Schema, and, with `validate`, if it is not valid."""
+        """Make the decoder of a writer schema. Raises DecodeError unless it is JSON, and, with `validate`, valid."""
         if schema.format != "JSON":
             raise DecodeError(f"{schema} is of type {schema.format}, not JSON")
         return partial(self._decode, _validator(schema) if self.validate else None)
@@ -90,7 +92,7 @@ class JsonReader:
 
 
 def _parse(schema: Schema) -> tuple[Any, Any]:
-    """The schema's contents, and a registry of what it references."""
+    """Return the schema's contents, and a registry of its references."""
     resources: dict[str, Any] = {}
 
     def collect(one: Schema) -> None:
@@ -120,7 +122,10 @@ def _validator(schema: Schema) -> Any:
 
 
 def _shape(node: Any, resolver: Resolver, place: Place) -> Shape:
-    """The place is within objects by their identity, to notice one within itself. Raises ConfigError, DecodeError."""
+    """Return the shape of a node. The place has objects by identity, to notice recursion.
+
+    Raises ConfigError, DecodeError.
+    """
     place.columns.take()
     node, resolver = _resolved(node, resolver)
     if not isinstance(node, dict) or id(node) in place.around:
@@ -149,7 +154,7 @@ def _resolved(node: Any, resolver: Resolver) -> tuple[Any, Resolver]:
 
 
 def _kind(node: dict[str, Any]) -> str:
-    """The one type of a schema besides null; empty if there is none."""
+    """Return the one type of a schema besides null; empty without one."""
     kinds = node.get("type")
     if kinds is None:
         if "properties" in node or "allOf" in node:
@@ -176,7 +181,7 @@ def _object(node: dict[str, Any], resolver: Resolver, place: Place) -> Shape:
 
 
 def _properties(node: dict[str, Any], resolver: Resolver, columns: Count) -> Iterator[tuple[str, Any, Resolver]]:
-    """The properties of a schema and of those in its `allOf`, each of which counts as a column, too."""
+    """Yield the properties of a schema and of those in its `allOf`, each of which counts as a column, too."""
     for part in node.get("allOf", ()):
         columns.take()
         found, at = _resolved(part, resolver)

@@ -1,9 +1,13 @@
-"""Regular expressions of JSON Schema (ECMA-262), bounded before the library `regex` compiles and searches them.
+"""Validates JSON values against their writer schemas within bounds, as schemas and values may be hostile.
 
-The library writes out what must be repeated (`(ab){1000}` a thousand times and once more, nested counts multiplied),
-and keeps each text that a group captures: a line of pattern can take gigabytes in a second, or overflow the stack of C.
-So a pattern is first read here: its size, written out, and its depth have bounds, and groups capture only where a
-backreference needs them. What ECMA-262 has no syntax for, such as recursion and approximate matches, is refused.
+A value has a budget of CPU time. Regular expressions (ECMA-262) are bounded before the library `regex` compiles them:
+it
+writes out repetitions (`(ab){1000}` a thousand times and once more, nested counts multiplied) and keeps each captured
+text,
+so one line of pattern can take gigabytes in a second, or overflow the stack of C. A pattern's written-out size and
+depth
+have limits, and groups capture only for backreferences. Syntax outside of ECMA-262, such as recursion and approximate
+matches, is refused.
 """
 
 from __future__ import annotations
@@ -57,12 +61,12 @@ _lock = threading.Lock()
 
 
 def compiled(pattern: str) -> _Pattern:
-    """Compile a pattern, or take the one that is kept. Raises DecodeError."""
+    """Compile a pattern, or take the kept one. Raises DecodeError."""
     found = _kept.get(pattern)
     if found is None:
         found = _compile(pattern)
         with _lock:
-            if sum(each.size for each in _kept.values()) + found.size > KEPT_MAX_COUNT:
+            if sum(pattern.size for pattern in _kept.values()) + found.size > KEPT_MAX_COUNT:
                 _kept.clear()
             _kept[pattern] = found
     return found
@@ -79,9 +83,9 @@ def _compile(pattern: str) -> _Pattern:
 
 
 def _bounded_pattern(pattern: str) -> tuple[str, int, int]:
-    """Return the pattern as the library gets it, its size written out, and how many groups capture.
+    """Return the pattern for the library, its written-out size, and its number of capturing groups.
 
-    Raises DecodeError if it is too large, or not of ECMA-262.
+    Raises DecodeError if it is too large, or is not ECMA-262.
     """
     if len(pattern) > PATTERN_MAX_LENGTH:
         raise DecodeError(f"a pattern has {len(pattern)} characters; allowed: at most {PATTERN_MAX_LENGTH}")
@@ -127,7 +131,7 @@ Keyword = Callable[[Any, Any, Any, Any], Any]  # validator, the keyword's value,
 
 
 class _Budget(threading.local):
-    """The time and calls that are left for the value which this thread validates."""
+    """The time and calls left for the value that this thread validates."""
 
     end_seconds: float = 0.0
     _calls: int = 0
@@ -136,7 +140,7 @@ class _Budget(threading.local):
         self.end_seconds = time.thread_time() + VALIDATION_CPU_SECONDS
 
     def spend(self) -> None:
-        """Raises DecodeError when it is spent."""
+        """Count a call. Raises DecodeError when the time is spent."""
         self._calls += 1
         if self._calls % CALLS_BETWEEN_LOOKS == 0 and time.thread_time() > self.end_seconds:
             raise _too_long()
@@ -160,9 +164,9 @@ def _too_long() -> DecodeError:
 
 
 def make_validator(contents: Any, registry: Any) -> Any:
-    """Make the validator of a schema. registry: of `referencing`, with what it references.
+    """Make the validator of a schema. registry: of `referencing`, with its references.
 
-    Raises what jsonschema does, DecodeError.
+    Raises jsonschema's errors, DecodeError.
     """
     if _has_key(contents, "unevaluatedProperties") and _has_key(contents, "patternProperties"):
         raise DecodeError("unevaluatedProperties beside patternProperties can't be validated within bounds")
@@ -172,7 +176,7 @@ def make_validator(contents: Any, registry: Any) -> Any:
 
 
 def validate(validator: Any, value: Any) -> None:
-    """Raises DecodeError if a value is not valid, or that can't be told in time."""
+    """Raise DecodeError if a value is invalid, or can't be checked in time."""
     _budget.begin()
     try:
         validator.validate(value)
@@ -195,10 +199,10 @@ def _has_key(contents: Any, key: str) -> bool:
 
 @lru_cache
 def _bounded(kind: Any) -> Any:
-    """A class of validators as one of jsonschema's, and for schemas within a schema that are of another draft too."""
+    """Return a bounded class of validators, also for inner schemas of another draft."""
     keywords = {name: _within_budget(_OWN.get(name, keyword)) for name, keyword in kind.VALIDATORS.items()}
     bounded = jsonschema.validators.extend(kind, keywords)
-    fields = [(each.alias, each.name) for each in attrs.fields(bounded) if each.init]
+    fields = [(field.alias, field.name) for field in attrs.fields(bounded) if field.init]
 
     def evolve(validator: Any, **changes: Any) -> Any:
         made, schema = bounded, changes.get("schema", validator.schema)
@@ -255,13 +259,13 @@ def _unique_items(validator: Any, is_asked: Any, instance: Any, _: Any) -> Itera
 
 
 def _hashable(value: Any) -> Any:
-    """Equal for what JSON Schema takes for equal: 1 and 1.0, not 1 and true."""
+    """Return an equal key for values that JSON Schema takes for equal: 1 and 1.0, not 1 and true."""
     if isinstance(value, bool):
         return "boolean", value
     if isinstance(value, list):
         return "array", tuple(map(_hashable, value))
     if isinstance(value, dict):
-        return "object", frozenset((name, _hashable(each)) for name, each in value.items())
+        return "object", frozenset((name, _hashable(member)) for name, member in value.items())
     return value
 
 

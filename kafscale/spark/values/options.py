@@ -1,14 +1,15 @@
-"""Where the schema registry's credentials are, so that no secret need be in a program, nor in arguments of a process.
+"""Options of decoding: by keyword for `from_registry`, by name for the data source, with the registry's credentials.
 
-They are given, in files of their own, in a file of settings by the names of Confluent's clients, or in the environment
-of who plans the query. In such a file, `schema.registry.` may be before each name; then what has it counts alone:
+Credentials are given, in files, in a file of settings by the names of Confluent's clients, or in the environment of the
+planning process, so that no secret is in a program or a command line. In the file of settings, names may begin with
+`schema.registry.`; then only those count:
 
     basic.auth.user.info   USER:PASSWORD, with basic.auth.credentials.source=USER_INFO, or without it
     bearer.auth.token      with bearer.auth.credentials.source=STATIC_TOKEN, or without it
-    bearer.auth.credentials.source=OAUTHBEARER, and who asks which issuer for tokens:
+    bearer.auth.credentials.source=OAUTHBEARER, and the issuer of tokens:
         bearer.auth.issuer.endpoint.url, bearer.auth.client.id, bearer.auth.client.secret, bearer.auth.scope
-        bearer.auth.logical.cluster, bearer.auth.identity.pool.id, which Confluent Cloud wants told
-    ssl.…                  whom to trust and what to show, as in `kafscale.login.tls`
+        bearer.auth.logical.cluster, bearer.auth.identity.pool.id, for Confluent Cloud
+    ssl.…                  authorities and a certificate, as in `kafscale.login.tls`
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _KNOWN = frozenset({USER_INFO, TOKEN, *_SOURCES, *_OAUTH, *tls.KNOWN})
 
 @attrs.frozen(kw_only=True)
 class Credentials:
-    """What the user has given, of which all may be missing. `config_file` is a file of settings."""
+    """The credentials of a user; all may be missing. `config_file` is a file of settings."""
 
     basic_auth: str | None = attrs.field(default=None, repr=False)
     basic_auth_file: str | None = None
@@ -54,7 +55,7 @@ class Credentials:
     ca_file: str | None = None
 
     def options(self, urls: str, environment: Mapping[str, str] = os.environ) -> RegistryOptions:
-        """Options of the registry at these URLs; the environment counts where nothing is given. Raises ConfigError."""
+        """Return the options of the registry at these URLs; the environment counts by default. Raises ConfigError."""
         settings = {} if self.config_file is None else _settings_in(self.config_file)
         basic = _secret("basic auth", self.basic_auth, self.basic_auth_file)
         bearer = _secret("bearer token", self.bearer_token, self.bearer_token_file)
@@ -133,12 +134,12 @@ NAMES = frozenset(
 
 @attrs.define(frozen=True, kw_only=True)
 class ValueOptions:
-    """Says which schema values are read into, and by which registry.
+    """The reader schema of values, and its registry.
 
-    format: avro, protobuf or json; None for what the subject's schema is.
-    subject: whose schema is the reader's; version: of the subject, a number or `latest`.
-    schema: the reader schema's text, in place of a subject; it needs `format`, and can't have references.
-    message, validate: as `ReaderOptions` has them.
+    format: avro, protobuf or json; None for that of the subject's schema.
+    subject: has the reader schema; version: of the subject, a number or `latest`.
+    schema: the text of the reader schema, in place of a subject; it needs `format`, and can't have references.
+    message, validate: as in `ReaderOptions`.
     """
 
     registry: RegistryOptions
@@ -161,9 +162,9 @@ class ValueOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueOptions | None:
-        """Parse the options of the data source; others of them are passed over. None without `valueFormat`.
+        """Parse the options of the data source, and ignore its other options. None without `valueFormat`.
 
-        The names are taken in any case of letters, as Spark hands them over. Raises ConfigError.
+        Names are case-insensitive, as Spark hands them over. Raises ConfigError.
         """
         lowered = {name.lower(): value for name, value in options.items()}
         found = {name: lowered[name.lower()] for name in NAMES if name.lower() in lowered}
@@ -192,7 +193,7 @@ class ValueOptions:
         )
 
     def reader_options(self, client: RegistryClient, topic: str | None = None) -> ReaderOptions:
-        """Return what values are read into. topic: its subject `<topic>-value` is taken where none was given.
+        """Look the reader schema up. topic: its subject `<topic>-value` is the default.
 
         Raises ConfigError, UnknownSchema, RegistryError.
         """

@@ -1,4 +1,9 @@
-"""Values as where each begins and ends in one buffer: a sequence of bytes, no objects until they are asked for."""
+"""Values in one buffer by their beginnings and ends, and cursors that read many of them by array operations.
+
+A payload that a step can't read is refused, not an error: a library reads it again and reports what is wrong. So a step
+may
+refuse any payload, but must never read one that the library would refuse.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ class Payloads(Sequence[bytes]):
 
     @classmethod
     def of(cls, values: pa.Array | Sequence[bytes]) -> Payloads:
-        """Take them from an Arrow array, where nothing is copied and a null is an empty value, or from objects."""
+        """Take an Arrow array, without copying and with nulls as empty values, or objects."""
         if isinstance(values, Payloads):
             return values
         array = values if isinstance(values, pa.Array) else pa.array(values, pa.large_binary())
@@ -45,23 +50,23 @@ class Payloads(Sequence[bytes]):
 
     @property
     def raw(self) -> Raw:
-        """Return the bytes of all."""
+        """Return all bytes."""
         return np.frombuffer(self.data, np.uint8)
 
     @property
     def lengths(self) -> Positions:
-        """Return how long each is."""
+        """Return the length of each value."""
         return self.ends - self.starts
 
     def begin_with(self, prefix: bytes) -> NDArray[np.bool_]:
-        """Tell which ones have these bytes in front."""
+        """Tell which values begin with these bytes."""
         found = self.lengths >= len(prefix)
         for number, byte in enumerate(prefix):
             found &= self.raw.take(self.starts + number, mode="clip") == byte
         return found
 
     def only(self, positions: Positions, skipped_bytes: int = 0) -> Payloads:
-        """Leave out all others, and so many bytes in front of each."""
+        """Keep some values, without their first `skipped_bytes`."""
         return Payloads(data=self.data, starts=self.starts[positions] + skipped_bytes, ends=self.ends[positions])
 
     def __len__(self) -> int:
@@ -93,9 +98,9 @@ Numbers = NDArray[np.int64]
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Cursor:
-    """Where the reading is in each of some payloads, and which of them are as they should be until there.
+    """The positions in some payloads, and which of them are good up to there.
 
-    lone_steps_left: in its only element, shared by all cursors of a reading; `may_step` counts them.
+    lone_steps_left: one element, shared by all cursors of a read; `may_step` counts it down.
     """
 
     data: pa.Buffer
@@ -107,7 +112,7 @@ class Cursor:
 
     @classmethod
     def of(cls, payloads: Payloads) -> Cursor:
-        """Begin with all of them."""
+        """Begin with all payloads."""
         return cls(
             data=payloads.data,
             raw=payloads.raw,
@@ -121,11 +126,11 @@ class Cursor:
 
     @property
     def left(self) -> Numbers:
-        """Return how many bytes each has left; below zero where more were read than there are."""
+        """Return the number of bytes left in each; negative behind the end."""
         return self.ends - self.positions
 
     def only(self, rows: Positions) -> Cursor:
-        """A cursor of its own for some payloads; `join` brings back where it is then."""
+        """Return a cursor for some payloads; `join` brings its positions back."""
         return Cursor(
             data=self.data,
             raw=self.raw,
@@ -145,7 +150,7 @@ class Cursor:
         self.is_good &= ~is_bad
 
     def may_step(self, rows: Positions) -> bool:
-        """Tell whether the next items of some payloads are to be read here; too few are left to the library at last."""
+        """Tell whether to read the next items of some payloads; in the end too few are left to the library."""
         if len(rows) >= LANES_MIN_COUNT:
             return True
         self.lone_steps_left[0] -= 1
@@ -155,7 +160,7 @@ class Cursor:
         return False
 
     def varints(self) -> Numbers:
-        """Read a number of each. Those that do not fit 64 bits are refused."""
+        """Read a number of each. Refuse numbers over 64 bits."""
         values, ends = read_varints(self.raw, self.positions)
         long = np.flatnonzero(ends - self.positions >= VARINT_MAX_BYTES)
         if len(long):
@@ -164,7 +169,7 @@ class Cursor:
         return values
 
     def slices(self, lengths: Numbers | int) -> tuple[Positions, Positions]:
-        """Pass over so many bytes of each. Those that have fewer are refused."""
+        """Pass over a length of each. Refuse payloads that are shorter."""
         fits = (lengths >= 0) & (lengths <= self.left)
         starts = np.minimum(self.positions, self.ends)
         ends = starts + np.where(fits, lengths, 0)
@@ -173,27 +178,27 @@ class Cursor:
         return starts, ends
 
     def fixed(self, size: int) -> NDArray[np.uint8]:
-        """Read so many bytes of each, as rows of a matrix."""
+        """Read `size` bytes of each, as rows of a matrix."""
         starts, _ = self.slices(size)
         return self.raw.take(starts[:, np.newaxis] + np.arange(size), mode="clip")
 
 
 def texts(found: pa.Array, cursor: Cursor) -> pa.Array:
-    """Bytes as texts; those that are no UTF-8 are refused."""
+    """Turn bytes into texts, and refuse invalid UTF-8."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:
         rows = found.to_pylist()
-    for number, each in enumerate(rows):
+    for number, row in enumerate(rows):
         try:
-            each.decode()
+            row.decode()
         except UnicodeDecodeError:
             cursor.is_good[number], rows[number] = False, b""
     return pa.array(rows, pa.binary()).cast(pa.string())
 
 
 def with_nulls(values: pa.Array, is_null: NDArray[np.bool_]) -> pa.Array:
-    """Put nulls between values. What is within a record that is null must not be: it has a type that is never so."""
+    """Insert nulls between values. Members of a null record are not null, as their type forbids it."""
     indices = np.cumsum(~is_null) - 1
     if not pa.types.is_struct(values.type) or not values.type.num_fields:
         return values.take(pa.array(indices, mask=is_null))
@@ -203,22 +208,22 @@ def with_nulls(values: pa.Array, is_null: NDArray[np.bool_]) -> pa.Array:
 
 
 def in_order(parts: Sequence[Sequence[pa.Array]], owners: Sequence[Positions]) -> Sequence[pa.Array]:
-    """Put the columns of items in the order of the payloads that have them."""
+    """Put the columns of items in the order of their payloads."""
     if not parts:
         return ()
     if len(parts) == 1:
         return parts[0]
     order = pa.array(np.argsort(np.concatenate(owners), kind="stable"))
-    return [pa.concat_arrays(each).take(order) for each in zip(*parts, strict=True)]
+    return [pa.concat_arrays(columns).take(order) for columns in zip(*parts, strict=True)]
 
 
 def offsets_column(counts: Numbers) -> pa.Array:
-    """Return where lists of so many items each begin, and where the last one ends."""
+    """Return the offsets of lists with these counts."""
     return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
 
 
 def refuse_repeated_keys(cursor: Cursor, counts: Numbers, keys: pa.Array) -> None:
-    """Refuse maps of so many keys each that have one of them twice: libraries have the last of its values."""
+    """Refuse maps with a repeated key: libraries keep the last of its values."""
     owners = np.repeat(np.arange(len(cursor)), counts)
     codes = keys.dictionary_encode()
     pairs = np.sort(owners * max(1, len(codes.dictionary)) + codes.indices.to_numpy())

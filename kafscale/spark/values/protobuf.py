@@ -1,8 +1,8 @@
-"""Protobuf values: read by columns where they can be (`protobuf_plan`), or else parsed by protobuf's own library and
-turned into columns field by field.
+"""Reads Protobuf values by protobuf's own library, and makes columns of them field by field.
 
-The writer schema says which message a value's indexes name. The payload is then parsed as the reader's message, which
-is Protobuf's own way of schema evolution: fields go by number, those that the reader lacks are passed over.
+The writer schema tells the message that a value's indexes name. The payload is parsed as the reader's message, which is
+Protobuf's schema evolution: fields go by number, unknown ones are skipped. `protobuf_plan` reads common types by
+columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Values = Sequence[Any]  # of one field in many messages, None where it is absent
 
 @attrs.define(frozen=True, kw_only=True)
 class Element:
-    """How the values of a field, or of the elements of one, become an array."""
+    """The conversion of a field's values, or of their elements, to an array."""
 
     type: pa.DataType
     to_array: Callable[[Values], pa.Array]
@@ -41,7 +41,7 @@ class Element:
 
 @attrs.define(frozen=True, kw_only=True)
 class Column:
-    """A field's column, filled from messages of which none is None."""
+    """A field's column, filled from messages other than None."""
 
     field: pa.Field
     to_array: Callable[[Sequence[Message]], pa.Array]
@@ -49,10 +49,7 @@ class Column:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _Writer:
-    """A writer's file. By the indexes met: the full name of the message there, and how it is read by columns, if it is.
-
-    The latter is by the bytes that the indexes are.
-    """
+    """A writer's file: by indexes, the full name of the message, and by their bytes the plan to read it by columns."""
 
     file: FileDescriptor
     names: dict[tuple[int, ...], str] = attrs.field(factory=dict)
@@ -61,7 +58,7 @@ class _Writer:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ProtobufReader:
-    """Raises ConfigError, when made, if the schema is not valid or lacks the message.
+    """Reads values into a message. Raises ConfigError, when made, if the schema is invalid or lacks the message.
 
     message: the full name; None for the first of the file.
     """
@@ -96,11 +93,11 @@ class ProtobufReader:
         return self._element.type
 
     def of_writer(self, schema: Schema) -> Decode:
-        """Raises DecodeError if the schema is no Protobuf."""
+        """Make the decoder of a writer schema. Raises DecodeError unless it is Protobuf."""
         return partial(self._decode, _Writer(file=protobuf_schema.load(schema)))
 
     def _decode(self, writer: _Writer, payloads: Payloads | Sequence[bytes]) -> Decoded:
-        """Decode by columns what a plan can read, and by protobuf's library what is left."""
+        """Decode by columns as far as a plan can, and the rest by protobuf's library."""
         payloads = Payloads.of(payloads)
         prefix = _indexes(payloads[0]) if len(payloads) >= LANES_MIN_COUNT else None
         plan = None if prefix is None else self._plan(writer, prefix)
@@ -113,11 +110,11 @@ class ProtobufReader:
 
     @property
     def _uncounted_bytes(self) -> int:
-        """Return how long a value may be that can't take too much, whatever it has."""
+        """Return the length up to which a value can't take too much memory."""
         return min(self._bounds.unchecked_bytes, uncounted_bytes(self.type))
 
     def _plan(self, writer: _Writer, prefix: bytes) -> Plan | None:
-        """Return how values are read that have these indexes; None if they are of another message, or not planned."""
+        """Return the plan for these indexes; None for another message, or without a plan."""
         if prefix not in writer.plans:
             indexes, _ = protobuf_schema.read_indexes(prefix)
             try:
@@ -152,7 +149,7 @@ class ProtobufReader:
 
 
 def _indexes(payload: bytes) -> bytes | None:
-    """The bytes in front of a value that tell its message; None if they are none."""
+    """Return the bytes of a value's indexes; None if they are damaged."""
     try:
         return payload[: protobuf_schema.read_indexes(payload)[1]]
     except DecodeError:
@@ -241,7 +238,7 @@ _SCALARS: dict[int, pa.DataType] = {
 
 
 def _value_element(field: FieldDescriptor, place: Place) -> Element:
-    """Make the element of one value of a field, be it repeated or not."""
+    """Make the element of one value of a field, repeated or not."""
     if field.message_type is not None:
         return _message_element(field.message_type, place)
     if field.enum_type is not None:

@@ -1,10 +1,9 @@
-"""Protobuf values that must not be parsed: two bytes of an empty message take a place for each field of its type.
+"""Refuses Protobuf values that would take too much memory: two bytes of an empty message take all fields of its type.
 
-A value of 200 KB became 800 MB that way before anything of it was a column. So a value that is large enough for its
-type to be too much is walked over first, and what it takes is summed up: messages by their fields, elements of repeated
-fields, and texts that stand for a number in columns, which are the names of enums and, in JSON, of fields.
-
-The walk goes as the parser goes. Where it finds what is no Protobuf it ends, since there the parser ends, too.
+A value of 200 KB took 800 MB that way before it was a column. So a value that may be too large for its type is walked
+first, and its memory is summed up: messages by their fields, elements of repeated fields, and texts that stand for
+numbers
+in columns: names of enums and, in JSON, of fields. The walk ends at damage, as the parser does.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint behind which it goes
 
 @attrs.define(eq=False, repr=False)
 class _Field:
-    """What one occurrence takes; of packed elements `element_bytes` each."""
+    """The memory of one occurrence of a field; packed elements take `element_bytes` each."""
 
     occurrence_bytes: int
     element_bytes: int = 0
@@ -39,7 +38,7 @@ class _Field:
 
 @attrs.define(eq=False, repr=False)
 class _Message:
-    """How one type of message is walked over: its fields by number."""
+    """The walk over one type of message: its fields by number."""
 
     own_bytes: int = 0
     fields: dict[int, _Field] = attrs.field(factory=dict)
@@ -52,7 +51,8 @@ _UNKNOWN = _Message()
 class Bounds:
     """The bounds of values of one type of message.
 
-    `most_per_byte`: of memory, for each byte of a value. `unchecked_bytes`: how long one may be that can't be too much.
+    `most_per_byte`: memory for each byte of a value. `unchecked_bytes`: the length up to which a value can't be too
+    large.
     """
 
     most_per_byte: float
@@ -83,7 +83,7 @@ class Bounds:
 
 
 def _compile(root: Descriptor, made: dict[str, _Message]) -> _Message:
-    """The walk of a type, and of all that it contains, in `made` by full name."""
+    """Make the walk of a type and of all types within it, in `made` by full name."""
     pending = [root]
     entries: list[tuple[_Message, _Message]] = []  # of maps, with their values: an entry without one gets an empty one
     while pending:
@@ -116,7 +116,7 @@ def _field(field: FieldDescriptor) -> _Field:
 
 
 def _field_bytes(field: FieldDescriptor) -> int:
-    """Estimate what a field takes in its message, or an element of a repeated one."""
+    """Estimate the memory of a field in its message, or of an element of a repeated one."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return TEXT_BYTES
     if field.enum_type is not None:
@@ -135,7 +135,7 @@ _PACKED = {
 
 
 def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
-    """Yield what each field takes, up to the end or to what is no Protobuf."""
+    """Yield the memory of each field, up to the end or to damage."""
     around: list[tuple[_Message, int]] = []  # with where each ends
     message, end = root, len(payload)
     try:

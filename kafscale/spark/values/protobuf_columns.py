@@ -1,9 +1,10 @@
-"""Protobuf messages into Arrow columns, many at once: the first field of all of them, then the next one.
+"""Steps that read Protobuf messages into Arrow columns, a field of all messages at once.
 
-Serializers write fields in the order of their numbers, and each field but repeated ones once. So for each field, in
-that order, those messages are found that have its tag next; what they have is read by array operations, and the others
-have none. A message that has more then than was read, or anything that is not as it should be, is refused (`lanes`) and
-left to protobuf's own library. `protobuf_plan` puts the steps together.
+Serializers write fields in the order of their numbers, and each field once, except repeated ones. So for each field, in
+order, the messages with its tag next are found and read by array operations; the others lack it. A message with
+something
+left then, or anything unexpected, is refused (`payloads`) and read by protobuf's library. `protobuf_plan` joins the
+steps.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ ToArray = Callable[[Unsigned], pa.Array]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Scalar:
-    """Numbers of one type: how they are written, and how they become a column of the bits that were read.
+    """Numbers of one type: their wire type, and the conversion of their bits to a column.
 
-    Null stands for what is to be refused.
+    Null marks a number to refuse.
     """
 
     wire_type: int
     to_array: ToArray
 
     def read(self, cursor: Cursor) -> pa.Array:
-        """Read one of each message."""
+        """Read one number of each message."""
         if self.wire_type == VARINT:
             found = self.to_array(_bits(cursor.varints()))
         else:
@@ -55,7 +56,7 @@ def _is_null(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def _bits(values: Numbers) -> Unsigned:
-    """Return what was written as varints, of what zigzag makes of that."""
+    """Return the bits of varints, undoing zigzag."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
@@ -67,50 +68,50 @@ def _fixed(found: NDArray[np.uint8]) -> Unsigned:
 
 
 def int32s(bits: Unsigned) -> pa.Array:
-    """Numbers whose upper half is of no account."""
+    """Convert to numbers of 32 bits, ignoring the upper half."""
     return _plain(pa.int32(), bits.astype(np.uint32))
 
 
 def int64s(bits: Unsigned) -> pa.Array:
-    """Signed numbers of 64 bits."""
+    """Convert to signed numbers of 64 bits."""
     return _plain(pa.int64(), bits)
 
 
 def uint32s(bits: Unsigned) -> pa.Array:
-    """Numbers without a sign, which become longer ones."""
+    """Convert to numbers without a sign, as longer ones."""
     return _plain(pa.int64(), bits.astype(np.uint32).astype(np.int64))
 
 
 def uint64s(bits: Unsigned) -> pa.Array:
-    """Numbers without a sign, which become decimals of 20 digits."""
+    """Convert to numbers without a sign, as decimals of 20 digits."""
     words = np.zeros((len(bits), 2), "<u8")
     words[:, 0] = bits
     return _plain(pa.decimal128(20, 0), words)
 
 
 def zigzag32s(bits: Unsigned) -> pa.Array:
-    """Numbers of which the lowest bit is the sign."""
+    """Convert to numbers of 32 bits with the sign in the lowest bit."""
     low = bits.astype(np.uint32)
     return _plain(pa.int32(), (low >> np.uint32(1)) ^ (np.uint32(0) - (low & np.uint32(1))))
 
 
 def zigzag64s(bits: Unsigned) -> pa.Array:
-    """Numbers of 64 bits of which the lowest bit is the sign."""
+    """Convert to numbers of 64 bits with the sign in the lowest bit."""
     return _plain(pa.int64(), (bits >> np.uint64(1)) ^ (np.uint64(0) - (bits & np.uint64(1))))
 
 
 def booleans(bits: Unsigned) -> pa.Array:
-    """Any number but 0 is true."""
+    """Convert to booleans; any number but 0 is true."""
     return pa.array(bits != 0)
 
 
 def floats(bits: Unsigned) -> pa.Array:
-    """Numbers of 32 bits."""
+    """Convert to floating-point numbers of 32 bits."""
     return _plain(pa.float32(), bits.astype(np.uint32))
 
 
 def doubles(bits: Unsigned) -> pa.Array:
-    """Numbers of 64 bits."""
+    """Convert to floating-point numbers of 64 bits."""
     return _plain(pa.float64(), bits)
 
 
@@ -119,9 +120,9 @@ def _plain(type_: pa.DataType, values: NDArray[np.generic]) -> pa.Array:
 
 
 def enums(names: Mapping[int, str]) -> Scalar:
-    """Names by number. One without a name is refused: whether it is a value is for the library to say."""
+    """Convert to names by number. Refuse an unknown number, which the library decides on."""
     known = np.array(sorted(names), np.int64)
-    columns = pa.array([names[int(each)] for each in known], pa.string())
+    columns = pa.array([names[int(number)] for number in known], pa.string())
 
     def to_array(bits: Unsigned) -> pa.Array:
         numbers = bits.astype(np.uint32).view(np.int32).astype(np.int64)
@@ -136,22 +137,22 @@ def enums(names: Mapping[int, str]) -> Scalar:
 
 
 def lengths(cursor: Cursor) -> Numbers:
-    """Read the length of each; one that is too large for a number is refused later, as it is below zero."""
+    """Read a length of each; one that is too large is negative, and refused later."""
     return _bits(cursor.varints()).view(np.int64)
 
 
 def strings(cursor: Cursor) -> pa.Array:
-    """Texts; one that is no UTF-8 is refused."""
+    """Read texts, and refuse invalid UTF-8."""
     return texts(bytes_of(cursor), cursor)
 
 
 def bytes_of(cursor: Cursor) -> pa.Array:
-    """Bytes behind their length."""
+    """Read bytes behind their length."""
     return bytes_column(cursor.data, *cursor.slices(lengths(cursor)))
 
 
 def within(cursor: Cursor) -> Cursor:
-    """A cursor for the messages that are next, which are passed over here; `leave` it when they are read."""
+    """Return a cursor for the inner messages, passed over here; `leave` it when they are read."""
     starts, ends = cursor.slices(lengths(cursor))
     return Cursor(
         data=cursor.data,
@@ -164,12 +165,12 @@ def within(cursor: Cursor) -> Cursor:
 
 
 def leave(cursor: Cursor, inner: Cursor) -> None:
-    """Refuse what was not read to its end."""
+    """Refuse messages that were not read to their end."""
     cursor.is_good &= inner.is_good & (inner.positions == inner.ends)
 
 
 def packed(scalar: Scalar, cursor: Cursor) -> tuple[Numbers, pa.Array]:
-    """Read numbers without tags, as many as fit into a length: how many each message has, and all of them."""
+    """Read numbers without tags within a length: the count for each message, and all numbers."""
     starts, ends = cursor.slices(lengths(cursor))
     if scalar.wire_type == VARINT:
         counts, bits = _packed_varints(cursor, starts, ends)
@@ -186,7 +187,7 @@ def packed(scalar: Scalar, cursor: Cursor) -> tuple[Numbers, pa.Array]:
 
 
 def _packed_varints(cursor: Cursor, starts: Positions, ends: Positions) -> tuple[Numbers, Unsigned]:
-    """Read numbers of which each ends with a byte below 128, and the next one begins behind it."""
+    """Read numbers that each end with a byte below 128."""
     places = _spread(starts, ends - starts, 1)
     is_last = cursor.raw.take(places, mode="clip") < 0x80
     owners = np.repeat(np.arange(len(cursor)), ends - starts)
@@ -207,7 +208,7 @@ def _packed_varints(cursor: Cursor, starts: Positions, ends: Positions) -> tuple
 
 
 def _spread(starts: Positions, counts: Numbers, step: int) -> Positions:
-    """Return so many positions from each start on, by steps."""
+    """Return `counts` positions from each start on, by steps."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     return np.repeat(starts, counts) + step * (np.arange(total) - np.repeat(before, counts))
@@ -225,7 +226,7 @@ def has_next(cursor: Cursor, tag: bytes) -> NDArray[np.bool_]:
 
 
 def singular(cursor: Cursor, tag: bytes, read: Read, default: pa.Array | None) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Read a field, and which messages have it. The others have `default`, of one element, or null."""
+    """Read a field, and tell which messages have it. Others get `default`, of one element, or null."""
     is_there = has_next(cursor, tag)
     if is_there.all():
         cursor.positions = cursor.positions + len(tag)
@@ -243,7 +244,7 @@ def singular(cursor: Cursor, tag: bytes, read: Read, default: pa.Array | None) -
 
 
 def repeated(cursor: Cursor, tag: bytes, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
-    """Read elements with a tag each: how many each message has, and their columns, in the order of the messages.
+    """Read elements with a tag each: the count for each message, and their columns, in the order of the messages.
 
     The first elements of all messages are read together, then the second ones, and so on.
     """
@@ -263,12 +264,12 @@ def repeated(cursor: Cursor, tag: bytes, step: Step) -> tuple[Numbers, Sequence[
 
 
 def lists(counts: Numbers, items: pa.Array, type_: pa.ListType) -> pa.Array:
-    """Lists of so many items each."""
+    """Make lists with these counts."""
     return pa.ListArray.from_arrays(offsets_column(counts), items, type=type_)
 
 
 def skip(wire_type: int) -> Step:
-    """Pass over a value that the reader has no field for."""
+    """Pass over a value without a field of the reader."""
 
     def step(cursor: Cursor) -> Sequence[pa.Array]:
         if wire_type == VARINT:
@@ -284,19 +285,19 @@ def skip(wire_type: int) -> Step:
 
 
 def timestamps(columns: Sequence[pa.Array], cursor: Cursor) -> pa.Array:
-    """Times since the epoch, whose microseconds go down, as Python's division does."""
+    """Convert to times since the epoch, with microseconds rounded down, as Python's division does."""
     whole, parts = _time(columns, cursor)
     return _plain(pa.timestamp("us", "UTC"), whole + parts // 1000)
 
 
 def durations(columns: Sequence[pa.Array], cursor: Cursor) -> pa.Array:
-    """Spans of time, whose microseconds go to zero."""
+    """Convert to spans of time, with microseconds rounded to zero."""
     whole, parts = _time(columns, cursor)
     return _plain(pa.duration("us"), whole + np.sign(parts) * (np.abs(parts) // 1000))
 
 
 def _time(columns: Sequence[pa.Array], cursor: Cursor) -> tuple[Numbers, Numbers]:
-    whole, parts = (each.to_numpy(zero_copy_only=False).astype(np.int64) for each in columns)
+    whole, parts = (column.to_numpy(zero_copy_only=False).astype(np.int64) for column in columns)
     is_far = (whole > SECONDS_MAX) | (whole < -SECONDS_MAX)
     cursor.refuse(is_far)
     return np.where(is_far, 0, whole) * MICROSECONDS, parts

@@ -1,8 +1,10 @@
-"""Which steps of `protobuf_columns` read the messages of one writer's type into a reader's columns.
+"""Plans the steps of `protobuf_columns` that read messages of one writer's type into a reader's columns.
 
-They are for all that has no JSON in its columns: messages that have something of a type within itself, or of Google's
-types for JSON, are left to the library, and so are those with extensions, or with fields in another order than that of
-their numbers. Types with groups are not planned.
+Plans exist for types without JSON in their columns. The library reads messages with recursion or Google's types for
+JSON,
+with extensions, and with fields out of order; types with groups have no plan. By columns 2.8 million orders/s are read,
+by
+the library 300,000 (decision 0046).
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ ReadField = Callable[[Cursor], tuple[Columns, NDArray[np.bool_]]]  # with which 
 
 
 class _Unplanned(Exception):
-    """There is something that the library alone reads."""
+    """The types have something that only the library reads."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +74,7 @@ class Plan:
 
     @classmethod
     def of(cls, writer: Descriptor, reader: Descriptor, type_: pa.DataType) -> Plan | None:
-        """None if there are types of which the library reads all messages."""
+        """Return None for types whose messages only the library reads."""
         if not pa.types.is_struct(type_):
             return None
         try:
@@ -82,7 +84,7 @@ class Plan:
         return cls(type=type_, read=read)
 
     def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """The values of the messages that were read, and which these are; none that is longer than `max_bytes`."""
+        """Return the values of the messages that were read, and which these are; none longer than `max_bytes`."""
         cursor = Cursor.of(payloads)
         cursor.refuse(payloads.lengths > max_bytes)
         found = pa.StructArray.from_arrays(self._read(cursor), fields=list(self.type))
@@ -114,7 +116,7 @@ class _Planner:
                 steps.append((place, self._field(of_writer.get(number), reader.fields[place], column, depth)))
         is_entry = reader.GetOptions().map_entry
         required = [numbers.index(field.number) for field in reader.fields if field.is_required or is_entry]
-        choices = [[numbers.index(field.number) for field in each.fields] for each in reader.oneofs]
+        choices = [[numbers.index(field.number) for field in choice.fields] for choice in reader.oneofs]
         return _Message(steps=steps, width=len(places), choices=choices, required=required).read
 
     def _take_step(self) -> None:
@@ -137,7 +139,7 @@ class _Planner:
         return _repeated(field, self._value(writer, field, type_.value_type, depth), type_)
 
     def _value(self, writer: FieldDescriptor | None, field: FieldDescriptor, type_: pa.DataType, depth: int) -> Read:
-        """Plan one value of a field, be it repeated or not."""
+        """Plan one value of a field, repeated or not."""
         if field.message_type is not None:
             return self._inner(None if writer is None else writer.message_type, field.message_type, type_, depth + 1)
         scalar = _scalar(field)
@@ -187,9 +189,10 @@ class _Planner:
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Message:
-    """Steps of fields in the order of their numbers, with the place of the column that each makes, if it does.
+    """Steps of fields in the order of their numbers, with the place of the column, if any.
 
-    choices: which steps exclude each other, as the library has the last of these. required: which must find something.
+    choices: steps that exclude each other; the library keeps the last of these. required: steps that must find
+    something.
     """
 
     steps: Sequence[tuple[int | None, ReadField]]
@@ -198,7 +201,7 @@ class _Message:
     required: Sequence[int]
 
     def read(self, cursor: Cursor) -> Columns:
-        """Read a message of each."""
+        """Read one message of each."""
         columns: list[pa.Array] = [None] * self.width
         is_there = []
         for place, step in self.steps:
@@ -222,14 +225,16 @@ def _only(columns: Columns, cursor: Cursor) -> pa.Array:
 
 
 def _scalar(field: FieldDescriptor) -> Scalar | None:
-    """Return how numbers of a field are read; None if it has none."""
+    """Return the numbers of a field; None for other fields."""
     if field.enum_type is not None:
-        return protobuf_columns.enums({number: each.name for number, each in field.enum_type.values_by_number.items()})
+        return protobuf_columns.enums(
+            {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        )
     return _SCALARS.get(field.type)
 
 
 def _wire_type(field: FieldDescriptor) -> int:
-    """Return how one value is written. Raises _Unplanned for a group."""
+    """Return the wire type of one value. Raises _Unplanned for a group."""
     scalar = _scalar(field)
     if scalar is not None:
         return scalar.wire_type
@@ -243,7 +248,7 @@ def _tag(field: FieldDescriptor, wire_type: int) -> bytes:
 
 
 def _is_json(field: FieldDescriptor, type_: pa.DataType) -> bool:
-    """Tell whether a column has JSON of messages, be it within lists or maps."""
+    """Tell whether a column has JSON of messages, also within lists or maps."""
     if field.message_type is None:
         return False
     if field.message_type.GetOptions().map_entry:
@@ -279,7 +284,7 @@ def _singular(field: FieldDescriptor, read: Read) -> ReadField:
 
 
 def _default(field: FieldDescriptor) -> pa.Array:
-    """Return what a field has that is not there, as a column of one."""
+    """Return the default of a missing field, as a column of one."""
     scalar = _scalar(field)
     if scalar is not None:
         return scalar.to_array(
@@ -316,7 +321,7 @@ def _repeated(field: FieldDescriptor, read: Read, type_: pa.ListType) -> ReadFie
 
 
 def _skipped(field: FieldDescriptor) -> ReadField:
-    """Pass over a field of the writer's, as often as it is there."""
+    """Pass over a field of the writer's, as often as it occurs."""
     wire_type = SIZED if field.is_repeated and field.is_packed else _wire_type(field)
     tag, step = _tag(field, wire_type), protobuf_columns.skip(wire_type)
 

@@ -1,9 +1,9 @@
-"""Text of a `.proto` file through protoc, which runs in a process of its own.
+"""Makes message classes of a registry's Protobuf schemas: base64 descriptors directly, `.proto` text by protoc.
 
-There is no library that makes descriptors of text without files: those for Python give a syntax tree, and Google's
-compiler and the one in Rust read files. So protoc stays, and what a registry says reaches it as content alone: the
-files that it reads have names that are written here, in a directory that nobody else may look into, and their imports
-come as descriptors. A text that makes protoc crash, hang or grow ends that process, and is an error of the schema.
+No library makes descriptors of text without files, so protoc runs in a process of its own. It gets a registry's text
+only
+as content: its files have names given here, in a private directory, and imports come as descriptors. A text that makes
+protoc crash, hang or grow ends that process, and is an error of the schema.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ runpy.run_module("grpc_tools.protoc", run_name="__main__")
 
 
 def compiled(text: str, known: Iterable[descriptor_pb2.FileDescriptorProto]) -> descriptor_pb2.FileDescriptorProto:
-    """Return what protoc makes of a text, under the name SOURCE. known: the files that it imports, but for protoc's
-    own.
+    """Compile a text by protoc, under the name SOURCE. known: the files that it imports, except protoc's own.
 
-    Raises DecodeError; RegistryError where it is the machine that is wrong, so that another try may do.
+    Raises DecodeError; RegistryError for a failure of the machine, so that another try may succeed.
     """
     content = text.encode("utf-8", "surrogatepass")
     if len(content) > TEXT_MAX_BYTES:
@@ -72,7 +71,7 @@ def _compiled(content: bytes, known: descriptor_pb2.FileDescriptorSet) -> descri
 
 
 def _run(options: list[str]) -> None:
-    """Raises DecodeError."""
+    """Run protoc. Raises DecodeError."""
     try:
         ran = subprocess.run(
             [sys.executable, "-I", "-c", _PROGRAM, _packages(), *options, SOURCE],
@@ -90,7 +89,7 @@ def _run(options: list[str]) -> None:
 
 
 def _packages() -> str:
-    """The directory that grpc_tools is in. Raises DecodeError if it is not installed."""
+    """Return the directory of grpc_tools. Raises DecodeError if it is not installed."""
     found = importlib.util.find_spec("grpc_tools")
     if found is None or not found.submodule_search_locations:
         raise DecodeError("a Protobuf schema that is text needs the package grpcio-tools")
@@ -104,9 +103,9 @@ Files = dict[str, descriptor_pb2.FileDescriptorProto]
 
 
 def load(schema: Schema) -> FileDescriptor:
-    """The file that a schema is.
+    """Return the file of a schema.
 
-    Raises DecodeError if it, or what it imports, is no valid Protobuf; RegistryError if that can't be told here now.
+    Raises DecodeError if it, or an import, is invalid; RegistryError if that can't be told now.
     """
     if schema.format != "PROTOBUF":
         raise DecodeError(f"{schema} is of type {schema.format}, not PROTOBUF")
@@ -124,7 +123,7 @@ def load(schema: Schema) -> FileDescriptor:
 
 
 def _collect(schema: Schema, name: str, files: Files) -> None:
-    """Put the schema under `name`, and all that it imports, into files."""
+    """Put the schema under `name`, and all its imports, into files."""
     for reference in schema.references:
         if reference.name not in files:
             _collect(reference.schema, reference.name, files)
@@ -175,7 +174,7 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Files, added: s
 
 
 def _with_built_ins(text: str, files: Files) -> list[descriptor_pb2.FileDescriptorProto]:
-    """The files known so far and the built-in ones that the text names in quotes, each after what it imports."""
+    """Return the known files and the built-in ones that the text names in quotes, each after its imports."""
     known = dict(files)
     for word in text.replace("'", '"').split('"'):
         if BUILT_IN.fullmatch(word):
@@ -184,7 +183,7 @@ def _with_built_ins(text: str, files: Files) -> list[descriptor_pb2.FileDescript
 
 
 def message_at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
-    """The message that a value's indexes name: of the file's, then of the nested ones. Raises DecodeError."""
+    """Return the message that a value's indexes name: of the file's, then of the nested ones. Raises DecodeError."""
     messages = list(file.message_types_by_name.values())
     message: Descriptor | None = None
     for index in indexes:
@@ -197,7 +196,7 @@ def message_at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
 
 
 def message_named(file: FileDescriptor, name: str) -> Descriptor | None:
-    """The message with this full name, nested ones included."""
+    """Return the message with this full name, also a nested one."""
     pending = list(file.message_types_by_name.values())
     while pending:
         message = pending.pop()
@@ -208,7 +207,7 @@ def message_named(file: FileDescriptor, name: str) -> Descriptor | None:
 
 
 def read_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """The message indexes before a payload and where they end: zigzag varints, first their count; one 0 means [0].
+    """Return the message indexes before a payload and their end: zigzag varints, first their count; one 0 means [0].
 
     Raises DecodeError if they are cut off.
     """

@@ -1,12 +1,13 @@
-"""A Confluent-compatible schema registry, asked blockingly by Spark's driver and tasks: schemas by id and subject.
+"""A blocking client of a Confluent-compatible schema registry for Spark's driver and tasks.
 
-What was learnt of an id never changes, so it is kept; that an id is unknown is kept for some seconds only. Of several
-registries, one may not have heard yet of what another has just given a producer, so an id that none of the URLs knows
-is asked for again for some seconds; but once, and not for each of many, as values of garbage name them. Each request
-goes round the URLs, three times with a pause, before `RegistryError` says what to do. Nothing is ever written.
+Schemas never change, so they are kept; an unknown id is kept for some seconds only. Of several registries, one may not
+know
+yet an id that another has given out, so an unknown id is asked for again for some seconds, but only once, as garbage
+names
+many ids. A request tries each URL three times with pauses, then raises `RegistryError`. Nothing is written.
 
-A registry may be wrong, or a stranger's: a request, a lookup with all its references, answers, and what is kept of
-them each have a bound, and an answer of another form than a registry's is a RegistryError.
+A registry may be wrong or hostile: requests, lookups with all references, answers and kept schemas are bounded, and an
+answer in another form than a registry's is a RegistryError.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, sche
 
 @attrs.frozen(kw_only=True)
 class OAuthOptions:
-    """Who asks which issuer for tokens (OAuth's client credentials). May be pickled.
+    """An issuer of tokens by OAuth's client credentials. May be pickled.
 
-    cluster, identity_pool: what Confluent Cloud wants told beside a token, in headers.
+    cluster, identity_pool: headers that Confluent Cloud needs besides a token.
     """
 
     url: str
@@ -67,13 +68,13 @@ class OAuthOptions:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return what is sent with a token."""
+        """Return the headers besides a token."""
         found = {"target-sr-cluster": self.cluster, "confluent-identity-pool-id": self.identity_pool}
         return {name: value for name, value in found.items() if value is not None}
 
 
 def _host_of(url: str) -> str | None:
-    """Return host and port, with what stands before them; None if it is no URL of HTTP."""
+    """Return host and port, with user information; None unless it is a URL of HTTP."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -83,11 +84,11 @@ def _host_of(url: str) -> str | None:
 
 @attrs.define(frozen=True, kw_only=True)
 class RegistryOptions:
-    """Where the registry is and who asks it. May be pickled: tasks make their own client of it.
+    """The URLs of a registry, and credentials. May be pickled, as tasks make their own client.
 
-    urls: tried in order, at least one; a path before `/subjects` is kept. timeout_seconds: of a request in all.
+    urls: tried in order, at least one; a path before `/subjects` is kept. timeout_seconds: of a whole request.
     basic_auth: `user:password`. bearer_token: sent as it is. oauth: tokens of an issuer. At most one of them.
-    ca_file: PEM file of the authorities that the registry's certificate is checked against; None for the system's.
+    ca_file: PEM file of trusted authorities; None for the system's.
     tls: Kafka's client settings of TLS (`kafscale.login.tls`), as pairs; they name files, which tasks read, too.
     """
 
@@ -119,7 +120,7 @@ class RegistryOptions:
 
     @classmethod
     def parse_urls(cls, text: str) -> tuple[str, ...]:
-        """The URLs of a comma-separated list."""
+        """Return the URLs of a comma-separated list."""
         return tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
 
 

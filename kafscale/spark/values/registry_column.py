@@ -1,11 +1,11 @@
-"""`from_registry`: a column of framed values as a column of structs, and what is done with those that are bad.
+"""`from_registry` decodes a column of framed values; further functions split and count good and bad values.
 
     from kafscale.spark import from_registry, split_values
 
     decoded = frame.withColumn("decoded", from_registry("value", "http://localhost:8081", subject="orders-value"))
     orders, dead_letters = split_values(decoded, "decoded")
 
-The work is done by an Arrow UDF, in Spark's Python workers.
+An Arrow UDF decodes in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Reading(TypedDict, total=False):
 
 
 def from_registry(column: Column | str, registry: RegistryOptions | str, **reading: Unpack[Reading]) -> Column:
-    """The values of a column, each decoded by its own writer schema, as struct<value, error>.
+    """Return the values of a column, each decoded by its own writer schema, as struct<value, error>.
 
-    registry: its URL (several by commas), or `RegistryOptions` where it asks for credentials.
-    value: in the reader schema's columns; null where there is an error, or there was no value (a tombstone).
-    error: what is wrong with a bad value, else null. A registry that does not answer fails the task instead.
+    registry: its URL (several by commas), or `RegistryOptions` with credentials.
+    value: the reader schema's columns; null for an error or without a value (a tombstone).
+    error: the error of a bad value, else null. A registry that does not answer fails the task.
     Raises ConfigError, UnknownSchema, RegistryError: the reader schema is looked up here.
     """
     if isinstance(registry, str):

@@ -1,17 +1,19 @@
-"""What Spark's Python workers pay for each call, and how that is kept small.
+"""Keeps the cost of each call of Spark's Python workers small.
 
-Spark runs a worker process for task after task. Before each one it has Python forget which files there are
-(`importlib.invalidate_caches`), and after each one collect garbage. As Spark has pyspark in a zip file, and the jar of
-its core on Python's path, too, the first reads the zip's list of files once for each package in it, and that of the
-jar, some 5,000 files, twice; the second looks at each object of all modules. All that takes longer than to plan a
-query, or to read a small split; and neither finds anything, since the modules of a worker stay what they are.
+Spark runs a worker process for task after task. Before each one it drops Python's caches of directories
+(`importlib.invalidate_caches`), and after each one it collects garbage. As pyspark is a zip file, and the jar of
+Spark's
+core is on Python's path, the first reads the zip's list of files once for each of its packages, and the jar's, of some
+5,000 files, twice; the second visits each object of all modules. Both take longer than planning a query, or reading a
+small split, and find nothing, since the modules of a worker stay the same.
 
-Spark closes the socket of a worker that had nothing to do for a minute. The worker means to tell Spark about that, and
-through a Unix domain socket, where it learns at once that nobody is there, ends with a traceback of BrokenPipeError on
-the user's terminal.
+Spark closes the socket of a worker that was idle for a minute. The worker reports that to Spark, and through a Unix
+domain
+socket fails at once, with a traceback of BrokenPipeError on the user's terminal.
 
-What a GET returns is as large each time, and glibc would give it back and ask for as much anew, page by page: of 16 MiB
-of a file in the page cache, 6.6 ms of CPU in place of 3.3.
+GETs return blocks of one size each time, and glibc would give them back and ask for them anew, page by page: 6.6 ms of
+CPU
+in place of 3.3 for 16 MiB of a file in the page cache.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ KEPT_FREED_BYTES, KEPT_BLOCK_MAX_BYTES = 64 << 20, 32 << 20
 def ease_next_call() -> None:
     """Let the next call begin at once. Does nothing outside of Spark's workers.
 
-    Finders of Spark's own zip files are forgotten; what is imported from there later makes them again, from what
-    `zipimport` remembers of those files. What is alive at the first call is left out of later collections.
+    Finders of Spark's own zip files are dropped; a later import makes them again, from `zipimport`'s memory of these
+    files.
+    Objects alive at the first call are left out of later collections.
     """
     if WORKER_VARIABLE not in os.environ:
         return
@@ -52,14 +55,14 @@ def ease_next_call() -> None:
 
 @cache
 def _prepare() -> None:
-    """Once in a process: to ask `gc` how much is frozen takes 5 ms, as it counts."""
+    """Prepare the process once: `gc` takes 5 ms to tell how much is frozen, as it counts."""
     gc.freeze()
     keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
     _end_quietly_without_spark()
 
 
 def _end_quietly_without_spark() -> None:
-    """Replaces the function by which the worker's main module, the daemon's argument, tells Spark of an exception."""
+    """Replace the function by which the worker's main module, the daemon's argument, reports an exception."""
     main: Any = sys.modules.get(sys.argv[-1])
     tell = getattr(main, "handle_worker_exception", None)
     if tell is None:
@@ -76,6 +79,6 @@ def _end_quietly_without_spark() -> None:
 
 
 def _archive_of(name: str) -> str | None:
-    """The zip file that a module is from."""
+    """Return the zip file of a module."""
     loader = getattr(sys.modules.get(name), "__loader__", None)
     return loader.archive if isinstance(loader, zipimport.zipimporter) else None

@@ -1,11 +1,11 @@
-"""HTTP/1.1 for tasks of a Spark job: blocking, one connection per thread at a time, kept for the next request.
+"""HTTP/1.1 for tasks of a Spark job: blocking, one connection for a thread at a time, kept for the next request.
 
 An answer takes memory as it arrives, up to the client's maximum, whatever length it announces. A client with a deadline
 gives up at it, however steadily a server sends.
 
-Reading the log takes a GET for each object of some records. What the standard library's client and httpx make of such a
-request and its answer costs more CPU than all else that is done for it, so here it is a few lines of bytes each.
-Imports neither.
+Reading the log takes a GET for each small object. The standard library's client and httpx take more CPU for such a
+request
+than all other work on it, so this module writes and reads the few bytes itself, and imports neither.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Headers = Mapping[str, str]
 
 
 class NoAnswer(Exception):
-    """A server can't be reached, or what came from it is no whole answer."""
+    """A server is unreachable, or its answer is not whole."""
 
 
 class Hangup(NoAnswer):
-    """The connection was closed before anything came: a kept one may have been before the request was sent."""
+    """The connection was closed before an answer began: a kept one may have been closed before the request."""
 
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """A whole answer. Names of headers are in lower case; of one that comes twice it has the last."""
+    """A whole answer. Header names are in lower case; of repeated ones the last counts."""
 
     status: int
     headers: Headers
@@ -53,7 +53,7 @@ class Answer:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BlockingClient:
-    """May be used by many threads at once.
+    """An HTTP client that many threads may use at once.
 
     timeout_seconds: without progress. deadline_seconds: from a request to the end of its answer; None for no deadline.
     ssl_context: None for the default one.
@@ -67,10 +67,10 @@ class BlockingClient:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def send(self, method: str, url: str, headers: Headers, body: bytes = b"") -> Answer:
-        """Send a request, and receive the answer as a whole. Raises NoAnswer.
+        """Send a request, and receive the whole answer. Raises NoAnswer.
 
-        A kept connection may have been closed by the server meanwhile: then one more is tried, which is safe since all
-        that Spark's readers send are reads.
+        If the server has closed a kept connection meanwhile, the request is sent again, which is safe: Spark's readers
+        only read.
         """
         end_seconds = math.inf if self.deadline_seconds is None else time.monotonic() + self.deadline_seconds
         try:
@@ -87,7 +87,7 @@ class BlockingClient:
             raise NoAnswer(str(exc) or type(exc).__name__) from exc
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close idle connections."""
         with self._lock:
             for connections in self._idle.values():
                 for connection in connections:
@@ -175,7 +175,7 @@ class _Connection:
 
 @cache
 def _default_context() -> ssl.SSLContext:
-    """Return that of the system's authorities, which takes some 20 ms to read."""
+    """Return the context of the system's authorities, which takes some 20 ms to read."""
     return ssl.create_default_context()
 
 
@@ -186,7 +186,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def _encode(method: str, target: str, headers: Headers, body: bytes) -> bytes:
-    """Raises ValueError for what would not be one request."""
+    """Encode one request. Raises ValueError if a target or header would break it."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if body:
         lines.append(f"content-length: {len(body)}")
@@ -225,7 +225,7 @@ def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
         raise Hangup("the connection was closed without an answer")
     version, _, rest = first.partition(b" ")
     if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-        raise NoAnswer(f"what came is no answer of HTTP/1: {first[:80]!r}")
+        raise NoAnswer(f"the answer is not HTTP/1: {first[:80]!r}")
     headers: dict[str, str] = {}
     for _ in range(HEADERS_MAX_COUNT + 1):
         line = stream.readline(LINE_MAX_BYTES)
@@ -235,7 +235,7 @@ def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
         if not colon or not line.endswith(b"\n"):
             break
         headers[name.lower()] = value.strip()
-    raise NoAnswer("the head of an answer is cut off, too long, or no head")
+    raise NoAnswer("the head of an answer is cut off, too long, or malformed")
 
 
 def _receive_bytes(stream: io.BufferedReader, count: int, max_bytes: int) -> bytes:

@@ -1,4 +1,7 @@
-"""Zigzag varints, many at a time: one per element of an array of positions. `wire.primitives` reads single ones."""
+"""Columns of bytes in one buffer, and zigzag varints, many at a time: one for each element of an array of positions.
+
+Values are copied once, when a column is made. `wire.primitives` reads single varints.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ VARINT_MAX_BYTES = 10
 
 
 def _signed(values: NDArray[Any]) -> NDArray[Any]:
-    """Zigzag of an unsigned type undone, in two's complement."""
+    """Undo zigzag of an unsigned type, in two's complement."""
     return (values >> 1) ^ -(values & 1)
 
 
 def _sizes() -> NDArray[np.int64]:
-    """Return a table by two bytes, of which the second one is the higher: the length of a number that begins with them
-    plus as many bytes as it says, or 0 if two bytes do not tell.
+    """Make a table by two bytes, the second one the higher: the length of a number that begins with them plus the bytes
+    that it announces, or 0 if two bytes do not tell.
     """
     pairs = np.arange(1 << 16)
     first, second = pairs & 0xFF, pairs >> 8
@@ -34,10 +37,11 @@ _SIZES = _sizes()
 
 
 def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
-    """The signed number at each position, and the position behind it.
+    """Return the signed number at each position, and the position behind it.
 
-    A position outside of `raw` reads its first or last byte: who calls checks where the reading has ended.
-    Numbers of one and of two bytes, which nearly all are, are read without asking how long each is.
+    A position outside of `raw` reads its first or last byte: the caller checks where the reading has ended. Numbers of
+    one
+    and two bytes, which are nearly all, are read without asking for their length.
     """
     first = raw.take(positions, mode="clip")
     goes_on = first >= 0x80
@@ -58,7 +62,7 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
 
 
 def skip_varints(raw: Raw, positions: Positions) -> Positions:
-    """Return the positions behind the number at each position."""
+    """Return the position behind the number at each position."""
     ends = positions + 1
     goes_on = raw.take(positions, mode="clip") >= 0x80
     ends += goes_on
@@ -72,15 +76,16 @@ def skip_varints(raw: Raw, positions: Positions) -> Positions:
 
 
 def pairs_of(data: memoryview) -> NDArray[np.uint16]:
-    """The two bytes from each position on, the second one the higher. Nothing is copied; `data` has two at least."""
+    """Return the two bytes at each position, the second one the higher, uncopied; `data` has two at least."""
     return np.ndarray((len(data) - 1,), "<u2", buffer=data, strides=(1,))
 
 
 def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Positions:
-    """Return the positions behind the number at each position and as many bytes as it says. Raises IndexError.
+    """Return the position behind each number and the bytes that it announces. Raises IndexError.
 
-    `pairs` are those of `raw`: this is done with few positions at a time, where an array operation costs more than what
-    it does, so it has few. A negative position counts from the end: who calls checks that all grow.
+    `pairs` are those of `raw`. Positions are few, and an array operation costs more than its work, so few are used. A
+    negative
+    position counts from the end: the caller checks that all grow.
     """
     steps = _SIZES.take(pairs[positions])
     found = positions + steps
@@ -92,7 +97,7 @@ def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Pos
 
 
 def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
-    """Numbers of more than two bytes."""
+    """Read numbers of more than two bytes."""
     values = np.zeros(len(positions), np.uint64)
     ends = positions.copy()
     going_on = np.arange(len(positions))
@@ -110,9 +115,9 @@ _INT32_MAX = 2**31 - 1
 
 
 def bytes_column(data: Any, starts: Positions, ends: Positions) -> pa.Array:
-    """Take each value from its start to its end, which do not go back from value to value; null if it ends before.
+    """Make a column of the values from each start to its end, in order; null if the end is before the start.
 
-    Values and the gaps between them alternate; the `take` copies the values, and makes null of what is none.
+    Values and the gaps between them alternate; `take` copies the values, and makes the nulls.
     """
     count = len(starts)
     if not count:
@@ -132,7 +137,7 @@ def bytes_column(data: Any, starts: Positions, ends: Positions) -> pa.Array:
 
 
 def offsets_of(values: pa.Array) -> Positions:
-    """Return where each value of a column of bytes, and of lists, begins in what it is of, and where the last one ends.
+    """Return where each value of a column of bytes or lists begins, and where the last one ends.
 
     A null may have anything between two offsets.
     """

@@ -112,32 +112,6 @@ def test_a_condition_of_one_scan_takes_no_rows_from_another_of_the_same_load(eng
 
 
 @pytest.mark.parametrize(
-    ("statement", "found", "is_told"),
-    [
-        ("select count(*), min(offset), max(timestamp) as m from orders where offset < 60 and partition = 1", 1, True),
-        ("select partition p, count(1) from orders group by p", 2, True),
-        ("select count(*) from orders o where o.timestamp <= '2023-11-14 22:14:19'", 1, True),
-        ("select min(timestamp) from orders", 1, True),
-        ("select count(*), min(timestamp) from orders where timestamp >= '2023-11-14 22:14:30'", 1, True),
-        ("select count(_key) from orders", 1, False),
-        ("select count(*) from orders where offset % 2 = 0", 1, False),
-        ("select count(distinct partition) from orders", 1, False),
-        ("select count(*) filter (where offset > 3) from orders", 1, False),
-        ("select count(*) from orders tail 5", 1, False),
-        ("select count(*) from orders, payments", 1, False),
-        ("select offset, count(*) from orders where offset < 3 group by offset", 3, False),
-    ],
-)
-def test_totals_of_footers_take_no_job(engine, statement, found, is_told):
-    """Their plan reads no topic; `test_both_engines` has what they are."""
-    frame = engine.frame(statement)
-    leaves = frame._jdf.queryExecution().optimizedPlan().collectLeaves()
-    names = {leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())}
-    assert ("DataSourceV2ScanRelation" not in names) is is_told
-    assert len(rows(frame)) == found
-
-
-@pytest.mark.parametrize(
     ("statement", "columns"),
     [
         ("select avg(offset) from orders", ["offset"]),
