@@ -8,12 +8,15 @@ Keys are relative, `/`-separated, without a leading slash; `kafscale.store.paths
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
 from kafscale.buffers import Buffer
+
+T = TypeVar("T")
 
 LIST_PAGE_MAX_COUNT = 1000  # S3's
 
@@ -91,7 +94,7 @@ class ObjectStore(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class ForwardingStore:
-    """An `ObjectStore` that does nothing by itself."""
+    """An `ObjectStore` that passes every operation on to another one; wrappers of few operations begin with it."""
 
     store: ObjectStore
 
@@ -121,6 +124,49 @@ class ForwardingStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.store.delete(keys)
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+@attrs.define(eq=False, repr=False)
+class WrappingStore:
+    """An `ObjectStore` that does the operations of another one by `perform`; a listing is one for each page."""
+
+    store: ObjectStore
+
+    def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> Coroutine[Any, Any, T]:
+        """Return what `call(*args)` returns, an operation of the store; its name is for metrics."""
+        raise NotImplementedError
+
+    def get(self, key: str) -> Coroutine[Any, Any, ObjectPart]:
+        return self.perform("get", self.store.get, key)
+
+    def get_range(self, key: str, start: int, length_bytes: int) -> Coroutine[Any, Any, ObjectPart]:
+        return self.perform("get_range", self.store.get_range, key, start, length_bytes)
+
+    def get_tail(self, key: str, length_bytes: int) -> Coroutine[Any, Any, ObjectPart]:
+        return self.perform("get_tail", self.store.get_tail, key, length_bytes)
+
+    def head(self, key: str) -> Coroutine[Any, Any, ObjectInfo]:
+        return self.perform("head", self.store.head, key)
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> Coroutine[Any, Any, str]:
+        return self.perform("put", self.store.put, key, parts)
+
+    def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> Coroutine[Any, Any, str]:
+        return self.perform("put_if_absent", self.store.put_if_absent, key, parts)
+
+    def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> Coroutine[Any, Any, str]:
+        return self.perform("put_if_match", self.store.put_if_match, key, parts, etag)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
+            while (page := await self.perform("list", anext, pages, None)) is not None:
+                yield page
+
+    def delete(self, keys: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self.perform("delete", self.store.delete, keys)
 
     async def aclose(self) -> None:
         await self.store.aclose()

@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
+from typing import Any, TypeVar
 
 import attrs
 import trio
 
-from kafscale.buffers import Buffer
 from kafscale.errors import SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Counter, Sample
-from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import ObjectPart, ObjectStore, WrappingStore
 from kafscale.store.wrappers.metered import StoreMetrics
+
+T = TypeVar("T")
 
 
 class WorkClass(enum.Enum):
@@ -276,56 +277,15 @@ class Allowance:
 
 
 @attrs.define(eq=False, repr=False)
-class LimitedStore:
-    """An `ObjectStore` each of whose operations waits for a token of one class first; a listing for each page."""
+class LimitedStore(WrappingStore):
+    """An `ObjectStore` each of whose operations holds one token of a class of work while it is at the store."""
 
-    store: ObjectStore
     _limiter: StoreLimiter
     _work_class: WorkClass = WorkClass.ACKNOWLEDGE
 
-    async def get(self, key: str) -> ObjectPart:
+    async def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         with await self._limiter.acquire(self._work_class):
-            return await self.store.get(key)
-
-    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        with await self._limiter.acquire(self._work_class):
-            return await self.store.get_range(key, start, length_bytes)
-
-    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        with await self._limiter.acquire(self._work_class):
-            return await self.store.get_tail(key, length_bytes)
-
-    async def head(self, key: str) -> ObjectInfo:
-        with await self._limiter.acquire(self._work_class):
-            return await self.store.head(key)
-
-    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        with await self._limiter.acquire(self._work_class):
-            return await self.store.put(key, parts)
-
-    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        with await self._limiter.acquire(self._work_class):
-            return await self.store.put_if_absent(key, parts)
-
-    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        with await self._limiter.acquire(self._work_class):
-            return await self.store.put_if_match(key, parts, etag)
-
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
-            while True:
-                with await self._limiter.acquire(self._work_class):
-                    page = await anext(pages, None)
-                if page is None:
-                    return
-                yield page
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        with await self._limiter.acquire(self._work_class):
-            await self.store.delete(keys)
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
+            return await call(*args)
 
 
 @attrs.define(eq=False, repr=False)

@@ -1,22 +1,27 @@
-"""What the object store did, in numbers: operations by kind and outcome, their latency, bytes; and all store metrics.
+"""Metrics of the object store: operations by kind and outcome, their latency, bytes, and counts of the wrappers.
 
-`MeteredStore` goes directly around the store that talks to the network or disk, so that a latency is the store's own:
-waits for the limiter and backoff are not in it, and each attempt counts.
+`MeteredStore` goes directly around the store, so that a latency is the store's own: each attempt counts, without waits
+for the limiter and between retries.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import attrs
 import trio
 
-from kafscale.buffers import Buffer, size_of
+from kafscale.buffers import size_of
 from kafscale.errors import StoreError
 from kafscale.metrics import Counter, CounterFamily, HistogramFamily, Metrics
-from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import ObjectPart, WrappingStore
+
+T = TypeVar("T")
+
+_PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -76,65 +81,21 @@ class StoreMetrics:
 
 
 @attrs.define(eq=False, repr=False)
-class MeteredStore:
-    """An `ObjectStore` that counts and times what another one does."""
+class MeteredStore(WrappingStore):
+    """An `ObjectStore` that counts and times the operations of another one."""
 
-    store: ObjectStore
     _metrics: StoreMetrics
 
-    async def get(self, key: str) -> ObjectPart:
-        with self._metrics.measured("get"):
-            return self._read(await self.store.get(key))
-
-    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        with self._metrics.measured("get_range"):
-            return self._read(await self.store.get_range(key, start, length_bytes))
-
-    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        with self._metrics.measured("get_tail"):
-            return self._read(await self.store.get_tail(key, length_bytes))
-
-    async def head(self, key: str) -> ObjectInfo:
-        with self._metrics.measured("head"):
-            return await self.store.head(key)
-
-    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        with self._metrics.measured("put"):
-            return self._written(parts, await self.store.put(key, parts))
-
-    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        with self._metrics.measured("put_if_absent"):
-            return self._written(parts, await self.store.put_if_absent(key, parts))
-
-    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        with self._metrics.measured("put_if_match"):
-            return self._written(parts, await self.store.put_if_match(key, parts, etag))
-
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
-            while True:
-                with self._metrics.measured("list"):
-                    page = await anext(pages, None)
-                if page is None:
-                    return
-                yield page
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        with self._metrics.measured("delete"):
-            await self.store.delete(keys)
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
-
-    def _read(self, part: ObjectPart) -> ObjectPart:
-        self._metrics.bytes.of("read").value += len(part.data)
-        return part
-
-    def _written(self, parts: Sequence[Buffer], etag: str) -> str:
-        self._metrics.bytes.of("written").value += size_of(parts)
-        return etag
+    async def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> T:
+        with self._metrics.measured(operation):
+            result = await call(*args)
+        if isinstance(result, ObjectPart):
+            self._metrics.bytes.of("read").value += len(result.data)
+        elif operation in _PUTS:
+            self._metrics.bytes.of("written").value += size_of(args[1])
+        return result
 
 
 def outcome_of(error: StoreError) -> str:
-    """The error's name as a label's value: `not_found` for NotFound."""
+    """Return an error's name as a label value: `not_found` for NotFound."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()

@@ -14,10 +14,10 @@ conditionally.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -33,7 +33,7 @@ from kafscale.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kafscale.store.base import ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import ObjectInfo, ObjectStore, WrappingStore
 from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
 from kafscale.store.wrappers.reach import Reach
 
@@ -60,33 +60,20 @@ class RetryPolicy:
 
 
 @attrs.define(eq=False, repr=False)
-class RetryingStore:
+class RetryingStore(WrappingStore):
     """An `ObjectStore` that tries again where another one says that it may help.
 
     Raises what the last attempt raised, but for a conditional write one of whose attempts got no reply: that raises
     StoreUnavailable, unless it was decided.
     """
 
-    store: ObjectStore
     _policy: RetryPolicy
     _random: Random
     _metrics: StoreMetrics
     _reach: Reach = attrs.field(factory=Reach)
 
-    async def get(self, key: str) -> ObjectPart:
-        return await self.retried("get", partial(self.store.get, key))
-
-    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        return await self.retried("get_range", partial(self.store.get_range, key, start, length_bytes))
-
-    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        return await self.retried("get_tail", partial(self.store.get_tail, key, length_bytes))
-
-    async def head(self, key: str) -> ObjectInfo:
-        return await self.retried("head", partial(self.store.head, key))
-
-    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self.retried("put", partial(self.store.put, key, parts))
+    def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> Coroutine[Any, Any, T]:
+        return self.retried(operation, partial(call, *args))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
         attempt = partial(self.store.put_if_absent, key, parts)
@@ -114,12 +101,6 @@ class RetryingStore:
                 yield page
         finally:
             await pages.aclose()
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        await self.retried("delete", partial(self.store.delete, keys))
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
 
     async def retried(self, operation: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return what `attempt` returns, in the end; `operation` is its name in the metrics."""
