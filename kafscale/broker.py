@@ -126,7 +126,7 @@ class Broker:
         between = None if self.security is None else self.security.between
         connect = peer_connector(self.settings, between) if self.listeners else self.connect
         ports = {listener.name: listener.port for listener in self.listeners}
-        lead = await start_leading(self.settings, parts.views, parts.metadata, ports, connect)
+        lead = await start_leading(self.settings, parts.store_views(), parts.metadata, ports, connect)
         lead.register(self.metrics)
         try:
             await self._run_leading(lead, parts, task_status)
