@@ -10,7 +10,7 @@
 
 Nesting is the shutdown order: what is outer stops later. On a stop the acceptors end first; connections answer what
 they have read, within half of the shutdown timeout; the rest of it is for a last flush; what is not in the bucket then
-stays in the write-ahead log. Beside others, half of the timeout is for handing over to them before all that.
+stays in the write-ahead log. With several brokers, half of the timeout is for handing over to them before all that.
 
 `broker_storage` opens what state is kept in, `broker_recovery` brings it back, `kafscale.api.build` builds what runs
 here, `broker_security` opens what listeners are secured by.

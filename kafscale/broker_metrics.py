@@ -1,4 +1,4 @@
-"""The metrics that no component can tell alone. All others are registered by what they are about."""
+"""Metrics that need several components. All others are registered by the component that they measure."""
 
 from __future__ import annotations
 
