@@ -29,28 +29,24 @@ def write_page(directory: Path = RESULTS) -> Path:
 
 
 def render(rows: Sequence[Done], directory: Path = RESULTS) -> str:
-    """Return the page as Markdown; the plots that it shows, and the tables, are in `directory`."""
+    """Return the page as Markdown; the experiments and their figures are in `directory`."""
     figures = link(page_directory(directory) / "README.md", directory / FIGURES)
-    sections = (line for done in rows for line in _row(done, directory))
-    tables = f"[All figures]({figures}), variant by variant.\n"
-    return "\n".join([_HEAD, *_summary(rows), "", *_machines(rows), tables, *sections])
+    return "\n".join([_HEAD, *_summary(rows, figures), "", *_machines(rows)])
 
 
 def render_figures(rows: Sequence[Done]) -> str:
-    """Return the tables of all rows as Markdown: the figures of each variant."""
-    return "\n".join(["# All figures of the claims\n", *(line for done in rows for line in _table(done))])
+    """Return the experiments of all rows as Markdown, with the figures of each variant."""
+    return "\n".join(["# The experiments of the claims\n", *(line for done in rows for line in _row(done))])
 
 
-def _summary(rows: Sequence[Done]) -> Iterator[str]:
+def _summary(rows: Sequence[Done], figures: str) -> Iterator[str]:
     yield "| row | source | claim | figure there | here | holds |"
     yield "|---|---|---|---|---|---|"
     for done in rows:
         claim, row = done.claim, done.claim.row.upper()
         verdict = "yes" if done.finding.is_shown else "**no**"
-        yield (
-            f"| [{row}](#{claim.row}) | {claim.source} | {claim.claim} | {claim.source_figure} | {done.finding.ours} "
-            f"| {verdict} |"
-        )
+        cells_of_row = [claim.source, claim.claim, claim.source_figure, done.finding.ours, verdict]
+        yield f"| [{row}]({figures}#{claim.row}) | {' | '.join(cells_of_row)} |"
 
 
 def _machines(rows: Sequence[Done]) -> Iterator[str]:
@@ -68,28 +64,21 @@ def _told(done: Done) -> str:
     )
 
 
-def _row(done: Done, directory: Path) -> Iterator[str]:
-    row = done.claim.row
+def _row(done: Done) -> Iterator[str]:
+    row, variants = done.claim.row, done.finding.variants
+    names = figure_names(variants)
     yield f"## {row.upper()}"
     yield ""
     yield done.about
-    yield ""
-    if done.finding.plot is not None:
-        plot = link(page_directory(directory) / "README.md", directory / f"claim-{row}.svg")
-        yield f"![{done.finding.plot.title}]({plot})"
-        yield ""
-
-
-def _table(done: Done) -> Iterator[str]:
-    variants = done.finding.variants
-    names = figure_names(variants)
-    yield f"## {done.claim.row.upper()}"
     yield ""
     yield f"| {' | '.join(['variant', *names])} |"
     yield f"|---|{'---:|' * len(names)}"
     for variant in variants:
         yield f"| {' | '.join([variant.name, *cells(variant, names)])} |"
     yield ""
+    if done.finding.plot is not None:
+        yield f"![{done.finding.plot.title}](claim-{row}.svg)"
+        yield ""
     load = done.machine["load_average"]
     assert isinstance(load, list)
     yield f"It took {done.seconds:.0f} s, at a load average of {load[0]:.1f}."

@@ -9,10 +9,12 @@ from bench.cluster import costs, killing, model, moving, scaling, simulated
 from bench.cluster.findings import Findings
 from bench.cluster.jobs import BESIDE, CONTROLLER, HEADINGS, KILLING, MOVING, SCALING, Target
 from bench.peers.page import table_lines
-from bench.places import RESULTS, page_directory
+from bench.places import RESULTS, link, page_directory
 
 TARGETS: Sequence[Target] = [*scaling.TARGETS, *moving.TARGETS, *simulated.TARGETS, *killing.TARGETS]
 MOST_FIGURES = 8  # beside each other
+FIGURES = "cluster-figures.md"
+SHOWN = (SCALING, KILLING, BESIDE)  # on the page itself
 
 _HEAD = """# Several brokers on one bucket
 
@@ -61,8 +63,9 @@ others.
 
 def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
     """Write the page of what is in `directory`; returns its path."""
+    (directory / FIGURES).write_text("\n".join(["# All figures of several brokers\n", *_figures(findings)]))
     path = page_directory(directory) / "cluster.md"
-    path.write_text("\n".join(_lines(findings)))
+    path.write_text("\n".join(_lines(findings, link(path, directory / FIGURES))))
     return path
 
 
@@ -81,7 +84,7 @@ def target_cells(findings: Findings) -> list[Sequence[str]]:
     return [cells for each in TARGETS if (cells := each.cells(findings)) is not None]
 
 
-def _lines(findings: Findings) -> Iterator[str]:
+def _lines(findings: Findings, figures: str) -> Iterator[str]:
     yield _HEAD
     here = findings.machine
     yield (
@@ -91,27 +94,39 @@ def _lines(findings: Findings) -> Iterator[str]:
     yield "## What it must reach\n"
     yield from table_lines(HEADINGS, target_cells(findings))
     yield ""
-    for group, about in _ABOUT.items():
+    yield f"[All figures]({figures}), with moves, the controller, and how many brokers that allows.\n"
+    for group in SHOWN:
         if findings.of(group):
-            yield about
-            yield _when(findings, group)
-            for headings, *rows in tables_of(findings, group):
-                yield from table_lines(headings, rows)
-                yield ""
+            yield from _group(findings, group)
             if group == BESIDE:
                 yield "## What three zones cost\n"
                 yield costs.about()
                 yield from table_lines(costs.HEADINGS, costs.rows())
                 yield ""
+    if findings.failures:
+        yield "## Not measured\n"
+        failed = [[each.load, each.system, str(each.round + 1), _told(each.error)] for each in findings.failures]
+        yield from table_lines(["load", "system", "round", "why"], failed)
+        yield ""
+
+
+def _figures(findings: Findings) -> Iterator[str]:
+    """Yield the groups that the page leaves out, and what follows from them."""
+    for group in _ABOUT:
+        if group not in SHOWN and findings.of(group):
+            yield from _group(findings, group)
     if reach := model.model_rows(findings):
         yield "## What more cores and machines reach\n"
         yield model.about(findings)
         yield from table_lines(model.HEADINGS, reach)
         yield ""
-    if findings.failures:
-        yield "## Not measured\n"
-        failed = [[each.load, each.system, str(each.round + 1), _told(each.error)] for each in findings.failures]
-        yield from table_lines(["load", "system", "round", "why"], failed)
+
+
+def _group(findings: Findings, group: str) -> Iterator[str]:
+    yield _ABOUT[group]
+    yield _when(findings, group)
+    for headings, *rows in tables_of(findings, group):
+        yield from table_lines(headings, rows)
         yield ""
 
 

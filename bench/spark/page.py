@@ -18,6 +18,7 @@ from bench.spark.rounds import MAX_ROUNDS, SHORT_SECONDS, Pair
 from bench.spark.tables import Outcome, Table
 from kafscale import __version__
 
+FIGURES = "spark-figures.md"
 WANTED_OF_OTHERS = 2.0
 WANTED = {"count": 4.0, "hour": 4.0, "where": 4.0, "where-noon": 4.0}  # of the Kafka source's speed
 
@@ -57,12 +58,14 @@ def write_page(outcome: Outcome, options: Mapping[str, object], directory: Path 
     content = {"version": __version__, "machine": machine(), "options": dict(options), **cattrs.unstructure(outcome)}
     (directory / "spark.json").write_text(json.dumps(content, indent=1, default=str) + "\n")
     (directory / "spark.svg").write_text(plot(outcome).svg())
+    (directory / FIGURES).write_text("\n".join(["# Where the time of Spark's reads goes", *further_lines(outcome)]))
     path = page_directory(directory) / "spark.md"
-    path.write_text("\n".join(_lines(outcome, options, link(path, directory / "spark.svg"))))
+    path.write_text("\n".join(page_lines(outcome, options, path, directory)))
     return path
 
 
-def _lines(outcome: Outcome, options: Mapping[str, object], plot_link: str) -> Iterator[str]:
+def page_lines(outcome: Outcome, options: Mapping[str, object], path: Path, directory: Path) -> Iterator[str]:
+    """Yield the lines of the page at `path`; plot and further tables are in `directory`."""
     here = machine()
     yield _HEAD
     yield (
@@ -72,20 +75,26 @@ def _lines(outcome: Outcome, options: Mapping[str, object], plot_link: str) -> I
         f"Load average at the end: {here['load_average']}."
     )
     yield ""
-    yield f"![Ratios]({plot_link})"
+    yield f"![Ratios]({link(path, directory / 'spark.svg')})"
     yield ""
     yield from tables.speed(outcome).markdown()
     yield from _short(outcome)
-    for title, text, table in (
-        ("Writing, streams and SQL", _FURTHER, tables.further(outcome)),
-        ("Bytes read and needed", _READ, tables.read_bytes(outcome)),
-        ("Where the time goes", _TIMES, tables.times(outcome)),
-        ("The decoder alone", _DECODER, tables.decoder(outcome)),
-    ):
-        if table.rows:
-            yield from ("", f"## {title}", "", text)
-            yield from table.markdown()
+    yield from _section("Writing, streams and SQL", _FURTHER, tables.further(outcome))
+    yield f"\n[Bytes read, where the time goes, and the decoder alone]({link(path, directory / FIGURES)}).\n"
+
+
+def further_lines(outcome: Outcome) -> Iterator[str]:
+    """Yield the lines of the tables that few readers want."""
+    yield from _section("Bytes read and needed", _READ, tables.read_bytes(outcome))
+    yield from _section("Where the time goes", _TIMES, tables.times(outcome))
+    yield from _section("The decoder alone", _DECODER, tables.decoder(outcome))
     yield ""
+
+
+def _section(title: str, text: str, table: Table) -> Iterator[str]:
+    if table.rows:
+        yield from ("", f"## {title}", "", text)
+        yield from table.markdown()
 
 
 def _short(outcome: Outcome) -> Iterator[str]:

@@ -19,7 +19,7 @@ from bench.cluster.findings import Failure, Findings, Row
 from bench.cluster.jobs import AT_LEAST, BESIDE, SCALING, Job, Target, turns
 from bench.cluster.model import Costs, Reach
 from bench.cluster.moving import LONGEST
-from bench.cluster.page import write_page
+from bench.cluster.page import FIGURES, write_page
 from bench.cluster.scaling import CPU, POINTS, SHAPES, load_of, spread, system_of
 from bench.cluster.steady import Acknowledged, SteadyLoad, read_back, run_steady
 from bench.options import RunOptions
@@ -165,7 +165,7 @@ def test_the_page_has_targets_figures_and_what_follows_from_them(tmp_path):
     findings.rows.append(row("CPU and bytes", str(SIZES[-1]), group=CONTROLLER, **spent))
     findings.rows.append(row("produce", "Apache Kafka", group=BESIDE, **{"MiB/s": 1.0}))
     findings.failures.append(Failure(group=SCALING, load="a|b", system="x", round=0, error="it\nbroke"))
-    page = write_page(findings, tmp_path).read_text()
+    page = write_page(findings, tmp_path).read_text() + (tmp_path / FIGURES).read_text()
     assert f"| {load_of(POINTS[0])} | 2 processes | 102 | 1,234 |" in page
     assert "| 2 processes | CPU us/request | 102 | 101 (1 process, 4 connections) | 1.01 | <= 1.15x | yes |" in page
     assert "| 2 processes | CPU us/request | 102 | 103 (1 process, 2 connections) | 0.99 | <= 1.15x | yes |" in page

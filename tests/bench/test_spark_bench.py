@@ -7,7 +7,7 @@ from bench.spark import avro, rounds
 from bench.spark.costs import Costs, Planned
 from bench.spark.data import DAY_MS, HOUR_MS, Shape, batches_of, rows_between
 from bench.spark.decoder import Decoded
-from bench.spark.page import save_part, saved_part, together, write_page
+from bench.spark.page import FIGURES, save_part, saved_part, together, write_page
 from bench.spark.rounds import MAX_ROUNDS, SHORT_SECONDS, Contest, Further, Result
 from bench.spark.session import Used
 from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES, READY, Query
@@ -78,6 +78,7 @@ def test_the_page_has_medians_and_all_tables(tmp_path):
         codec="zstd", value_bytes=100, batch_bytes=16 << 10, records_per_second=3.1e6, mib_per_second=295.7
     )
     page = write_page(together([outcome(), Outcome(decoded=[decoded])]), OPTIONS, tmp_path).read_text()
+    page += (tmp_path / FIGURES).read_text()
     assert (
         "| 1 KiB, 2 partitions | count | 96 | 0.1 | 100% | 55 | 0.1 | 57% | 1.75 | 2.50 | 2.00 | 0.50 | 0.50 | 77 |"
         in page
