@@ -1,4 +1,4 @@
-"""Metrics that need several components. All others are registered by the component that they measure."""
+"""The metrics that no component can tell alone. All others are registered by what they are about."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class _ReadyLine:
     def started(self, value: Broker | None = None) -> None:
         broker = value
         assert broker is not None
-        first, *others = [str(Address(listener.host, listener.port)) for listener in broker.listeners]
+        first, *others = [str(Address(each.host, each.port)) for each in broker.listeners]
         admin = Address(broker.admin.host, broker.admin.port)
         _calm_collector()
         keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafscale.cluster.groups.assignors.spec import Partitions, count, intersect, is_subset, union
-from kafscale.cluster.groups.common.events import Identity, Leaving, Sync
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Leaving, Sync
 from kafscale.cluster.groups.consumer.embedded import read_assignment
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
-from kafscale.cluster.groups.consumer.topics import TopicMetadata
+from kafscale.cluster.groups.consumer.topics import KnownTopic
 from kafscale.wire import error_codes as e
 from tests.devtools.fakes.consumer_groups import GROUP_ID, ConsumerClient, ConsumerGroupHarness, joins, topic_id
 
@@ -109,8 +109,8 @@ class ClassicClient:
         self.harness.took(self.harness.group.leave([leaving], now_ms=self.harness.now_ms))
         self._abandon()
 
-    def _identity(self) -> Identity:
-        return Identity(member_id=self.member_id, generation_id=self.generation_id)
+    def _identity(self) -> GroupMemberIdentity:
+        return GroupMemberIdentity(member_id=self.member_id, generation_id=self.generation_id)
 
     def _abandon(self) -> None:
         self.member_id, self.generation_id, self.owned = "", -1, {}
@@ -214,7 +214,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             grown = attrs.evolve(known, partition_count=max(partition_count, known.partition_count))
         else:
             self.topic_lives += 1
-            grown = TopicMetadata(
+            grown = KnownTopic(
                 topic_id=topic_id(f"{name}#{self.topic_lives}"), name=name, partition_count=partition_count
             )
         self.harness.context.topics.change(version=self.harness.context.topics.version + 1, put=[grown])

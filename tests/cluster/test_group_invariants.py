@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafscale.cluster.groups.classic.group import GroupState
+from kafscale.cluster.groups.classic.group import ClassicGroupState
 from kafscale.cluster.groups.common.events import JoinResult, SyncResult
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.signals import OneShot
@@ -47,7 +47,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.replies_say_what_they_should()
         for number in (0, 2, 3):
             self.sync(number)
-        assert self.harness.group.state is GroupState.STABLE
+        assert self.harness.group.state is ClassicGroupState.STABLE
         self.harness.holds_writes = holds_writes
 
     # What clients do.
@@ -145,7 +145,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.harness.holds_writes = False
         self.harness.finish_writes(durable=durable)
 
-    @precondition(lambda self: self.harness.group.state is not GroupState.EMPTY)
+    @precondition(lambda self: self.harness.group.state is not ClassicGroupState.EMPTY)
     @rule()
     def restart(self) -> None:
         self.harness.restart()
@@ -216,12 +216,12 @@ class GroupMachine(RuleBasedStateMachine):
             assert member.session.is_set or member.is_excused, "it may fall silent for ever"
         assert all(timer.is_set for timer in group.members.pending_join.values())
         join_timer, sync_timer = group._join_time.is_set, group._sync_timer.is_set
-        assert join_timer is (group.state is GroupState.PREPARING_REBALANCE)
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        assert join_timer is (group.state is ClassicGroupState.PREPARING_REBALANCE)
+        if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             assert sync_timer or self.harness.held, "nothing leads out of this state"
-        elif group.state is not GroupState.STABLE:
+        elif group.state is not ClassicGroupState.STABLE:
             assert not sync_timer
-        if group.state is GroupState.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             assert sync_timer is bool(group.members.pending_sync)
 
     @invariant()
@@ -234,7 +234,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(static) == len(set(static))
         for member in members:
             assert members.check(member.member_id, member.group_instance_id) == e.NONE
-        assert (group.state is GroupState.EMPTY) <= (len(members) == 0)
+        assert (group.state is ClassicGroupState.EMPTY) <= (len(members) == 0)
         if len(members):
             assert members.select_protocol() == "range"
 
@@ -242,7 +242,7 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def what_members_were_told_is_durable(self) -> None:
         group, stored = self.harness.group, self.harness.stored
-        if group.state is GroupState.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             assert stored is not None
             assert stored.generation_id == group.generation_id
             known = {member.member_id: member.assignment for member in stored.members}

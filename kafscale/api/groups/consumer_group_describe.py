@@ -77,7 +77,7 @@ async def _may_see_topics(services: Services, call: Call, members: Sequence[Desc
         async for member in in_turns(members)
         for name in (
             *member.subscribed_topic_names,
-            *(each.topic_name for each in (*member.assignment, *member.target_assignment)),
+            *(of_topic.topic_name for of_topic in (*member.assignment, *member.target_assignment)),
         )
     }
     return all([services.access.allows(call, DESCRIBE_TOPIC, name) async for name in in_turns(names)])
@@ -103,9 +103,9 @@ def _assignment(partitions: Sequence[DescribedPartitions]) -> DescribedAssignmen
     return DescribedAssignment(
         topic_partitions=[
             DescribedTopicPartitions(
-                topic_id=each.topic_id, topic_name=each.topic_name, partitions=list(each.partitions)
+                topic_id=of_topic.topic_id, topic_name=of_topic.topic_name, partitions=list(of_topic.partitions)
             )
-            for each in partitions
+            for of_topic in partitions
         ]
     )
 

@@ -2,8 +2,8 @@
 
 v1  subscriptions by regular expression, and members that make their ids themselves (KIP-1082)
 
-Epoch 0 joins, and makes the group if there is none. The answer has partitions only where they have changed. A static
-member that joins again under its own id goes on with what it has; Kafka 4.1 answers it UNRELEASED_INSTANCE_ID.
+Epoch 0 joins, and makes a group that does not exist. The answer has partitions only if they have changed. A static
+member that joins again under its own id keeps its partitions; Kafka 4.1 answers it UNRELEASED_INSTANCE_ID.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ async def handle(services: Services, _call: Call, request: DeleteGroupsRequest) 
 
 def _delete(services: Services, group_id: str) -> OneShot[int]:
     error_code = coordinator_error(services, group_id)
-    return services.groups.delete_group(group_id) if error_code == NONE else OneShot(error_code)
+    return services.groups.deletion.delete_group(group_id) if error_code == NONE else OneShot(error_code)
 
 
 API = Api(42, "DeleteGroups", 0, 2, DeleteGroupsRequest, DeleteGroupsResponse, handle)

@@ -6,7 +6,7 @@ v4  group.instance.id
 v5  flexible
 v6  GROUP_ID_NOT_FOUND (KIP-1043)
 
-A group that does not exist, or is of KIP-848's protocol, is "Dead", and until version 5 that is no error. Protocol and
+A group that does not exist, or is of KIP-848's protocol, is "Dead"; up to version 5 that is not an error. Protocol and
 metadata are shown of a stable group only.
 """
 
@@ -18,8 +18,8 @@ from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.classic.group import GroupState
-from kafscale.cluster.groups.classic.members import Member
+from kafscale.cluster.groups.classic.group import ClassicGroupState
+from kafscale.cluster.groups.classic.members import ClassicMember
 from kafscale.concurrency.turns import distinct
 from kafscale.security.acls import ResourceType
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, NONE
@@ -45,14 +45,14 @@ def _describe(services: Services, call: Call, with_operations: bool, group_id: s
         return DescribedGroup(group_id=group_id, error_code=error_code)
     group = services.groups.group(group_id)
     if group is None:
-        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        dead = DescribedGroup(group_id=group_id, group_state=ClassicGroupState.DEAD.value)
         if call.version >= FIRST_VERSION_WITH_NOT_FOUND:
             reason = "is not a classic group" if services.groups.exists(group_id) else "not found"
             dead.error_code, dead.error_message = GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}."
         else:
             dead.authorized_operations = operations
         return dead
-    protocol = group.protocol_name if group.state is GroupState.STABLE else None
+    protocol = group.protocol_name if group.state is ClassicGroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
@@ -63,7 +63,7 @@ def _describe(services: Services, call: Call, with_operations: bool, group_id: s
     )
 
 
-def _member(protocol: str | None, member: Member) -> DescribedGroupMember:
+def _member(protocol: str | None, member: ClassicMember) -> DescribedGroupMember:
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,

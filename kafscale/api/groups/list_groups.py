@@ -14,7 +14,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import is_coordinated_here
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.classic.group import Group
+from kafscale.cluster.groups.classic.group import ClassicGroup
 from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
 from kafscale.cluster.groups.hosted import HostedGroup
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
@@ -36,7 +36,7 @@ async def handle(services: Services, call: Call, request: ListGroupsRequest) -> 
     consumer = list(services.groups.consumer_groups()) if not types or CONSUMER in types else []
     access = services.access
     sees_all = access.allows(call, DESCRIBE_CLUSTER, tells=False)
-    candidates: list[Group | HostedGroup] = [*classic, *consumer]
+    candidates: list[ClassicGroup | HostedGroup] = [*classic, *consumer]
     groups = [
         group
         async for group in in_turns(candidates)
@@ -55,7 +55,7 @@ def _is_loading(services: Services) -> bool:
     return any(not services.groups.led.is_led(index) for index in services.assignment.led_here(topic))
 
 
-def _listed(group: Group | HostedGroup) -> ListedGroup:
+def _listed(group: ClassicGroup | HostedGroup) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id,
         protocol_type=CONSUMER_PROTOCOL_TYPE if isinstance(group, HostedGroup) else group.protocol_type or "",

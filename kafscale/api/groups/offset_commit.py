@@ -9,9 +9,9 @@ v9  either protocol of groups (KIP-848); GROUP_ID_NOT_FOUND for a member of a gr
     KIP-848's protocol says its epoch, or gets STALE_MEMBER_EPOCH, and UNSUPPORTED_VERSION before this version
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
-Generation -1 and an empty member id is a consumer that is in no group (or an administrator): it may commit while the
-group is empty, and makes the group if there is none. Partitions that do not exist, and metadata that is too long, are
-refused one by one. So are those of a topic that is deleted before they are written, though another one may have its
+Generation -1 and an empty member id stand for a consumer without a group, or an administrator: it may commit while the
+group is empty, and makes a group that does not exist. Partitions that do not exist, and metadata that is too long, are
+refused one by one. So are partitions of a topic that is deleted before they are written, even if a new topic has its
 name by then.
 """
 
@@ -25,7 +25,7 @@ from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.partitions import know_topics, name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import Identity, OffsetAndMetadata
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, OffsetAndMetadata
 from kafscale.cluster.groups.consumer.group import MEMBER_EPOCH_SINCE
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.concurrency.signals import OneShot
@@ -53,7 +53,7 @@ COMMIT_PIECE_COUNT = 1000  # offsets at a time: 2 ms of the event loop
 async def commit_in_pieces(
     groups: GroupCoordinator,
     group_id: str,
-    identity: Identity,
+    identity: GroupMemberIdentity,
     *,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     check: Callable[[TopicPartition], int] = lambda at: NONE,
@@ -61,9 +61,8 @@ async def commit_in_pieces(
 ) -> Mapping[TopicPartition, int]:
     """Commit offsets as `GroupCoordinator.commit` does; return an error code for each of those that are not committed.
 
-    More than COMMIT_PIECE_COUNT are committed so many at a time, in order. After an error of a piece no more are
-    tried. `check` gives the error code of a partition when its piece is about to be committed: while the ones before
-    it were, its topic may have been deleted.
+    They are committed in order, in pieces of COMMIT_PIECE_COUNT, up to the first piece that fails. `check` gives the
+    error code of a partition when its piece is about to be committed, as its topic may have been deleted since.
     """
     refused: dict[TopicPartition, int] = {}
     pending = list(offsets)
@@ -145,7 +144,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
 
 
 def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:
-    """Tell whether a member commits for a group that does not exist. Who is no member makes the group by it."""
+    """Tell whether a member commits for a group that does not exist; a client without a generation makes the group."""
     return request.generation_id_or_member_epoch >= 0 and not services.groups.exists(request.group_id)
 
 
@@ -179,8 +178,8 @@ def check_again(
     return coordinator_error(services, group_id)
 
 
-def _identity(request: OffsetCommitRequest) -> Identity:
-    return Identity(
+def _identity(request: OffsetCommitRequest) -> GroupMemberIdentity:
+    return GroupMemberIdentity(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         generation_id=request.generation_id_or_member_epoch,

@@ -40,7 +40,7 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
             at = TopicPartition(topic.name, partition.partition_index)
             outcome[at] = _check(services, request.group_id, at)
     doomed = [at for at, code in outcome.items() if code == NONE]
-    error_code = await services.groups.delete_offsets(request.group_id, doomed).wait()
+    error_code = await services.groups.deletion.delete_offsets(request.group_id, doomed).wait()
     error_code = error_code or await lead_error(services)  # there may have been nothing to write
     if error_code != NONE:
         return OffsetDeleteResponse(error_code=error_code)

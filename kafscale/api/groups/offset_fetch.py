@@ -12,9 +12,9 @@ v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 A partition, or a group, that nothing was ever committed for has offset -1 and no error.
 
-Who asks with `require_stable` may go on from what it is told in a transaction. So that must not be older than what
-another broker has acknowledged that has taken over: where offsets are in the bucket, it is told after a look at the
-claim. So is who asks a broker beside others that has not looked lately, as one that is cut off.
+A client with `require_stable` may go on from the answer in a transaction. So the answer must not be older than commits
+that a broker which has taken over has acknowledged: where offsets are in the bucket, it follows a look at the claim.
+With several brokers every answer does if this one has not looked lately, as when it is cut off.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Topic:
 
 @attrs.frozen
 class _Asked:
-    """What is asked for of one group: partitions of topics, or all that it has; each once. And by which member."""
+    """The distinct partitions of topics, or all, to fetch of one group, and the member that fetches."""
 
     group_id: str
     topics: Mapping[_Topic, Collection[int]] | None
@@ -106,7 +106,7 @@ async def _asked(
     def asked(topic: OffsetFetchRequestTopic) -> _Topic:
         return _Topic(name_of(services, topic.topic_id), topic.topic_id) if by_id else _Topic(topic.name)
 
-    found = await distinct_partitions(((asked(each), each.partition_indexes) for each in topics), int, turns=turns)
+    found = await distinct_partitions(((asked(topic), topic.partition_indexes) for topic in topics), int, turns=turns)
     return _Asked(group_id, found, by_id, request.require_stable)
 
 

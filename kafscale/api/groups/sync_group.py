@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.common.events import Identity, Sync
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
 from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL, NONE
 from kafscale.wire.messages.groups import SyncGroupRequest, SyncGroupResponse
 
@@ -22,7 +22,7 @@ async def handle(services: Services, call: Call, request: SyncGroupRequest) -> S
     if (error_code := membership_error(services, request.group_id)) != NONE:
         return SyncGroupResponse(error_code=error_code)
     sync = Sync(
-        identity=Identity(
+        identity=GroupMemberIdentity(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id,

@@ -29,7 +29,7 @@ from kafscale.cluster.registries.producer_ids import ProducerIds
 from kafscale.cluster.registries.scram_users import ScramUsers
 from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.config import Settings
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import FetchWaiter
@@ -63,7 +63,7 @@ class Services:
     log: Log
     internal: InternalLog
     leadership: Leadership
-    transactions: Transactions
+    transactions: TransactionService
     transactional_offsets: TransactionalOffsets
     fetch_sessions: FetchSessions
     client_quotas: ClientQuotas

@@ -14,8 +14,8 @@ import attrs
 
 from kafscale.api.handling.services import Services
 from kafscale.api.produce.batches import Batch
-from kafscale.cluster.transactions.enrolling import Enrolment
-from kafscale.cluster.transactions.requests import Identity
+from kafscale.cluster.transactions.enrolling import ProducerEnrolment
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.versions import PRODUCE_BUMP_VERSION, produce_code, transaction_version
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
@@ -29,17 +29,17 @@ class TransactionalProduce:
     services: Services
     transactional_id: str
     version: int
-    _enrolment: Enrolment | None = attrs.field(default=None, init=False)
+    _enrolment: ProducerEnrolment | None = attrs.field(default=None, init=False)
 
     def check(self, batch: Batch) -> None:
         """Check that all batches of transactions are one producer's. Raises KafkaError INVALID_PRODUCER_ID_MAPPING."""
         header = batch.header
         if not header.is_transactional:
             return
-        identity = Identity(self.transactional_id, header.producer_id, header.producer_epoch)
+        identity = ProducerIdentity(self.transactional_id, header.producer_id, header.producer_epoch)
         if self._enrolment is None:
             protocol = transaction_version(self.version, PRODUCE_BUMP_VERSION)
-            self._enrolment = Enrolment(self.services.transactions, identity, protocol)
+            self._enrolment = ProducerEnrolment(self.services.transactions, identity, protocol)
         elif self._enrolment.identity != identity:
             reason = "Transactional records contained more than one producer ID"
             raise KafkaError(error_codes.INVALID_PRODUCER_ID_MAPPING, reason)

@@ -4,7 +4,7 @@ v2  may answer PRODUCER_FENCED (KIP-588)
 v3  flexible
 v4  may answer TRANSACTION_ABORTABLE (KIP-890)
 
-What is added is the group's partition of `__consumer_offsets`, which is made if there is none.
+It adds the group's partition of `__consumer_offsets`, a topic that is made if it does not exist.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
-from kafscale.cluster.transactions.requests import AddPartitions, Identity
+from kafscale.cluster.transactions.requests import AddPartitions, ProducerIdentity
 from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
@@ -27,7 +27,7 @@ async def handle(services: Services, call: Call, request: AddOffsetsToTxnRequest
     if topic is None:
         return AddOffsetsToTxnResponse(error_code=COORDINATOR_NOT_AVAILABLE)
     at = TopicPartition(topic.name, coordinator_partition(request.group_id, topic.partition_count))
-    identity = Identity(request.transactional_id, request.producer_id, request.producer_epoch)
+    identity = ProducerIdentity(request.transactional_id, request.producer_id, request.producer_epoch)
     added = AddPartitions(identity=identity, partitions=frozenset({at}), transaction_version=0)
     try:
         reply = await services.transactions.decide(

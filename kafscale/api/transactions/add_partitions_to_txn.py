@@ -19,7 +19,7 @@ from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.registries.topic_names import is_internal
-from kafscale.cluster.transactions.requests import AddPartitions, Identity, VerifyPartitions
+from kafscale.cluster.transactions.requests import AddPartitions, ProducerIdentity, VerifyPartitions
 from kafscale.cluster.transactions.versions import (
     ADD_PARTITIONS_BUMP_VERSION,
     ADD_PARTITIONS_FENCED_VERSION,
@@ -50,7 +50,9 @@ AT_ONCE_COUNT = 500  # transactions that are asked about beside each other
 
 async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     if call.version >= ADD_PARTITIONS_BUMP_VERSION:
-        results = [AddPartitionsToTxnResult(transactional_id=each.transactional_id) for each in request.transactions]
+        results = [
+            AddPartitionsToTxnResult(transactional_id=wanted.transactional_id) for wanted in request.transactions
+        ]
 
         async def add(result: AddPartitionsToTxnResult, wanted: AddPartitionsToTxnTransaction) -> None:
             result.topic_results = await _add(services, call, wanted)
@@ -80,7 +82,7 @@ async def _add(
     ):
         errors = dict.fromkeys(errors, code)
     if any(errors.values()):
-        errors = {each: code or OPERATION_NOT_ATTEMPTED for each, code in errors.items()}
+        errors = {at: code or OPERATION_NOT_ATTEMPTED for at, code in errors.items()}
     else:
         errors = await _ask(services, version, wanted, frozenset(errors))
     turns = Turns()
@@ -89,14 +91,16 @@ async def _add(
         await turns.step()
         result = AddPartitionsToTxnPartitionResult(partition_index=at.partition, partition_error_code=code)
         results.setdefault(at.topic, []).append(result)
-    return [AddPartitionsToTxnTopicResult(name=name, results_by_partition=each) for name, each in results.items()]
+    return [
+        AddPartitionsToTxnTopicResult(name=name, results_by_partition=of_topic) for name, of_topic in results.items()
+    ]
 
 
 async def _refused(
     services: Services, call: Call, topics: Sequence[AddPartitionsToTxnTopic]
 ) -> dict[TopicPartition, int]:
     """Return each partition, once, and why it can't be part of a transaction."""
-    await know_topics(services, [each.name for each in topics])
+    await know_topics(services, [topic.name for topic in topics])
     turns = Turns()
     found: dict[TopicPartition, int] = {}
     for wanted in topics:
@@ -121,7 +125,7 @@ async def _ask(
     wanted: AddPartitionsToTxnTransaction,
     partitions: frozenset[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    identity = Identity(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch)
+    identity = ProducerIdentity(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch)
     protocol = transaction_version(version, ADD_PARTITIONS_BUMP_VERSION)
     added = AddPartitions(identity=identity, partitions=partitions, transaction_version=protocol)
     verified = VerifyPartitions(identity=identity, partitions=partitions)
@@ -136,7 +140,7 @@ async def _ask(
             )
     except KafkaError as exc:
         return dict.fromkeys(partitions, exc.code)
-    return {each: fenced_code(reply.error_of(each), version, ADD_PARTITIONS_FENCED_VERSION) for each in partitions}
+    return {at: fenced_code(reply.error_of(at), version, ADD_PARTITIONS_FENCED_VERSION) for at in partitions}
 
 
 API = Api(24, "AddPartitionsToTxn", 0, 5, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, handle)

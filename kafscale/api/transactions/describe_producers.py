@@ -1,11 +1,11 @@
-"""DescribeProducers (61, KIP-664): who has written to partitions of late, and whose transactions are open there.
+"""DescribeProducers (61, KIP-664): recent producers of partitions, and their open transactions.
 
 v0  (flexible) by topics and partitions
 
 These are the producers that a partition remembers, idempotent and transactional ones, with the sequence number of the
 last record of each, durable or not, and when it was last heard of, by the broker's clock. `kafka-transactions.sh
-find-hanging` looks here for transactions that nobody will end. A producer that only a transaction is known of has no
-last sequence and no last timestamp.
+find-hanging` looks here for transactions that never end. A producer of which only a transaction is known has no last
+sequence and no last timestamp.
 """
 
 from __future__ import annotations
@@ -57,13 +57,15 @@ def _partition(services: Services, name: str, index: int) -> PartitionResponse:
 def _producers(partition: Partition) -> list[ProducerState]:
     """Return what is remembered now. One of which no batch was ever taken is remembered, but has not written."""
     transactions = partition.transactions.open
-    known = {each.producer_id: each for each in partition.producers.producers.values() if _has_written(each)}
-    for each in transactions.values():
-        if each.producer_id not in known:
-            known[each.producer_id] = Producer(
-                each.producer_id, each.epoch, [], UNKNOWN, coordinator_epoch=each.coordinator_epoch
+    known = {
+        producer.producer_id: producer for producer in partition.producers.producers.values() if _has_written(producer)
+    }
+    for transaction in transactions.values():
+        if transaction.producer_id not in known:
+            known[transaction.producer_id] = Producer(
+                transaction.producer_id, transaction.epoch, [], UNKNOWN, coordinator_epoch=transaction.coordinator_epoch
             )
-    return mapped(_state, [(each, transactions.get(each.producer_id)) for each in known.values()])
+    return mapped(_state, [(producer, transactions.get(producer.producer_id)) for producer in known.values()])
 
 
 def _has_written(producer: Producer) -> bool:

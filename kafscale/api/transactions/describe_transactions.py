@@ -21,7 +21,7 @@ async def handle(services: Services, call: Call, request: DescribeTransactionsRe
     try:
         await services.transactions.wait_settled()
     except KafkaError as exc:
-        states = [DescribedTransaction(transactional_id=each, error_code=exc.code) for each in ids]
+        states = [DescribedTransaction(transactional_id=name, error_code=exc.code) for name in ids]
     else:
         led = services.transactions.led
         states = [_state(services, call, describe_transaction(led, name)) async for name in in_turns(ids)]
@@ -38,9 +38,9 @@ def _state(services: Services, call: Call, found: TransactionDescription) -> Des
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
         topics=[
-            TransactionTopicData(topic=each.topic, partitions=list(each.partition_ids))
-            for each in found.topics
-            if services.access.allows(call, DESCRIBE_TOPIC, each.topic, tells=False)
+            TransactionTopicData(topic=topic.topic, partitions=list(topic.partition_ids))
+            for topic in found.topics
+            if services.access.allows(call, DESCRIBE_TOPIC, topic.topic, tells=False)
         ],
     )
 

@@ -3,7 +3,7 @@
 v0  producer id and epoch
 v1  throttled by the client
 v2  flexible
-v3  a producer may name the id and epoch that it has, to have the epoch bumped (KIP-360)
+v3  a producer may name the id and epoch that it has, for a new epoch (KIP-360)
 v4  may answer PRODUCER_FENCED
 v5  may answer TRANSACTION_ABORTABLE (KIP-890)
 

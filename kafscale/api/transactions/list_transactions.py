@@ -1,6 +1,6 @@
 """ListTransactions (66): the transactional ids that this broker coordinates (KIP-664).
 
-v1  only what has been open for longer than so many milliseconds (KIP-994)
+v1  only transactions that have been open for longer than a number of milliseconds (KIP-994)
 v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
-from kafscale.cluster.transactions.questions import ListedTransaction, TransactionFilter, list_transactions
+from kafscale.cluster.transactions.questions import ListedTransaction, ListFilter, list_transactions
 from kafscale.cluster.transactions.state_records import now_ms
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns
@@ -26,7 +26,7 @@ from kafscale.wire.messages.transactions import (
 
 
 async def handle(services: Services, call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    wanted = TransactionFilter(
+    wanted = ListFilter(
         producer_ids=frozenset(request.producer_id_filters),
         state_names=frozenset(request.state_filters),
         longer_than_ms=request.duration_filter,
@@ -45,9 +45,11 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
         unknown_state_filters=sorted(found.unknown_state_names),
         transaction_states=[
             ListedTransactionState(
-                transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state,
             )
-            async for each in in_turns(listed)
+            async for transaction in in_turns(listed)
         ],
     )
 
@@ -65,7 +67,9 @@ def _compile(text: str) -> Pattern:
 async def _visible(services: Services, call: Call, found: Iterable[ListedTransaction]) -> list[ListedTransaction]:
     allows = services.access.allows
     return [
-        each async for each in in_turns(found) if allows(call, DESCRIBE_TRANSACTION, each.transactional_id, tells=False)
+        transaction
+        async for transaction in in_turns(found)
+        if allows(call, DESCRIBE_TRANSACTION, transaction.transactional_id, tells=False)
     ]
 
 
@@ -76,9 +80,9 @@ async def _matching(
     matching: list[ListedTransaction] = []
     for start in range(0, len(listed), pattern.piece_count):
         several = listed[start : start + pattern.piece_count]
-        piece = Piece(pattern, [each.transactional_id for each in several])
+        piece = Piece(pattern, [transaction.transactional_id for transaction in several])
         await run_in_thread(piece.run, limiter=services.pattern_thread)
-        matching += [each for each in several if each.transactional_id in piece.matched]
+        matching += [transaction for transaction in several if transaction.transactional_id in piece.matched]
     return matching
 
 

@@ -25,7 +25,7 @@ from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANS
 from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.config import Settings
 from kafscale.log.log import Log
@@ -66,7 +66,7 @@ class Coordinators:
     internal: InternalLog
     leadership: Leadership
     groups: GroupCoordinator
-    transactions: Transactions
+    transactions: TransactionService
     transactional_offsets: TransactionalOffsets
 
     def register(self, metrics: Metrics) -> None:
@@ -100,7 +100,7 @@ def build_coordinators(
     )
     leadership.topics[CONSUMER_OFFSETS_NAME] = groups.led
     internal.on_end[CONSUMER_OFFSETS_NAME] = groups.end_transaction
-    transactions = Transactions(
+    transactions = TransactionService(
         internal=internal,
         settings=TransactionSettings.of(settings),
         topic=TRANSACTION_STATE_NAME,
@@ -124,7 +124,7 @@ def build_coordinators(
 
 
 async def end_hanging(
-    transactions: Transactions, member: ClusterMember, *, topics: TopicRegistry, assignment: Assignment, log: Log
+    transactions: TransactionService, member: ClusterMember, *, topics: TopicRegistry, assignment: Assignment, log: Log
 ) -> None:
     """Abort open transactions that no coordinator knows, until cancelled; all internal partitions must be loaded."""
 

@@ -42,10 +42,10 @@ class RecordsEntry:
 
 @attrs.frozen(eq=False, repr=False)
 class EndEntry:
-    """The end of a producer's transaction in a partition that is led here; left out where it is there already.
+    """The end of a producer's transaction in a partition that is led here; skipped if the marker is there already.
 
-    `may_be_late`: left out as well where the partition knows a later epoch of the producer, and so has nothing of the
-    transaction open.
+    `may_be_late`: skipped as well if the partition knows a later epoch of the producer, so that nothing of the
+    transaction is open there.
     """
 
     partition: Partition
@@ -58,7 +58,7 @@ Entry = RecordsEntry | EndEntry
 
 @attrs.frozen(eq=False, repr=False)
 class Appended:
-    """Entries that are in the log. `round` is when all of them become durable; None if they are.
+    """Entries that are in the log. `round` is done when all of them are durable; None if they are already.
 
     `base_offset` is the offset of the first of them, in its partition; -1 if all of them were there already.
     """
@@ -85,10 +85,10 @@ OnEnd = Callable[[Partition, EndMarker, Appended], None]
 
 @attrs.define(eq=False, repr=False)
 class InternalLog:
-    """The log, as those write to it who keep their state there.
+    """The log as coordinators write to it.
 
-    `on_end` is by topic: whoever keeps state in it is told of the ends of transactions when they are appended, in the
-    order of the log, and not of one that repeats another. It must not raise.
+    `on_end` has a callback by topic for the ends of transactions: called when a marker is appended, in the order of the
+    log, but not for a repeated marker. It must not raise.
     """
 
     log: Log
@@ -101,7 +101,7 @@ class InternalLog:
 
     @property
     def is_last_word(self) -> bool:
-        """Tell whether nobody else can have acknowledged more by now: what is known here may be told without a look."""
+        """Tell whether no other broker can have acknowledged more: an answer from memory needs no look at the claim."""
         return self.log.journal.is_last_word
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -121,7 +121,7 @@ class InternalLog:
         Raises KafkaError if one of the partitions is closed, or for a marker TRANSACTION_COORDINATOR_FENCED and
         INVALID_PRODUCER_EPOCH, StorageFailed; then nothing has happened either.
         """
-        assert self.is_one_log or len({each.partition.partition_id for each in entries}) <= 1
+        assert self.is_one_log or len({entry.partition.partition_id for entry in entries}) <= 1
         if self.log.is_full:
             return None
         placed: list[tuple[Partition, Placed]] = []
@@ -172,7 +172,7 @@ class InternalLog:
         """Wait until there was room for as many entries as large as these, each in a chunk of its own."""
         await self.log.wait_for_room()
         pool = self.log.pool
-        size_bytes = sum(_size_bytes(each) + pool.chunk_bytes for each in entries)
+        size_bytes = sum(_size_bytes(entry) + pool.chunk_bytes for entry in entries)
         lease = await pool.acquire(min(size_bytes, pool.size_bytes))
         lease.release()
 
@@ -201,7 +201,7 @@ def _size_bytes(entry: Entry) -> int:
     """Return about how many bytes it has; at most, for records without headers."""
     if isinstance(entry, EndEntry):
         return MARKER_MAX_BYTES
-    return sum(len(each.key or b"") + len(each.value or b"") + RECORD_OVERHEAD_BYTES for each in entry.records)
+    return sum(len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in entry.records)
 
 
 def _undurable_round(partition: Partition) -> Round | None:

@@ -79,7 +79,7 @@ class _Submission:
 
 @attrs.frozen(eq=False, repr=False)
 class _Following:
-    """What is to be done behind a batch that somebody else has appended."""
+    """A callback behind a batch that was appended without this writer."""
 
     partition: int
     appended: Appended
@@ -98,7 +98,7 @@ class RecordWriter:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def resign(self, partition: int) -> None:
-        """Write nothing more of what was submitted for a partition: others may have written there, when it is back."""
+        """Drop the submissions of a partition: another broker may have written to it before it comes back."""
         self._tenures[partition] += 1
 
     def submit(
@@ -142,7 +142,7 @@ class RecordWriter:
         try:
             await _wait(following.appended, ())
         except StorageFailed:
-            following.then(False)  # whoever has failed says so
+            following.then(False)  # the log reports its failure itself
             return
         if following.partition in self._writing:  # it may be before that batch
             next_one = _Submission(
@@ -180,7 +180,7 @@ class RecordWriter:
                 self._nursery = None
 
     def _begin(self, partition: int) -> None:
-        """Have a task write what waits, unless there is one: the next turn of the event loop comes first."""
+        """Start the task of a partition unless it runs; submissions of this turn of the event loop share its batch."""
         if partition not in self._writing:
             assert self._nursery is not None
             self._writing.add(partition)
@@ -226,7 +226,7 @@ class RecordWriter:
             if appended is not None:
                 await _wait(appended, taken)
         except (KafkaError, StorageFailed):
-            return None  # whoever has failed says so
+            return None  # the log reports its failure itself
         return offsets
 
 

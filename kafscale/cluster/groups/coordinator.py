@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -27,13 +27,13 @@ import trio
 from kafscale.cluster.coordinator import Appended, LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import RecordLog, RecordWriter, Then
-from kafscale.cluster.groups.classic.group import Group, GroupContext
+from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupContext
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
     NO_TOPIC_ID,
     CommittedOffset,
+    GroupMemberIdentity,
     GroupRecord,
-    Identity,
     Join,
     JoinResult,
     Leaving,
@@ -56,13 +56,14 @@ from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, Heartb
 from kafscale.cluster.groups.consumer.group import MEMBER_EPOCH_SINCE
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
-from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopics
+from kafscale.cluster.groups.deletion import GroupDeletion
 from kafscale.cluster.groups.entry import GroupEntry, begin_classic, end_downgrade, first_heartbeat
 from kafscale.cluster.groups.hosted import HostContext, HostedGroup
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.log_records import group_record, offset_record
 from kafscale.cluster.groups.offset_transactions import OffsetTransactions
-from kafscale.cluster.groups.offsets import GroupOffsets, PendingChange
+from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
@@ -74,7 +75,6 @@ from kafscale.wire.records import Record
 logger = logging.getLogger(__name__)
 
 LEAVE_PIECE_COUNT = 1000  # members that leave at once
-SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
 
 
 def _any_topic(name: str) -> bool:
@@ -103,17 +103,18 @@ class GroupCoordinator:
     _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
     _rights: Rights | None = attrs.field(default=None, kw_only=True)
     _run_piece: RunPiece = attrs.field(default=run_in_thread, kw_only=True)
-    _partition_count: Callable[[], int] = attrs.field(kw_only=True)  # of `__consumer_offsets`; 0 if there is none
+    _partition_count: Callable[[], int] = attrs.field(kw_only=True)  # of `__consumer_offsets`; 0 if it does not exist
     led: LedPartitions[LoadedGroups] = attrs.field(init=False)
     state_bytes: GroupStateBytes = attrs.field(init=False)
     _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
-    topics: Topics = attrs.field(factory=Topics, init=False)  # whoever follows the metadata changes them
-    _context: GroupContext = attrs.field(init=False)
+    topics: KnownTopics = attrs.field(factory=KnownTopics, init=False)  # changed by `follow_topics`
+    _context: ClassicGroupContext = attrs.field(init=False)
     _host: HostContext = attrs.field(init=False)
     _search: TopicSearch = attrs.field(init=False)
     _log: RecordWriter = attrs.field(init=False)
     transactions: OffsetTransactions = attrs.field(init=False)
+    deletion: GroupDeletion = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._log = RecordWriter(self._offsets_log)
@@ -128,7 +129,15 @@ class GroupCoordinator:
             log=self._log, partition_of=self.led.partition_of, offsets_of=lambda group_id: self._entry(group_id).offsets
         )
         self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
-        self._context = GroupContext(
+        self.deletion = GroupDeletion(
+            entries=self._entries,
+            log=self._log,
+            partition_of=self.led.partition_of,
+            settings=self._settings,
+            state_bytes=self.state_bytes,
+            wall_clock_ms=self._wall_clock_ms,
+        )
+        self._context = ClassicGroupContext(
             settings=self._settings,
             timers=self._timers,
             submit=self._submit_group,
@@ -163,7 +172,7 @@ class GroupCoordinator:
             self._take_over(group_id, group)
         self.transactions.take_over(loaded)
         for group_id in chain(loaded.groups, *loaded.pending.values()):
-            self._forget_deleted_topics(group_id, self._entries[group_id])
+            self.deletion.forget_deleted_topics(group_id, self._has_topic)
         logger.debug("__consumer_offsets-%d: coordinating %d groups", loaded.partition, len(loaded.groups))
         if loaded.unknown_count:
             logger.warning(
@@ -180,12 +189,6 @@ class GroupCoordinator:
             entry.group = HostedGroup.restored(group_id, loaded.consumer.values(), self._host)
         elif loaded.record is not None and entry.classic is not None:
             entry.classic.restore(loaded.record)
-
-    def _forget_deleted_topics(self, group_id: str, entry: GroupEntry) -> None:
-        """A topic may have been deleted while nobody could forget its offsets."""
-        for topic in entry.offsets.topics():
-            if not self._has_topic(topic):
-                self._forget(group_id, entry, entry.offsets.of_topic(topic))
 
     def _resigned(self, loaded: LoadedGroups) -> None:
         """Forget the groups of a partition, and send their members to its new leader."""
@@ -213,10 +216,10 @@ class GroupCoordinator:
     async def run(
         self, *, serving: trio.Event | None = None, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep time, until cancelled; before `serving` happens, if that is given, nobody's goes by."""
+        """Keep time until cancelled; sessions begin when `serving` happens, if it is given."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._log.run)
-            nursery.start_soon(self._sweep)
+            nursery.start_soon(self.deletion.run)
             nursery.start_soon(self._search.run)
             keeping_time = trio.CancelScope()
             nursery.start_soon(self._keep_time, keeping_time, serving)
@@ -232,7 +235,7 @@ class GroupCoordinator:
             if serving is not None:
                 await serving.wait()
             for classic in self.groups():
-                classic.restart_sessions()  # none of whose members could send a sign of life, however long it took
+                classic.restart_sessions()  # no member could send a heartbeat before
             for hosted in self.consumer_groups():
                 hosted.restart_sessions()
             await self._timers.run()
@@ -244,7 +247,7 @@ class GroupCoordinator:
         if error_code != error_codes.NONE:
             return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
         entry = self._entry(group_id)
-        if isinstance(entry.group, Group):
+        if isinstance(entry.group, ClassicGroup):
             return entry.group.join(join)
         return begin_classic(entry, self._context).join(join) if entry.is_empty else entry.group.join(join)
 
@@ -311,7 +314,7 @@ class GroupCoordinator:
         return self.state_bytes.has_room_or_say_so(more_bytes, now_seconds=trio.current_time())
 
     def abandon_join(self, group_id: str, reply: OneShot[JoinResult]) -> None:
-        """Whoever waited for the answer to a join has gone."""
+        """Drop a join whose client has gone."""
         entry = self._entries.get(group_id)
         if entry is not None and entry.classic is not None and not self._draining.is_set():
             entry.classic.abandon_join(reply)
@@ -341,7 +344,9 @@ class GroupCoordinator:
         if entry is None:
             return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
         if isinstance(entry.group, HostedGroup):
-            identity = Identity(member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id)
+            identity = GroupMemberIdentity(
+                member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id
+            )
             return entry.group.heartbeat(identity)
         return entry.group.heartbeat(member_id, group_instance_id, generation_id)
 
@@ -363,14 +368,14 @@ class GroupCoordinator:
     def commit(
         self,
         group_id: str,
-        identity: Identity,
+        identity: GroupMemberIdentity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         version: int = MEMBER_EPOCH_SINCE,
     ) -> OneShot[int]:
         """Commit offsets, all or none; the error code, once they are durable. `version` is that of OffsetCommit.
 
-        A group that does not exist is made for one who is no member of anything (generation -1).
+        A client without a generation (-1) makes the group if it does not exist.
         """
         if (error_code := self._refuse_commit(group_id, identity, offsets, version=version)) != error_codes.NONE:
             return OneShot(error_code)
@@ -389,7 +394,7 @@ class GroupCoordinator:
     def _refuse_commit(
         self,
         group_id: str,
-        identity: Identity,
+        identity: GroupMemberIdentity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         version: int = MEMBER_EPOCH_SINCE,
@@ -424,7 +429,7 @@ class GroupCoordinator:
     # -- Offsets that transactions commit ----------------------------------------------------------------------------
 
     def check_transactional_commit(
-        self, group_id: str, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, group_id: str, identity: GroupMemberIdentity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> int:
         """Return the error code for one who wants to commit these in a transaction; `transactions` is told if it is."""
         if (error_code := self.error_code(group_id)) != error_codes.NONE:
@@ -444,7 +449,7 @@ class GroupCoordinator:
         return entry.offsets.by_topic if entry is not None and not entry.is_dead else {}
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> int:
-        """The error code for whoever reads committed offsets; an id of None and an epoch of -1 is no member."""
+        """Return the error code of a fetch of committed offsets; None and -1: by a client outside of the group."""
         entry = self._entries.get(group_id)
         return error_codes.NONE if entry is None else entry.check_fetch(member_id, member_epoch)
 
@@ -480,7 +485,7 @@ class GroupCoordinator:
 
     # -- Administration ----------------------------------------------------------------------------------------------
 
-    def group(self, group_id: str) -> Group | None:
+    def group(self, group_id: str) -> ClassicGroup | None:
         """Return a classic group to look at; a caller must not change it."""
         entry = self._entries.get(group_id)
         return entry.classic if entry is not None else None
@@ -500,7 +505,7 @@ class GroupCoordinator:
         entry = self._entries.get(group_id)
         return entry is not None and entry.is_subscribed_to(topic)
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[ClassicGroup]:
         """All classic groups, to look at."""
         entries = (entry for entry in self._entries.values() if not entry.is_dead)
         return (entry.classic for entry in entries if entry.classic is not None)
@@ -515,37 +520,6 @@ class GroupCoordinator:
         if self.led.has_topic:
             await self._log.wait_settled(self.led.partition_of(group_id))
 
-    def delete_group(self, group_id: str) -> OneShot[int]:
-        """Delete an empty group with its offsets; the error code, once that is durable."""
-        entry = self._entries.get(group_id)
-        if entry is None or entry.is_dead:
-            return OneShot(error_codes.GROUP_ID_NOT_FOUND)
-        if not entry.is_empty:
-            return OneShot(error_codes.NON_EMPTY_GROUP)
-        reply: OneShot[int] = OneShot()
-        self._bury(group_id, entry, reply)
-        return reply
-
-    def _bury(self, group_id: str, entry: GroupEntry, reply: OneShot[int]) -> None:
-        now_ms = self._wall_clock_ms()
-        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in entry.offsets.known()]
-        records += entry.die(now_ms)
-        then = partial(self._buried, group_id, entry, reply=reply)
-        self._log.submit(self.led.partition_of(group_id), records, then, essential=True)
-
-    def _buried(self, group_id: str, entry: GroupEntry, durable: bool, *, reply: OneShot[int]) -> None:
-        if self._entries.get(group_id) is not entry:
-            pass  # it is coordinated elsewhere
-        elif durable:
-            del self._entries[group_id]
-            entry.offsets.disown()
-            self.state_bytes.change(-GROUP_BYTES - len(group_id))
-            entry.retire()
-            logger.info("group %r is deleted", group_id)
-        elif entry.classic is not None:
-            entry.classic.revive()
-        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
-
     def check_offset_deletion(self, group_id: str) -> int:
         """The error code of an OffsetDelete for the group as a whole."""
         entry = self._entries.get(group_id)
@@ -556,57 +530,6 @@ class GroupCoordinator:
             return error_codes.NON_EMPTY_GROUP  # nothing is known of what its members read
         return error_codes.NONE
 
-    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> OneShot[int]:
-        """Forget these offsets of a group; the error code, once that is durable."""
-        entry = self._entries.get(group_id)
-        if entry is None:
-            return OneShot(error_codes.GROUP_ID_NOT_FOUND)
-        return self._forget(group_id, entry, set(partitions))
-
-    def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: a topic of the same name will have offsets of its own."""
-        for group_id, entry in self._entries.items():
-            if partitions := entry.offsets.of_topic(topic):
-                self._forget(group_id, entry, partitions)
-
-    def _forget(self, group_id: str, entry: GroupEntry, partitions: set[TopicPartition]) -> OneShot[int]:
-        reply: OneShot[int] = OneShot()
-        doomed = PendingChange(entry.offsets.known_of(partitions))
-        if not doomed.partitions:
-            reply.set(error_codes.NONE)
-            return reply
-        now_ms = self._wall_clock_ms()
-        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in doomed.partitions]
-        then = partial(self._forgotten, entry, doomed, reply=reply)
-        self._log.submit(self.led.partition_of(group_id), records, then, placed=doomed.placed, essential=True)
-        return reply
-
-    def _forgotten(self, entry: GroupEntry, doomed: PendingChange, durable: bool, *, reply: OneShot[int]) -> None:
-        if durable:
-            entry.offsets.forget(doomed)
-        reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
-
-    # -- Retention ---------------------------------------------------------------------------------------------------
-
-    async def _sweep(self) -> None:
-        while True:
-            await trio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            for number, (group_id, entry) in enumerate(list(self._entries.items())):
-                if number % SWEEP_BATCH_COUNT == 0:
-                    await trio.lowlevel.checkpoint()
-                self._expire(group_id, entry, self._wall_clock_ms())
-
-    def _expire(self, group_id: str, entry: GroupEntry, now_ms: int) -> None:
-        """Forget offsets that nobody has needed for the retention time, and an empty group that has none left."""
-        if entry.is_dead:
-            return  # deleted since the sweep began
-        expired = entry.expired(now_ms, self._settings.offsets_retention_ms)
-        if entry.may_be_deleted_when_unused and len(expired) == len(entry.offsets.known()):
-            self._bury(group_id, entry, OneShot())
-        elif expired:
-            logger.info("%d offsets of group %r have expired", len(expired), group_id)
-            self._forget(group_id, entry, expired)
-
     @property
     def _is_full(self) -> bool:
         return len(self._entries) >= self._settings.max_group_count
@@ -614,13 +537,13 @@ class GroupCoordinator:
     def _entry(self, group_id: str) -> GroupEntry:
         entry = self._entries.get(group_id)
         if entry is None:
-            group = Group(group_id=group_id, context=self._context)
+            group = ClassicGroup(group_id=group_id, context=self._context)
             entry = self._entries[group_id] = GroupEntry(group=group, offsets=GroupOffsets(self.state_bytes))
             self.state_bytes.change(GROUP_BYTES + len(group_id))
         return entry
 
 
 def _answer_late(reply: OneShot[int]) -> None:
-    """It may take long until a commit is durable; Kafka's client tries again after this error."""
+    """Answer a commit that takes long to become durable; clients try again after this error."""
     if not reply.is_set:
         reply.set(error_codes.COORDINATOR_NOT_AVAILABLE)

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.classic.group import Group, GroupContext, GroupState
-from kafscale.cluster.groups.common.events import Identity, Join, OffsetAndMetadata
+from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupContext, ClassicGroupState
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Join, OffsetAndMetadata
 from kafscale.cluster.groups.common.settings import join_bytes
 from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
 from kafscale.cluster.groups.consumer.group import OffsetAccess
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def first_heartbeat(
-    group_id: str, former: Group | None, request: Heartbeat, context: HostContext
+    group_id: str, former: ClassicGroup | None, request: Heartbeat, context: HostContext
 ) -> tuple[HostedGroup | None, OneShot[HeartbeatReply]]:
     """Make a consumer group, of a classic one if there is such; None if the heartbeat is refused, and the answer."""
     if former is not None and len(former.members):
@@ -45,28 +45,28 @@ def first_heartbeat(
     return begun, reply
 
 
-def begin_classic(entry: GroupEntry, context: GroupContext) -> Group:
+def begin_classic(entry: GroupEntry, context: ClassicGroupContext) -> ClassicGroup:
     """Put a new classic group into the place of a consumer group without members."""
     former = entry.hosted
     assert former is not None
     former.delete()
-    entry.group = group = Group(group_id=former.group_id, context=context)
+    entry.group = group = ClassicGroup(group_id=former.group_id, context=context)
     return group
 
 
-def end_downgrade(entry: GroupEntry, downgrade: Downgrade, context: GroupContext) -> None:
+def end_downgrade(entry: GroupEntry, downgrade: Downgrade, context: ClassicGroupContext) -> None:
     """A consumer group is a classic one from now on, as the log has been told."""
     former = entry.hosted
     assert former is not None
     logger.info("group %r is a classic group now: %s", former.group_id, downgrade.reason)
     former.retire()
-    entry.group = group = Group(group_id=former.group_id, context=context)
+    entry.group = group = ClassicGroup(group_id=former.group_id, context=context)
     group.restore(downgrade.group)
     if downgrade.rebalances:
         group.rebalance(downgrade.reason)
 
 
-AnyGroup: TypeAlias = Group | HostedGroup
+AnyGroup: TypeAlias = ClassicGroup | HostedGroup
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -77,9 +77,9 @@ class GroupEntry:
     offsets: GroupOffsets
 
     @property
-    def classic(self) -> Group | None:
+    def classic(self) -> ClassicGroup | None:
         """The group if it is a classic one, or only ever committed offsets."""
-        return self.group if isinstance(self.group, Group) else None
+        return self.group if isinstance(self.group, ClassicGroup) else None
 
     @property
     def hosted(self) -> HostedGroup | None:
@@ -89,12 +89,14 @@ class GroupEntry:
     @property
     def is_dead(self) -> bool:
         """Tell whether the group is being deleted, or is coordinated elsewhere."""
-        return self.group.is_dead if isinstance(self.group, HostedGroup) else self.group.state is GroupState.DEAD
+        return self.group.is_dead if isinstance(self.group, HostedGroup) else self.group.state is ClassicGroupState.DEAD
 
     @property
     def is_empty(self) -> bool:
         """Tell whether the group exists and has no members."""
-        return self.group.is_empty if isinstance(self.group, HostedGroup) else self.group.state is GroupState.EMPTY
+        return (
+            self.group.is_empty if isinstance(self.group, HostedGroup) else self.group.state is ClassicGroupState.EMPTY
+        )
 
     def more_bytes(self, join: Join) -> int:
         """Return by how many bytes a join would make the state grow; a consumer group finds that out itself."""
@@ -104,14 +106,14 @@ class GroupEntry:
         return join_bytes(join) - (0 if member is None else member.counted_bytes - len(member.assignment))
 
     def retire(self) -> None:
-        """Forget the members without a word, and send who waits to another coordinator."""
+        """Forget the members, and send waiting requests to another coordinator."""
         if isinstance(self.group, HostedGroup):
             self.group.retire()
         else:
             self.group.resign(error_codes.NOT_COORDINATOR)
 
     def die(self, now_ms: int) -> Sequence[Record]:
-        """Have an empty group die; return what says in the log that it is deleted, but for its offsets."""
+        """Delete an empty group in memory; return the records that delete it in the log, but for its offsets."""
         if isinstance(self.group, HostedGroup):
             return self.group.tombstones()
         self.group.die()
@@ -119,8 +121,8 @@ class GroupEntry:
 
     # -- Offsets -----------------------------------------------------------------------------------------------------
 
-    def check_commit(self, identity: Identity, version: int, *, is_transactional: bool = False) -> int:
-        """Return the error code for whoever commits offsets by this version of OffsetCommit, or in a transaction."""
+    def check_commit(self, identity: GroupMemberIdentity, version: int, *, is_transactional: bool = False) -> int:
+        """Return the error code of a commit by this version of OffsetCommit, or in a transaction."""
         if not isinstance(self.group, HostedGroup):
             check = self.group.check_transactional_commit if is_transactional else self.group.check_commit
             return check(identity.member_id, identity.group_instance_id, identity.generation_id)
@@ -136,7 +138,7 @@ class GroupEntry:
         return self.group.machine.check_commit(access)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> int:
-        """Return the error code for whoever reads committed offsets; of a classic group everybody may, as in Kafka."""
+        """Return the error code of a fetch of committed offsets; any client may fetch those of a classic group."""
         if not isinstance(self.group, HostedGroup) or self.group.is_dead:
             return error_codes.NONE
         return self.group.machine.check_fetch(OffsetAccess(member_id=member_id, member_epoch=member_epoch))
@@ -150,7 +152,7 @@ class GroupEntry:
     @property
     def may_be_deleted_when_unused(self) -> bool:
         """Tell whether the group goes with the last of its offsets."""
-        return self.is_empty and not (isinstance(self.group, Group) and self.group.members.pending_join)
+        return self.is_empty and not (isinstance(self.group, ClassicGroup) and self.group.members.pending_join)
 
     def expired(self, now_ms: int, retention_ms: int) -> set[TopicPartition]:
         """Return the partitions whose committed offsets are past retention.
@@ -160,10 +162,10 @@ class GroupEntry:
         """
         group = self.group
         since_ms: int | None = None
-        if isinstance(group, Group) and group.protocol_type is not None:
-            if group.state is GroupState.EMPTY:
+        if isinstance(group, ClassicGroup) and group.protocol_type is not None:
+            if group.state is ClassicGroupState.EMPTY:
                 since_ms = group.state_timestamp_ms
-            elif group.state is not GroupState.STABLE or group.subscribed_topics is None:
+            elif group.state is not ClassicGroupState.STABLE or group.subscribed_topics is None:
                 return set()
         pending = self.offsets.pending()
         return {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kafscale.cluster.groups.consumer.topics import TopicMetadata, Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopic, KnownTopics
 from kafscale.cluster.registries.topics import Topic, TopicListener, TopicRegistry
 
 
-def follow_topics(topics: Topics, registry: TopicRegistry) -> None:
+def follow_topics(topics: KnownTopics, registry: TopicRegistry) -> None:
     """Tell groups of all topics that there are, once they are loaded, and of every change from now on.
 
     Groups look at their topics with the next heartbeat of a member.
@@ -24,5 +24,5 @@ def follow_topics(topics: Topics, registry: TopicRegistry) -> None:
     registry.follow(TopicListener(on_created=put, on_changed=put, on_deleted=remove))
 
 
-def _metadata(topic: Topic) -> TopicMetadata:
-    return TopicMetadata(topic_id=topic.topic_id, name=topic.name, partition_count=topic.partition_count)
+def _metadata(topic: Topic) -> KnownTopic:
+    return KnownTopic(topic_id=topic.topic_id, name=topic.name, partition_count=topic.partition_count)

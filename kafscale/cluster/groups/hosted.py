@@ -18,14 +18,22 @@ from typing import Protocol, TypeVar
 import attrs
 
 from kafscale.cluster.coordinator.writer import Then
-from kafscale.cluster.groups.common.events import GroupRecord, Identity, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.common.events import (
+    GroupMemberIdentity,
+    GroupRecord,
+    Join,
+    JoinResult,
+    Leaving,
+    Sync,
+    SyncResult,
+)
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
 from kafscale.cluster.groups.consumer.events import (
     CoordinatorRecord,
     Downgrade,
+    GroupOutcome,
     Heartbeat,
     HeartbeatReply,
-    Outcome,
     RegexRefresh,
     TimerChange,
     TimerKey,
@@ -59,9 +67,9 @@ class Submit(Protocol):
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class HostContext:
-    """What all groups of a coordinator share.
+    """Context that all consumer groups of a coordinator share.
 
-    `search` has somebody look for topics and tell the group by `regexes_found`; `downgrade` puts a classic group into
+    `search` starts a search for topics, whose result comes by `regexes_found`; `downgrade` puts a classic group into
     the place of this one.
     """
 
@@ -160,7 +168,7 @@ class HostedGroup:
         late = SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
         return self._answer(self.machine.sync(request, now_ms=self._now_ms()), late)
 
-    def heartbeat(self, identity: Identity) -> int:
+    def heartbeat(self, identity: GroupMemberIdentity) -> int:
         """Handle a Heartbeat, which writes nothing: the error code."""
         outcome = self.machine.classic_heartbeat(identity, now_ms=self._now_ms())
         assert not outcome.records
@@ -181,7 +189,7 @@ class HostedGroup:
             self._settle(self.machine.regexes_found(found, version=version, now_ms=self._now_ms()))
 
     def restart_sessions(self) -> None:
-        """Have the sessions of its members begin now."""
+        """Begin the sessions of its members now."""
         self._keep_time(self.machine.restart_sessions(now_ms=self._now_ms()).timers)
 
     def _expire(self, key: TimerKey) -> None:
@@ -215,7 +223,7 @@ class HostedGroup:
         self.retire()
 
     def retire(self) -> None:
-        """Something else has its place from now on, or another broker."""
+        """Stop: another group has its place, or another broker coordinates it."""
         self.is_retired = True
         for deadline in self._deadlines.values():
             self.context.timers.cancel(deadline.timer)
@@ -224,7 +232,7 @@ class HostedGroup:
 
     # -- The log -----------------------------------------------------------------------------------------------------
 
-    def _answer(self, outcome: Outcome[R], late: R, *, before: Sequence[Record] = ()) -> OneShot[R]:
+    def _answer(self, outcome: GroupOutcome[R], late: R, *, before: Sequence[Record] = ()) -> OneShot[R]:
         """Do what an event leads to; the answer is `late` if the way into the log takes long, or comes to nothing."""
         reply: OneShot[R] = OneShot()
 
@@ -236,7 +244,7 @@ class HostedGroup:
 
     def _settle(
         self,
-        outcome: Outcome[R],
+        outcome: GroupOutcome[R],
         then: Then = _ignore_outcome,
         *,
         before: Sequence[Record] = (),

@@ -46,7 +46,7 @@ class LoadedGroup:
 
 
 @attrs.frozen
-class _Place:
+class _GroupPlace:
     """A group, and a partition that it reads."""
 
     group_id: str
@@ -60,7 +60,7 @@ class LoadedGroups:
     partition: int
     unknown_count: int = attrs.field(default=0, init=False)  # records of types that are not known here
     groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
-    _pending: dict[int, dict[_Place, LoggedOffset]] = attrs.field(factory=dict, init=False)  # by producer id
+    _pending: dict[int, dict[_GroupPlace, LoggedOffset]] = attrs.field(factory=dict, init=False)  # by producer id
 
     @property
     def pending(self) -> Mapping[int, Mapping[str, Mapping[TopicPartition, LoggedOffset]]]:
@@ -72,7 +72,7 @@ class LoadedGroups:
         return found
 
     def clear(self) -> None:
-        """Free the memory of what has been taken over."""
+        """Free the memory, as the coordinator has taken the groups over."""
         self.groups.clear()
         self._pending.clear()
 
@@ -89,7 +89,7 @@ class LoadedGroups:
                 self._take_offset(change, record.offset, header)
 
     def _take_offset(self, change: OffsetChange, logged_at: int, header: BatchHeader) -> None:
-        place = _Place(change.group_id, change.at)
+        place = _GroupPlace(change.group_id, change.at)
         if change.offset is None:
             self._forget_offset(place)
         elif header.is_transactional:
@@ -117,13 +117,13 @@ class LoadedGroups:
             group.consumer[record.key] = record
         self._forget_if_gone(group_id, group)
 
-    def _put_offset(self, place: _Place, logged: LoggedOffset) -> None:
+    def _put_offset(self, place: _GroupPlace, logged: LoggedOffset) -> None:
         group = self.groups.get(place.group_id)
         if group is None:
             group = self.groups[place.group_id] = LoadedGroup()
         group.offsets[place.at] = logged
 
-    def _forget_offset(self, place: _Place) -> None:
+    def _forget_offset(self, place: _GroupPlace) -> None:
         for pending in self._pending.values():
             pending.pop(place, None)
         group = self.groups.get(place.group_id)

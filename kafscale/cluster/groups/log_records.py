@@ -38,7 +38,7 @@ NO_EXPIRY = -1
 
 @attrs.frozen
 class OffsetChange:
-    """A committed offset; None: there is none any more."""
+    """A committed offset; None: it is deleted."""
 
     group_id: str
     at: TopicPartition

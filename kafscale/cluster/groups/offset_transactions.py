@@ -45,9 +45,9 @@ class OffsetTransactions:
     def committed(
         self, group_id: str, producer_id: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], base_offset: int
     ) -> None:
-        """These are in the log from `base_offset` on, in this order, and count if the producer's transaction commits.
+        """Note offsets that are in the log from `base_offset` on, and count if the producer's transaction commits.
 
-        Their group must be led here, and is made if there is none.
+        Their group must be coordinated here, and is made if it does not exist.
         """
         of_group = self.offsets_of(group_id)
         transaction = self._of(self.partition_of(group_id), producer_id, group_id, of_group)
@@ -78,5 +78,5 @@ class OffsetTransactions:
 
 def _ended(transactions: Collection[OffsetsTransaction], is_commit: bool, durable: bool) -> None:
     """The end of these is durable, or the log has failed."""
-    for each in transactions if durable else ():
-        each.offsets.end(each, is_commit=is_commit)
+    for transaction in transactions if durable else ():
+        transaction.offsets.end(transaction, is_commit=is_commit)

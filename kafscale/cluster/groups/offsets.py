@@ -22,7 +22,7 @@ from kafscale.cluster.groups.common.settings import GroupStateBytes, offset_byte
 
 @attrs.define(eq=False, repr=False)
 class PendingChange:
-    """What was submitted for these partitions. `logged_at` is where it is in the log, as soon as it is durable."""
+    """A submitted change of these partitions; `logged_at` has its offsets in the log once it is durable."""
 
     partitions: Collection[TopicPartition]
     logged_at: Sequence[int] = attrs.field(default=(), init=False)
@@ -33,7 +33,7 @@ class PendingChange:
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetsTransaction:
-    """What one transaction has committed for one group, whose `offsets` these are."""
+    """Partitions for which one transaction has committed offsets of one group, whose `offsets` these are."""
 
     offsets: GroupOffsets
     partitions: set[TopicPartition] = attrs.field(factory=set)
@@ -89,12 +89,12 @@ class GroupOffsets:
         self._supersede(change, is_removal=True)
 
     def _supersede(self, change: PendingChange, *, is_removal: bool = False) -> None:
-        """Have what transactions have committed in these partitions before this change count no more."""
+        """Drop offsets that transactions have committed in these partitions before this change."""
         for at, logged_at in zip(change.partitions, change.logged_at, strict=False) if self._unstable else ():
             self.supersede_before(at, logged_at, is_removal=is_removal)
 
     def supersede_before(self, at: TopicPartition, logged_at: int, *, is_removal: bool = False) -> None:
-        """Have what transactions have committed there before this place in the log count no more."""
+        """Drop offsets that transactions have committed there before this offset of the log."""
         for transaction, logged in list(self._unstable.get(at, {}).items()):
             if logged is not None and logged.logged_at > logged_at:
                 continue
@@ -149,7 +149,7 @@ class GroupOffsets:
                 self.by_topic.pop(at.topic, None)
 
     def disown(self) -> None:
-        """Nobody keeps these any more: what they took is free, and what is on its way does not count."""
+        """Free the memory of the offsets, which are deleted or led elsewhere; changes on their way do not count."""
         self.remove([at for at, _ in self])
         for of_partition in self._unstable.values():
             for logged in filter(None, of_partition.values()):

@@ -15,7 +15,7 @@ import trio
 from kafscale.cluster.groups.consumer.deciding import Rights
 from kafscale.cluster.groups.consumer.events import RegexRefresh
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
-from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.cluster.groups.hosted import HostedGroup
 from kafscale.cluster.patterns import Piece
 from kafscale.concurrency.signals import Signal
@@ -39,7 +39,7 @@ class _Searching:
 class TopicSearch:
     """Searches while `run` runs; each group waits for one search at most."""
 
-    topics: Topics
+    topics: KnownTopics
     rights: Rights | None = None
     run_piece: RunPiece = run_in_thread
     _waiting: dict[Hashable, deque[_Searching]] = attrs.field(factory=dict, init=False)  # by client; the next one first

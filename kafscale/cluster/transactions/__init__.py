@@ -1,4 +1,4 @@
-"""The transaction coordinator, on the frame of `kafscale.cluster.coordinator`. Entered by `service.Transactions`.
+"""The transaction coordinator, on the frame of `kafscale.cluster.coordinator`. Entered by `service.TransactionService`.
 
 service             asks the coordinator of an id, writes its decision, and replies when that is durable
 coordinator         one partition of `__transaction_state`: a decision for each request (`requests`)

@@ -1,9 +1,9 @@
 """The coordinator of one partition of `__transaction_state`: every transactional id that hashes to it.
 
-A call decides at once and by what was decided before, durable or not, so that nobody waits for a disk to be told that a
-transaction is ended. Where every partition of it is led here, PREPARE and the markers are entries of one group, and the
-next request finds the transaction complete. CONCURRENT_TRANSACTIONS is answered only while markers are outstanding,
-that is, while they have to be written by other brokers or a partition is being handed over.
+A call decides at once, on top of earlier decisions that need not be durable yet, so no request waits for a disk to
+learn that a transaction has ended. Where this broker leads every partition of a transaction, PREPARE and the markers
+are entries of one group, and the next request finds the transaction complete. CONCURRENT_TRANSACTIONS is answered only
+while markers are outstanding: while other brokers have to write them, or a partition is being handed over.
 
 That such a transaction is complete is owed to the log: it is in no record before `completions` is asked for, and never
 if the id has gone on by then, as most do. The record of the next transaction, or of the next InitProducerId, is behind
@@ -19,7 +19,7 @@ Kafka's `TransactionCoordinator` is the measure for every answer, but for these:
 - InitProducerId that finds a transaction ongoing aborts it and answers with the new epoch, where Kafka answers
   CONCURRENT_TRANSACTIONS and decides when it is repeated.
 - InitProducerId that names another epoch than the present one (KIP-360) does not abort the present one's transaction.
-- The last epoch there is belongs to nobody: a producer that names it is fenced.
+- The last possible epoch is never given to a producer: one that names it is fenced.
 - EndTxn of version 2 is taken for a repeated one only where version 2 has ended the transaction before.
 
 Nothing here waits, reads a clock or raises for what a client sends.
@@ -35,21 +35,21 @@ from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.ledger import Ledger, Places
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
+    CoordinatorOutcome,
     EndTransaction,
     Held,
-    Identity,
     InitProducerId,
     MarkersToSend,
     MarkersWritten,
-    Outcome,
     PartitionsReply,
+    ProducerIdentity,
     ProducerReply,
     Reply,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT, TransactionSettings
 from kafscale.cluster.transactions.state_records import decode_state
-from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, Transaction
+from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, ProducerTransaction
 from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -76,9 +76,9 @@ from kafscale.wire.records import Record
 
 @attrs.frozen(kw_only=True)
 class _Ended:
-    """What ending a transaction comes to: the state behind it, what is to be written, and what others must write."""
+    """The end of a transaction: the state after it, the entries to write, and the markers that others must write."""
 
-    transaction: Transaction
+    transaction: ProducerTransaction
     entries: tuple[StateRecord | Marker, ...]
     outstanding: tuple[Marker, ...] = ()
     is_owed: bool = False
@@ -94,7 +94,7 @@ class TransactionCoordinator:
     leads: Callable[[TopicPartition], bool]  # whether a marker can be written here now, in the same group
     places: Places
     _ledger: Ledger = attrs.field(init=False)
-    _loaded: dict[str, Transaction] = attrs.field(factory=dict, init=False)  # until `begin`
+    _loaded: dict[str, ProducerTransaction] = attrs.field(factory=dict, init=False)  # until `begin`
     _resigned: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -113,7 +113,7 @@ class TransactionCoordinator:
         if record.value is None or record.value.transaction_status == TransactionState.DEAD:
             self._loaded.pop(record.transactional_id, None)
         else:
-            self._loaded[record.transactional_id] = Transaction.of(record.transactional_id, record.value)
+            self._loaded[record.transactional_id] = ProducerTransaction.of(record.transactional_id, record.value)
 
     def apply_marker(self, marker: EndMarker) -> None:
         """Ignore the marker of a transaction: `__transaction_state` has none."""
@@ -123,7 +123,7 @@ class TransactionCoordinator:
         self.restore(self._loaded.values())
         self._loaded.clear()
 
-    def restore(self, transactions: Iterable[Transaction]) -> None:
+    def restore(self, transactions: Iterable[ProducerTransaction]) -> None:
         """Coordinate these ids, also those beyond the limit, so that their transactions end."""
         for transaction in transactions:
             self._ledger.restore(transaction)
@@ -165,23 +165,23 @@ class TransactionCoordinator:
 
     # -- After a decision --------------------------------------------------------------------------------------------
 
-    def is_durable(self, outcome: Outcome[Reply]) -> bool:
+    def is_durable(self, outcome: CoordinatorOutcome[Reply]) -> bool:
         """Tell whether the reply may be sent already."""
         return self._ledger.is_durable(outcome.group)
 
-    def done(self, outcome: Outcome[Reply]) -> tuple[MarkersToSend, ...]:
+    def done(self, outcome: CoordinatorOutcome[Reply]) -> tuple[MarkersToSend, ...]:
         """Learn that the outcome's group is durable, and all before it; return what other brokers are to write now."""
         return self._ledger.done(outcome.group)
 
-    def undo(self, outcome: Outcome[Reply]) -> None:
+    def undo(self, outcome: CoordinatorOutcome[Reply]) -> None:
         """Take back the last decision: nothing of its group was, or will be, written."""
         if not self._resigned:
             self._ledger.undo(outcome)
 
     # -- InitProducerId ----------------------------------------------------------------------------------------------
 
-    def init_producer_id(self, request: InitProducerId, *, now_ms: int) -> Outcome[ProducerReply]:
-        """Give a producer its id and epoch, and fence whoever had the one before."""
+    def init_producer_id(self, request: InitProducerId, *, now_ms: int) -> CoordinatorOutcome[ProducerReply]:
+        """Give a producer its id and epoch, and fence the producer with the epoch before."""
         transactional_id = request.transactional_id
         error = self._refusal(transactional_id)
         if error == NONE and (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
@@ -208,12 +208,12 @@ class TransactionCoordinator:
             )
         return self._next_init(request, ended.transaction, ended.entries, now_ms)
 
-    def _first_init(self, request: InitProducerId, now_ms: int) -> Outcome[ProducerReply]:
+    def _first_init(self, request: InitProducerId, now_ms: int) -> CoordinatorOutcome[ProducerReply]:
         if self.places.is_full:
-            return Outcome(reply=ProducerReply(error_code=POLICY_VIOLATION))
+            return CoordinatorOutcome(reply=ProducerReply(error_code=POLICY_VIOLATION))
         if request.new_producer_id is None:
             return _NEEDS_PRODUCER_ID
-        transaction = Transaction(
+        transaction = ProducerTransaction(
             transactional_id=request.transactional_id,
             producer_id=request.new_producer_id,
             previous_producer_id=request.new_producer_id,  # as Kafka writes it
@@ -225,8 +225,12 @@ class TransactionCoordinator:
         return self._initialised(transaction, ())
 
     def _next_init(
-        self, request: InitProducerId, transaction: Transaction, entries: tuple[StateRecord | Marker, ...], now_ms: int
-    ) -> Outcome[ProducerReply]:
+        self,
+        request: InitProducerId,
+        transaction: ProducerTransaction,
+        entries: tuple[StateRecord | Marker, ...],
+        now_ms: int,
+    ) -> CoordinatorOutcome[ProducerReply]:
         """Give the next epoch. What was to be written before that, for an abort, is in `entries`."""
         timeout_ms = request.transaction_timeout_ms
         is_named = request.producer_id != NO_PRODUCER_ID
@@ -245,8 +249,8 @@ class TransactionCoordinator:
         return self._initialised(following, entries)
 
     def _initialised(
-        self, transaction: Transaction, entries: tuple[StateRecord | Marker, ...]
-    ) -> Outcome[ProducerReply]:
+        self, transaction: ProducerTransaction, entries: tuple[StateRecord | Marker, ...]
+    ) -> CoordinatorOutcome[ProducerReply]:
         return self._ledger.decide(
             transaction.transactional_id,
             transaction,
@@ -256,7 +260,7 @@ class TransactionCoordinator:
 
     # -- Taking part -------------------------------------------------------------------------------------------------
 
-    def add_partitions(self, request: AddPartitions, *, now_ms: int) -> Outcome[PartitionsReply]:
+    def add_partitions(self, request: AddPartitions, *, now_ms: int) -> CoordinatorOutcome[PartitionsReply]:
         """Enrol partitions. A batch for one of them may be appended behind the outcome's entries."""
         identity = request.identity
         held, error = self._identified(identity)
@@ -276,7 +280,7 @@ class TransactionCoordinator:
         )
         return self._ledger.decide(identity.transactional_id, enrolled, (enrolled.record(),), PartitionsReply())
 
-    def verify_partitions(self, request: VerifyPartitions) -> Outcome[PartitionsReply]:
+    def verify_partitions(self, request: VerifyPartitions) -> CoordinatorOutcome[PartitionsReply]:
         """Tell which partitions take part in the transaction of now."""
         identity = request.identity
         held, error = self._identified(identity)
@@ -285,7 +289,7 @@ class TransactionCoordinator:
         missing = request.partitions - held.transaction.partitions
         return self._ledger.answer(identity.transactional_id, PartitionsReply(not_enrolled=missing))
 
-    def _identified(self, identity: Identity) -> tuple[Held | None, int]:
+    def _identified(self, identity: ProducerIdentity) -> tuple[Held | None, int]:
         """Return what the producer may work on; or why it may not."""
         error = self._refusal(identity.transactional_id)
         if error != NONE:
@@ -301,7 +305,7 @@ class TransactionCoordinator:
 
     # -- The end -----------------------------------------------------------------------------------------------------
 
-    def end_transaction(self, request: EndTransaction, *, now_ms: int) -> Outcome[ProducerReply]:
+    def end_transaction(self, request: EndTransaction, *, now_ms: int) -> CoordinatorOutcome[ProducerReply]:
         """Commit or abort, as the producer wants it."""
         transactional_id = request.identity.transactional_id
         error = self._refusal(transactional_id)
@@ -330,7 +334,7 @@ class TransactionCoordinator:
         )
         return self._ended(prepared, now_ms, _who_follows(prepared) if bumps else ProducerReply())
 
-    def markers_written(self, written: MarkersWritten, *, now_ms: int) -> Outcome[None]:
+    def markers_written(self, written: MarkersWritten, *, now_ms: int) -> CoordinatorOutcome[None]:
         """Learn where markers are durable; the last one completes the transaction.
 
         Where its outcome had to be taken back, it is to be told again.
@@ -347,7 +351,7 @@ class TransactionCoordinator:
         completed = transaction.completed(now_ms=now_ms)
         return self._ledger.decide(written.transactional_id, completed, (completed.record(),), None)
 
-    def _ended(self, prepared: Transaction, now_ms: int, reply: Reply) -> Outcome[Reply]:
+    def _ended(self, prepared: ProducerTransaction, now_ms: int, reply: Reply) -> CoordinatorOutcome[Reply]:
         ended = self._end(prepared, now_ms)
         return self._ledger.decide(
             prepared.transactional_id,
@@ -358,13 +362,13 @@ class TransactionCoordinator:
             is_owed=ended.is_owed,
         )
 
-    def _end(self, prepared: Transaction, now_ms: int) -> _Ended:
+    def _end(self, prepared: ProducerTransaction, now_ms: int) -> _Ended:
         """Write PREPARE and what markers can be written here; if those are all, it is complete, and COMPLETE owed."""
         return self._finish(prepared, prepared.partitions, now_ms, decision=(prepared.record(),))
 
     def _finish(
         self,
-        prepared: Transaction,
+        prepared: ProducerTransaction,
         missing: frozenset[TopicPartition],
         now_ms: int,
         *,
@@ -381,26 +385,26 @@ class TransactionCoordinator:
             return _Ended(transaction=completed, entries=(*decision, *markers), is_owed=True)
         return _Ended(transaction=completed, entries=(*markers, completed.record()))
 
-    def _markers(self, prepared: Transaction, partitions: frozenset[TopicPartition]) -> tuple[Marker, ...]:
+    def _markers(self, prepared: ProducerTransaction, partitions: frozenset[TopicPartition]) -> tuple[Marker, ...]:
         return tuple(
             Marker(
-                partition=each,
+                partition=at,
                 producer_id=prepared.producer_id,
                 producer_epoch=prepared.producer_epoch,
                 coordinator_epoch=self.coordinator_epoch,
                 committed=prepared.state is TransactionState.PREPARE_COMMIT,
                 transaction_version=prepared.client_transaction_version,
             )
-            for each in sorted(partitions)
+            for at in sorted(partitions)
         )
 
-    # -- What nobody asks for ----------------------------------------------------------------------------------------
+    # -- Without a request ------------------------------------------------------------------------------------------
 
-    def resume(self, *, now_ms: int) -> Iterator[Outcome[None]]:
+    def resume(self, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
         """Finish what is decided and not complete: after a start, and when other partitions are led here than before.
 
         Markers that are outstanding elsewhere are to be sent again; those of version 1, whose epoch is that of the
-        producer's next transaction too, only if nobody can receive the former ones any more. Each outcome is to be
+        producer's next transaction too, only if no broker can receive the former ones any more. Each outcome is to be
         written before the next one is asked for, as with any other.
         """
         self.begin_by(now_ms)  # another broker's clock may have been ahead
@@ -414,7 +418,7 @@ class TransactionCoordinator:
             elif transaction.state.is_prepared:
                 yield self._resumed(held, self._finish(transaction, held.outstanding, now_ms))
 
-    def _resumed(self, held: Held, ended: _Ended) -> Outcome[None]:
+    def _resumed(self, held: Held, ended: _Ended) -> CoordinatorOutcome[None]:
         transactional_id = held.transaction.transactional_id
         if ended.entries:
             return self._ledger.decide(
@@ -423,7 +427,7 @@ class TransactionCoordinator:
         self._ledger.withhold(held, ended.outstanding)
         return self._ledger.answer(transactional_id, None)
 
-    def completions(self, owed: Iterable[Held]) -> Iterator[Outcome[None]]:
+    def completions(self, owed: Iterable[Held]) -> Iterator[CoordinatorOutcome[None]]:
         """Write that transactions are complete which were `owed`, of those whose ids have not gone on since.
 
         Each outcome is to be written before the next one is asked for.
@@ -433,15 +437,15 @@ class TransactionCoordinator:
                 yield self._ledger.complete(held)
 
     def begin_by(self, now_ms: int) -> None:
-        """Have no transaction stay open for longer than its timeout from now on, where a clock was ahead and is not."""
+        """Limit open transactions to their timeout from now on, in case a clock was ahead when they began."""
         self._ledger.begin_by(now_ms)
 
     def next_due_ms(self) -> int | None:
         """The time at which `due` has something to do; None: never, as things are."""
         return self._ledger.next_due_ms()
 
-    def due(self, *, now_ms: int) -> Iterator[Outcome[None]]:
-        """Abort transactions that have timed out, and forget ids that nobody has used; a bounded number at once.
+    def due(self, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
+        """Abort transactions that have timed out, and forget ids that have expired; a bounded number at once.
 
         Each outcome is to be written before the next one is asked for.
         """
@@ -463,14 +467,14 @@ class TransactionCoordinator:
 
 
 # Were the reply ever sent, the client would ask again.
-_NEEDS_PRODUCER_ID = Outcome(reply=ProducerReply(error_code=CONCURRENT_TRANSACTIONS), needs_producer_id=True)
+_NEEDS_PRODUCER_ID = CoordinatorOutcome(reply=ProducerReply(error_code=CONCURRENT_TRANSACTIONS), needs_producer_id=True)
 
 
-def _who(transaction: Transaction) -> ProducerReply:
+def _who(transaction: ProducerTransaction) -> ProducerReply:
     return ProducerReply(producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch)
 
 
-def _who_follows(prepared: Transaction) -> ProducerReply:
+def _who_follows(prepared: ProducerTransaction) -> ProducerReply:
     """Return who the producer is when its transaction is complete."""
     producer_id, epoch = prepared.following_producer
     return ProducerReply(producer_id=producer_id, producer_epoch=epoch)

@@ -12,19 +12,19 @@ from collections.abc import Collection, Mapping
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import Identity
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import Expectation
 from kafscale.wire.error_codes import NONE
 
 
 @attrs.define(eq=False, repr=False)
-class Enrolment:
-    """What one request of a producer writes to, by the protocol of this transaction version."""
+class ProducerEnrolment:
+    """The partitions that one request of a producer writes to, by the protocol of this transaction version."""
 
-    transactions: Transactions
-    identity: Identity
+    transactions: TransactionService
+    identity: ProducerIdentity
     transaction_version: int
     _expected: dict[Partition, Expectation] = attrs.field(factory=dict, init=False)  # by what the coordinator has said
     _refused: dict[Partition, int] = attrs.field(factory=dict, init=False)
@@ -36,7 +36,7 @@ class Enrolment:
         return not self.transactions.internal.is_one_log or self._is_remote
 
     async def ask(self, partitions: Collection[Partition]) -> None:
-        """Have partitions enrolled, durably, where that is to be waited for; `take_nowait` says how it went."""
+        """Enrol partitions durably where that takes a wait; `take_nowait` tells the result."""
         unenrolled = self._unenrolled(partitions)
         if not unenrolled:
             return
@@ -46,7 +46,7 @@ class Enrolment:
                     self.identity, _places(unenrolled), transaction_version=self.transaction_version
                 )
             return
-        expected = {each: each.transactions.expect(self.identity.producer_id) for each in unenrolled}
+        expected = {partition: partition.transactions.expect(self.identity.producer_id) for partition in unenrolled}
         codes = await self.transactions.remote.enrol(
             self.identity, _places(unenrolled), transaction_version=self.transaction_version
         )
@@ -58,17 +58,19 @@ class Enrolment:
                 self._refused[partition] = code
 
     def take_nowait(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """Have partitions enrolled whose batches are appended next. Returns an error code for each that may not be."""
+        """Enrol partitions before appending their batches. Returns an error code for each that was refused."""
         left = [
-            each for each in self._unenrolled(partitions) if each not in self._refused and not self._is_expected(each)
+            partition
+            for partition in self._unenrolled(partitions)
+            if partition not in self._refused and not self._is_expected(partition)
         ]
-        refused = {each: code for each, code in self._refused.items() if each in partitions}
+        refused = {partition: code for partition, code in self._refused.items() if partition in partitions}
         if not left:
             return refused
         codes = self.transactions.enrol_nowait(
             self.identity, _places(left), transaction_version=self.transaction_version
         )
-        return refused | {each: code for each in left if (code := codes[_place(each)]) != NONE}
+        return refused | {partition: code for partition in left if (code := codes[_place(partition)]) != NONE}
 
     @property
     def _is_remote(self) -> bool:
@@ -81,7 +83,7 @@ class Enrolment:
     def _unenrolled(self, partitions: Collection[Partition]) -> Collection[Partition]:
         """The partitions that have no transaction of the producer and epoch open: nothing else enrols them."""
         producer_id, epoch = self.identity.producer_id, self.identity.producer_epoch
-        return [each for each in partitions if not each.transactions.has_open(producer_id, epoch)]
+        return [partition for partition in partitions if not partition.transactions.has_open(producer_id, epoch)]
 
 
 def _place(partition: Partition) -> TopicPartition:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import Former, Held, MarkersToSend, Outcome, Reply
+from kafscale.cluster.transactions.requests import CoordinatorOutcome, Former, Held, MarkersToSend, Reply
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionState
 
 
@@ -75,11 +75,11 @@ class Timers:
         self._alarms[key] = time_ms
         heapq.heappush(self._heap, _Alarm(time_ms, key))
         if len(self._heap) > 2 * len(self._deadlines) + 64:  # most count no more
-            self._heap = [_Alarm(each, of) for of, each in self._alarms.items()]
+            self._heap = [_Alarm(time_ms, of) for of, time_ms in self._alarms.items()]
             heapq.heapify(self._heap)
 
     def _settle(self) -> None:
-        """Have the first alarm be one that counts, and be the key's deadline."""
+        """Drop alarms that do not count until the first one is the deadline of its key."""
         while self._heap:
             first = self._heap[0]
             if self._alarms.get(first.key) != first.time_ms:
@@ -93,7 +93,7 @@ class Timers:
 
 @attrs.define(eq=False, repr=False)
 class Places:
-    """How many transactional ids there may be in all partitions together, and how many there are."""
+    """The number of transactional ids in all partitions together, and its limit."""
 
     max_count: int
     count: int = 0
@@ -113,7 +113,7 @@ class Ledger:
     _unfinished: dict[str, None] = attrs.field(factory=dict, init=False)  # the ids whose markers are outstanding
     _owed: dict[str, Held] = attrs.field(factory=dict, init=False)  # what is complete, and no record says so yet
     _timers: Timers = attrs.field(factory=Timers, init=False)
-    _latest_start_ms: int = attrs.field(default=0, init=False)  # of what is, or was, ongoing
+    _latest_start_ms: int = attrs.field(default=0, init=False)  # of all transactions that are or were ongoing
     _decided: int = attrs.field(default=0, init=False)
     _durable: int = attrs.field(default=0, init=False)
     _withheld: deque[MarkersToSend] = attrs.field(factory=deque, init=False)
@@ -143,11 +143,10 @@ class Ledger:
     def is_durable(self, group: int) -> bool:
         return group <= self._durable
 
-    def restore(self, transaction: Transaction) -> None:
+    def restore(self, transaction: ProducerTransaction) -> None:
         """Take over what the log says of an id.
 
-        Of a transaction that is prepared nobody knows which markers were written: one that is there already is ignored
-        by its epoch.
+        All markers of a prepared transaction count as missing: a partition ignores one that it has, by its epoch.
         """
         assert transaction.transactional_id not in self._held
         outstanding = transaction.partitions if transaction.state.is_prepared else frozenset()
@@ -165,14 +164,14 @@ class Ledger:
     def decide(
         self,
         transactional_id: str,
-        transaction: Transaction | None,
+        transaction: ProducerTransaction | None,
         entries: tuple[StateRecord | Marker, ...],
         reply: Reply,
         *,
         outstanding: tuple[Marker, ...] = (),
         is_owed: bool = False,
-    ) -> Outcome[Reply]:
-        """Have the id be this from now on, once these entries are written; without a transaction it is forgotten.
+    ) -> CoordinatorOutcome[Reply]:
+        """Set the state of an id, whose entries are to be written; without a transaction the id is forgotten.
 
         `is_owed` says that it is complete and that the entries do not tell.
         """
@@ -181,28 +180,28 @@ class Ledger:
         self._decided += 1
         held = None
         if transaction is not None:
-            missing = frozenset(each.partition for each in outstanding)
+            missing = frozenset(marker.partition for marker in outstanding)
             held = Held(transaction=transaction, group=self._decided, outstanding=missing, is_owed=is_owed)
             if outstanding:
                 self.withhold(held, outstanding)
         self._put(transactional_id, held)
-        return Outcome(reply=reply, entries=entries, group=self._decided, former=former)
+        return CoordinatorOutcome(reply=reply, entries=entries, group=self._decided, former=former)
 
-    def complete(self, held: Held) -> Outcome[None]:
-        """Have a record say that what is owed is complete; what is told of the id was true before it."""
+    def complete(self, held: Held) -> CoordinatorOutcome[None]:
+        """Write that an owed transaction is complete, which requests have been told before."""
         transaction = held.transaction
         former = Former(transactional_id=transaction.transactional_id, held=held)
         self._decided += 1
         self._put(transaction.transactional_id, attrs.evolve(held, is_owed=False))
-        return Outcome(reply=None, entries=(transaction.record(),), group=self._decided, former=former)
+        return CoordinatorOutcome(reply=None, entries=(transaction.record(),), group=self._decided, former=former)
 
-    def answer(self, transactional_id: str, reply: Reply) -> Outcome[Reply]:
+    def answer(self, transactional_id: str, reply: Reply) -> CoordinatorOutcome[Reply]:
         """Reply without a decision; true as soon as the id's last one is durable, which may have been to forget it."""
         held = self._held.get(transactional_id)
-        return Outcome(reply=reply, group=self._decided if held is None else held.group)
+        return CoordinatorOutcome(reply=reply, group=self._decided if held is None else held.group)
 
     def withhold(self, held: Held, markers: tuple[Marker, ...]) -> None:
-        """Have other brokers write these as soon as the id's last decision is durable."""
+        """Keep markers for other brokers until the id's last decision is durable."""
         self._withheld.append(
             MarkersToSend(
                 transactional_id=held.transaction.transactional_id,
@@ -229,7 +228,7 @@ class Ledger:
             released.append(self._withheld.popleft())
         return tuple(released)
 
-    def undo(self, outcome: Outcome[Reply]) -> None:
+    def undo(self, outcome: CoordinatorOutcome[Reply]) -> None:
         """Take back the last decision."""
         former = outcome.former
         if former is None:
@@ -241,7 +240,7 @@ class Ledger:
         self._put(former.transactional_id, former.held)
 
     def begin_by(self, now_ms: int) -> None:
-        """Have what is ongoing have begun by now: what says a later time was begun by a clock that was ahead."""
+        """Set later starts of ongoing transactions to now: a clock that was ahead has begun them."""
         if self._latest_start_ms <= now_ms:
             return
         self._latest_start_ms = now_ms
@@ -279,7 +278,7 @@ class Ledger:
             self._latest_start_ms = max(self._latest_start_ms, held.transaction.start_timestamp_ms)
         self._timers.set(transactional_id, self._due_ms(held.transaction))
 
-    def _due_ms(self, transaction: Transaction) -> int | None:
+    def _due_ms(self, transaction: ProducerTransaction) -> int | None:
         deadline_ms = transaction.deadline_ms
         if deadline_ms is not None:
             return deadline_ms + 1  # Kafka aborts what is past its deadline, and expires an id at its

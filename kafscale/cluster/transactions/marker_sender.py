@@ -1,7 +1,7 @@
 """Markers that could not be written together with the decision: sent until each is written, or needed no more.
 
 That is so under `segment`, where partitions have no log in common, and for partitions that other brokers lead, which
-get WriteTxnMarkers, or that nobody leads just now.
+get WriteTxnMarkers, or that have no leader just now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.markers import MarkerFate, marker_fate
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
-from kafscale.cluster.transactions.requests import MarkersToSend, MarkersWritten, Outcome
+from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend, MarkersWritten
 from kafscale.cluster.transactions.state_records import end_marker, now_ms
 from kafscale.cluster.transactions.values import Marker
 from kafscale.concurrency.signals import Signal
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1  # Kafka: retry.backoff.ms of a broker, 100
 SENDINGS_AT_ONCE_COUNT = 64
 
-Report = Callable[[TransactionCoordinator, Callable[[int], Outcome[None]]], Awaitable[None]]
+Report = Callable[[TransactionCoordinator, Callable[[int], CoordinatorOutcome[None]]], Awaitable[None]]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class MarkerSender:
-    """Writes markers. Whoever waits for transactions to be complete is woken by `progress`."""
+    """Writes markers; `progress` wakes tasks that wait for a transaction to be complete."""
 
     internal: InternalLog
     exists: Callable[[TopicPartition], bool]
@@ -47,11 +47,11 @@ class MarkerSender:
 
     async def send(self, coordinator: TransactionCoordinator, sending: MarkersToSend) -> None:
         """Write these markers, and tell the coordinator, until all of them are written or it has resigned."""
-        missing: Mapping[TopicPartition, Marker] = {each.partition: each for each in sending.markers}
+        missing: Mapping[TopicPartition, Marker] = {marker.partition: marker for marker in sending.markers}
         while missing and not coordinator.is_resigned:
             async with self._limiter:
                 written = await self._attempt(coordinator, missing.values())
-            missing = {at: each for at, each in missing.items() if at not in written}
+            missing = {at: marker for at, marker in missing.items() if at not in written}
             if written:
                 await self._tell(coordinator, sending, frozenset(written))
                 self.progress.wake()
@@ -79,7 +79,9 @@ class MarkerSender:
             if fate is not None:
                 fates[marker.partition] = fate
         async with trio.open_nursery() as nursery:
-            for broker_id, theirs in self._by_leader(each for each in markers if each.partition not in waiting).items():
+            for broker_id, theirs in self._by_leader(
+                marker for marker in markers if marker.partition not in waiting
+            ).items():
                 nursery.start_soon(self._send_to, broker_id, theirs, fates)
             for partition, appended in waiting.items():
                 try:
@@ -94,10 +96,10 @@ class MarkerSender:
     def _by_leader(self, markers: Iterable[Marker]) -> Mapping[int, Sequence[Marker]]:
         """The markers of partitions that other brokers lead, as far as this one knows."""
         found: dict[int, list[Marker]] = {}
-        for each in markers:
-            leader = self.remote.leader(each.partition)
+        for marker in markers:
+            leader = self.remote.leader(marker.partition)
             if leader is not None:
-                found.setdefault(leader, []).append(each)
+                found.setdefault(leader, []).append(marker)
         return found
 
     async def _send_to(

@@ -1,4 +1,4 @@
-"""What the answer of another broker to a marker means; Kafka's `TransactionMarkerRequestCompletionHandler`."""
+"""The fate of a marker by the answer of another broker; Kafka's `TransactionMarkerRequestCompletionHandler`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kafscale.wire.error_codes import (
 
 
 class MarkerFate(enum.Enum):
-    """What becomes of a marker that was sent."""
+    """The fate of a marker that was sent."""
 
     WRITTEN = enum.auto()  # or not needed there: tell the coordinator by `MarkersWritten`
-    RETRY = enum.auto()  # to whoever leads the partition by then
+    RETRY = enum.auto()  # to the leader of the partition by then
     FENCED = enum.auto()  # another coordinator has written there: resign
 
 
@@ -26,7 +26,7 @@ def marker_fate(error_code: int) -> MarkerFate:
 
     INVALID_PRODUCER_EPOCH: the partition knows a later epoch of the producer, as after an administrator's abort, so
     that nothing of this transaction is open there; Kafka leaves such a transaction in PREPARE until the coordinator is
-    loaded anew. A partition that is gone for good is said to be written by whoever knows that its topic is deleted.
+    loaded anew. For the partition of a deleted topic the sender itself counts the marker as written.
     """
     if error_code in (NONE, INVALID_PRODUCER_EPOCH, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_VERSION):
         return MarkerFate.WRITTEN

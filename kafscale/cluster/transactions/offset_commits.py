@@ -2,7 +2,7 @@
 
 Like any partition that a transaction writes to, that one is enrolled before: by the commit itself (TxnOffsetCommit 5,
 KIP-890), or by AddOffsetsToTxn, and then it is looked whether it is. The group is asked, the partition enrolled, the
-batch appended and the group told of it in one step, so that nobody is fenced and no rebalance completes in between.
+batch appended and the group told of it in one step, so no member is fenced and no rebalance completes in between.
 Under `segment`, and where another broker coordinates the transaction, enrolment has to be durable first; then all of it
 is asked again.
 """
@@ -16,13 +16,13 @@ import trio
 
 from kafscale.cluster.coordinator import Appended, InternalLog, RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import Identity as Member
+from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
 from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.log_records import offset_record
-from kafscale.cluster.transactions.enrolling import Enrolment
-from kafscale.cluster.transactions.requests import Identity as Producer
-from kafscale.cluster.transactions.service import FATAL_TO_PRODUCERS, Transactions
+from kafscale.cluster.transactions.enrolling import ProducerEnrolment
+from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
+from kafscale.cluster.transactions.service import FATAL_TO_PRODUCERS, TransactionService
 from kafscale.cluster.transactions.state_records import now_ms
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.partition.partition import Partition
@@ -31,12 +31,12 @@ from kafscale.wire.records import ProducerStamp
 
 PIECE_COUNT = 1000  # offsets of one batch: 2 ms of the event loop
 DURABLE_SECONDS = 5.0  # Kafka: offsets.commit.timeout.ms, 5,000
-FIRST_SEQUENCE = 0  # of every batch, as Kafka's coordinators write it: nobody checks their sequence
+FIRST_SEQUENCE = 0  # of every batch, as Kafka's coordinators write it: their sequence is not checked
 
 
 @attrs.frozen(kw_only=True)
 class OffsetsOfTransaction:
-    """What a TxnOffsetCommit asks for."""
+    """A TxnOffsetCommit request."""
 
     producer: Producer
     transaction_version: int
@@ -51,7 +51,7 @@ class TransactionalOffsets:
 
     internal: InternalLog
     groups: GroupCoordinator
-    transactions: Transactions
+    transactions: TransactionService
     topic: str
 
     async def commit(
@@ -62,7 +62,7 @@ class TransactionalOffsets:
         `check` gives the error code of a partition when it is about to be committed: its topic may have been deleted
         since it was looked at. After an error of the group, or of the transaction, no more are tried.
         """
-        enrolment = Enrolment(self.transactions, wanted.producer, wanted.transaction_version)
+        enrolment = ProducerEnrolment(self.transactions, wanted.producer, wanted.transaction_version)
         refused: dict[TopicPartition, int] = {}
         untried: dict[TopicPartition, int] = {}
         pending = list(wanted.offsets)
@@ -92,19 +92,22 @@ class TransactionalOffsets:
                 return exc.code
         return error_code
 
-    async def _enrol(self, wanted: OffsetsOfTransaction, enrolment: Enrolment) -> None:
+    async def _enrol(self, wanted: OffsetsOfTransaction, enrolment: ProducerEnrolment) -> None:
         """Enrol the group's partition durably, where that is to be waited for. Raises KafkaError."""
         if not self.transactions.enrols_at_once:
             await enrolment.ask([self._partition(wanted, wanted.offsets)])
 
     def _append(
-        self, wanted: OffsetsOfTransaction, enrolment: Enrolment, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        wanted: OffsetsOfTransaction,
+        enrolment: ProducerEnrolment,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> Appended:
         """Append these as a batch, and have the group know. Raises KafkaError."""
         partition = self._partition(wanted, offsets)
         _raise(enrolment.take_nowait([partition]).get(partition, NONE))
         time_ms = now_ms()
-        records = [offset_record(wanted.group_id, at, each, timestamp_ms=time_ms) for at, each in offsets.items()]
+        records = [offset_record(wanted.group_id, at, offset, timestamp_ms=time_ms) for at, offset in offsets.items()]
         stamp = ProducerStamp(wanted.producer.producer_id, wanted.producer.producer_epoch, FIRST_SEQUENCE)
         try:
             appended = self.internal.append_group([RecordsEntry(partition, records, stamp)], time_ms)

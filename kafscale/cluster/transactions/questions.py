@@ -7,7 +7,7 @@ import attrs
 from kafscale.cluster.coordinator import LedPartitions
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.requests import Held
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -25,7 +25,7 @@ ANY_DURATION_MS = -1
 
 @attrs.frozen(kw_only=True)
 class TransactionDescription:
-    """What DescribeTransactions says of one transactional id."""
+    """The answer of DescribeTransactions for one transactional id."""
 
     transactional_id: str
     error_code: int = NONE
@@ -53,8 +53,8 @@ class TransactionDescription:
 
 
 @attrs.frozen(kw_only=True)
-class TransactionFilter:
-    """Which transactional ids ListTransactions is to name; by default all."""
+class ListFilter:
+    """The filter of a ListTransactions; by default every transactional id fits."""
 
     producer_ids: frozenset[int] = frozenset()
     state_names: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class TransactionFilter:
         """Return those that no state has; nothing fits them, and the answer names them."""
         return self.state_names - STATES_BY_NAME.keys()
 
-    def fits(self, transaction: Transaction, now_ms: int) -> bool:
+    def fits(self, transaction: ProducerTransaction, now_ms: int) -> bool:
         if transaction.state is TransactionState.DEAD:
             return False
         if self.producer_ids and transaction.producer_id not in self.producer_ids:
@@ -77,7 +77,7 @@ class TransactionFilter:
 
 @attrs.frozen(kw_only=True)
 class ListedTransaction:
-    """What ListTransactions says of each."""
+    """A transactional id as ListTransactions tells it."""
 
     transactional_id: str
     producer_id: int
@@ -107,7 +107,7 @@ def describe_transaction(led: LedPartitions[TransactionCoordinator], transaction
 
 
 def list_transactions(
-    led: LedPartitions[TransactionCoordinator], wanted: TransactionFilter, *, now_ms: int
+    led: LedPartitions[TransactionCoordinator], wanted: ListFilter, *, now_ms: int
 ) -> TransactionListing:
     """Answer a ListTransactions: the transactional ids of this broker that fit, in order."""
     if led.is_loading:

@@ -16,7 +16,7 @@ import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import Knowledge
-from kafscale.cluster.transactions.requests import Identity
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.state_records import end_marker
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker
@@ -49,7 +49,7 @@ Errors = Mapping[TopicPartition, int]
 
 
 class AskBroker(Protocol):
-    """How another broker is asked."""
+    """Sends requests to other brokers."""
 
     async def __call__(self, broker_id: int, message: object, response_class: type[R]) -> R:
         """Send one request, and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
@@ -75,7 +75,7 @@ class RemoteCoordinators:
     _unavailable: set[int] = attrs.field(factory=set, init=False)  # brokers whose last request failed
 
     async def enrol(
-        self, identity: Identity, partitions: Collection[TopicPartition], *, transaction_version: int
+        self, identity: ProducerIdentity, partitions: Collection[TopicPartition], *, transaction_version: int
     ) -> Errors:
         """Enrol partitions durably at a producer's coordinator; below version 2 verify that they are enrolled.
 
@@ -104,24 +104,24 @@ class RemoteCoordinators:
             self._note_failure(coordinator, exc)
             return dict.fromkeys(partitions, NETWORK_EXCEPTION)
         self._unavailable.discard(coordinator)
-        return {each: codes.get(each, NETWORK_EXCEPTION) for each in partitions}
+        return {at: codes.get(at, NETWORK_EXCEPTION) for at in partitions}
 
     async def _enrol_at(self, broker_id: int, wanted: Sequence[AddPartitionsToTxnTransaction]) -> Sequence[Errors]:
         request = AddPartitionsToTxnRequest(transactions=list(wanted))
         response = await self.ask(broker_id, request, AddPartitionsToTxnResponse)
-        if response.error_code == CLUSTER_AUTHORIZATION_FAILED:  # as Kafka: which is no affair of the client's
+        if response.error_code == CLUSTER_AUTHORIZATION_FAILED:  # as Kafka: the client can do nothing about it
             logger.error("broker %d refuses to enrol partitions: this one needs ClusterAction there", broker_id)
             raise KafkaError(INVALID_TXN_STATE)
         if response.error_code:
             raise KafkaError(response.error_code)
         answers = response.results_by_transaction
-        if [each.transactional_id for each in answers] != [each.transactional_id for each in wanted]:
+        if [answer.transactional_id for answer in answers] != [one.transactional_id for one in wanted]:
             raise ProtocolError(f"broker {broker_id} did not answer for each transaction")
         return [
             {
-                TopicPartition(topic.name, each.partition_index): each.partition_error_code
+                TopicPartition(topic.name, result.partition_index): result.partition_error_code
                 for topic in answer.topic_results
-                for each in topic.results_by_partition
+                for result in topic.results_by_partition
             }
             for answer in answers
         ]
@@ -142,13 +142,13 @@ class RemoteCoordinators:
         request = WriteTxnMarkersRequest(markers=list(map(_writable, wanted)))
         response = await self.ask(broker_id, request, WriteTxnMarkersResponse)
         answers = response.markers
-        if [each.producer_id for each in answers] != [each.producer_id for each in request.markers]:
+        if [answer.producer_id for answer in answers] != [marker.producer_id for marker in request.markers]:
             raise ProtocolError(f"broker {broker_id} did not answer for each transaction")
         return [
             {
-                TopicPartition(topic.name, each.partition_index): each.error_code
+                TopicPartition(topic.name, partition.partition_index): partition.error_code
                 for topic in answer.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             }
             for answer in answers
         ]
@@ -180,7 +180,7 @@ class RemoteCoordinators:
 
 
 def no_peers() -> RemoteCoordinators:
-    """Return the remote coordinators of a broker that shares its bucket with no other: there are none."""
+    """Return the remote coordinators of a broker that shares its bucket with no other: it has no peers."""
 
     async def ask(broker_id: int, message: object, response_class: type[R]) -> R:
         raise BrokerUnavailable(f"there is no broker {broker_id}")
@@ -212,13 +212,13 @@ def _writable(markers: Sequence[Marker]) -> WritableTxnMarker:
         transaction_version=end.transaction_version,
         topics=[
             WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-            for name, indexes in _by_topic(each.partition for each in markers).items()
+            for name, indexes in _by_topic(marker.partition for marker in markers).items()
         ],
     )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for each in partitions:
-        found.setdefault(each.topic, []).append(each.partition)
+    for at in partitions:
+        found.setdefault(at.topic, []).append(at.partition)
     return found

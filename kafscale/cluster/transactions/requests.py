@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Marker, StateRecord
 from kafscale.wire.error_codes import NONE, TRANSACTION_ABORTABLE
 
@@ -68,9 +68,9 @@ class MarkersToSend:
 
 @attrs.frozen(kw_only=True)
 class Held:
-    """What a coordinator knows of one transactional id."""
+    """The state of one transactional id at its coordinator."""
 
-    transaction: Transaction
+    transaction: ProducerTransaction
     group: int = 0  # of the last decision about it; 0: read from the log, so durable
     outstanding: frozenset[TopicPartition] = frozenset()  # whose markers are not known to be written
     is_owed: bool = False  # it is complete, and no record says so yet
@@ -78,15 +78,15 @@ class Held:
 
 @attrs.frozen(kw_only=True)
 class Former:
-    """What there was before a decision, to take it back."""
+    """The state before a decision, to take it back."""
 
     transactional_id: str
     held: Held | None
 
 
 @attrs.frozen(kw_only=True)
-class Outcome(Generic[Reply]):
-    """What a coordinator has decided."""
+class CoordinatorOutcome(Generic[Reply]):
+    """The decision of a coordinator on one request."""
 
     reply: Reply
     entries: tuple[StateRecord | Marker, ...] = ()
@@ -103,12 +103,12 @@ class InitProducerId:
     transaction_timeout_ms: int
     producer_id: int = NO_PRODUCER_ID  # this and the epoch are those of a producer that wants to go on (KIP-360)
     producer_epoch: int = NO_PRODUCER_EPOCH
-    new_producer_id: int | None = None  # one that nobody has; asked for by `Outcome.needs_producer_id`
+    new_producer_id: int | None = None  # an unused one; asked for by `Outcome.needs_producer_id`
 
 
 @attrs.frozen
-class Identity:
-    """What a producer names itself by in everything that it sends after InitProducerId."""
+class ProducerIdentity:
+    """The identity of a producer in all of its requests after InitProducerId."""
 
     transactional_id: str
     producer_id: int
@@ -122,7 +122,7 @@ class AddPartitions:
     Whether they exist, and the producer may write there, has been looked at before.
     """
 
-    identity: Identity
+    identity: ProducerIdentity
     partitions: frozenset[TopicPartition]
     transaction_version: int  # what `kafscale.cluster.transactions.versions` says of the request's version
 
@@ -131,7 +131,7 @@ class AddPartitions:
 class VerifyPartitions:
     """Tell whether partitions take part, without enrolling them (KIP-890, part 1): a transactional Produce below 12."""
 
-    identity: Identity
+    identity: ProducerIdentity
     partitions: frozenset[TopicPartition]
 
 
@@ -139,7 +139,7 @@ class VerifyPartitions:
 class EndTransaction:
     """An EndTxn request."""
 
-    identity: Identity
+    identity: ProducerIdentity
     committed: bool
     transaction_version: int
     new_producer_id: int | None = None  # as in `InitProducerId`

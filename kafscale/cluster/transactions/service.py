@@ -1,9 +1,8 @@
 """The transaction coordinators of this broker at work, on the partitions of `__transaction_state` that it leads.
 
 A question is answered at once by the coordinator of its id (`kafscale.cluster.transactions`). What that decides goes
-into the log as one group, in the same synchronous step, and the reply is given when it is durable. So requests are in
-the log in the order in which they were decided, whoever is cancelled in between: `run` sees to what becomes of a
-decision whose client has gone.
+into the log as one group, in the same synchronous step, and the reply is given when it is durable. So decisions are
+in the log in their order, even if a request is cancelled in between: `run` finishes a decision whose client has gone.
 
 Where the journal is one log for all partitions, a group has the markers too, so that one sync ends a transaction. That
 it is complete is written a moment later, unless its id has gone on by then. Under `segment` the decision becomes
@@ -31,11 +30,11 @@ from kafscale.cluster.transactions.marker_sender import MarkerSender
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
+    CoordinatorOutcome,
     EndTransaction,
-    Identity,
     InitProducerId,
-    Outcome,
     PartitionsReply,
+    ProducerIdentity,
     ProducerReply,
     VerifyPartitions,
 )
@@ -64,13 +63,15 @@ logger = logging.getLogger(__name__)
 COMPLETION_SECONDS = 10.0  # for which a reply waits for markers that are written after the decision
 DECISIONS_PER_TURN = 64
 # For which COMPLETE is put off: a producer that goes on by then has its next record say it. What a crash leaves without
-# it has its markers written again. Kafka Streams' commit.interval.ms is 100 with exactly_once_v2.
+# it writes its markers again. Kafka Streams' commit.interval.ms is 100 with exactly_once_v2.
 OWED_SECONDS = 0.1
 # What ends a producer, or its transaction.
 FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED, TRANSACTION_ABORTABLE})
 R = TypeVar("R")
 Answer = TypeVar("Answer", bound=ProducerReply | PartitionsReply)
-Ask = Callable[[TransactionCoordinator, int, "int | None"], Outcome[R]]  # the coordinator, now in ms, a new producer id
+Ask = Callable[
+    [TransactionCoordinator, int, "int | None"], CoordinatorOutcome[R]
+]  # the coordinator, now in ms, a new producer id
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -78,15 +79,15 @@ class _Written:
     """A decision that is in the log."""
 
     coordinator: TransactionCoordinator
-    outcome: Outcome[Any]
+    outcome: CoordinatorOutcome[Any]
     appended: Appended
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Transactions:
+class TransactionService:
     """All transactional ids that are coordinated here. `run` it, and have it told of leadership: it is a `Keeper`.
 
-    `topic` is `__transaction_state`, `partition_count` says how many partitions it has, 0 while there is none.
+    `topic` is `__transaction_state`, `partition_count` tells how many partitions it has, 0 while it does not exist.
     `exists` tells whether the cluster has a partition, wherever it is led. `check_lead` raises Fenced if another broker
     has taken over.
     """
@@ -131,11 +132,11 @@ class Transactions:
         self.ended = {"commit": Counter(), "abort": Counter()}
 
     def register(self, metrics: Metrics) -> None:
-        """Show the ids, and how transactions end, to whoever scrapes."""
+        """Export the number of ids, and of transactions by their outcome."""
         metrics.gauge("kafscale_transactional_ids", "Transactional ids coordinated here.", lambda: self.places.count)
         help = "Transactions that were decided here."
         name = "kafscale_transactions_total"
-        metrics.counts(name, help, "outcome", lambda: {each: count.value for each, count in self.ended.items()})
+        metrics.counts(name, help, "outcome", lambda: {outcome: count.value for outcome, count in self.ended.items()})
         metrics.count(
             "kafscale_hanging_transactions_total",
             "Transactions that were open in a partition, and that no coordinator knew of: they were aborted.",
@@ -158,7 +159,9 @@ class Transactions:
             await self._wait_complete(coordinator, transactional_id)
         return outcome.reply
 
-    async def _decide(self, transactional_id: str, ask: Ask[Answer]) -> tuple[TransactionCoordinator, Outcome[Answer]]:
+    async def _decide(
+        self, transactional_id: str, ask: Ask[Answer]
+    ) -> tuple[TransactionCoordinator, CoordinatorOutcome[Answer]]:
         """Ask the coordinator of an id, and return it with its outcome once that is durable. Raises as `decide`."""
         new_producer_id: int | None = None
         while True:
@@ -176,12 +179,12 @@ class Transactions:
             await self._wait_durable(coordinator, outcome, appended)
             return coordinator, outcome
 
-    def _may_be_outdated(self, outcome: Outcome[Answer]) -> bool:
-        """Tell whether a broker that another one has taken over from may say this, by what it knew before.
+    def _may_be_outdated(self, outcome: CoordinatorOutcome[Answer]) -> bool:
+        """Tell whether a broker that was superseded may answer this, from its memory.
 
-        Where a reply has entries, they have become durable, which they do only here. A log on a local disk takes them
-        from a superseded broker, too: there what is done already is told without a look, beside others as long as it
-        may acknowledge.
+        Entries of a reply have become durable, which a superseded broker can't achieve in the bucket. A log on a local
+        disk takes entries from a superseded broker, too: there a repeated success is answered without a look, with
+        several brokers as long as this one may acknowledge.
         """
         if outcome.entries:
             return False
@@ -189,7 +192,7 @@ class Transactions:
         return error_code in FATAL_TO_PRODUCERS or (error_code == NONE and not self.internal.is_last_word)
 
     async def confirm_lead(self) -> None:
-        """Look whether another broker has taken over, which may know better than what is answered here.
+        """Look whether another broker has taken over, whose answer may be another one.
 
         Raises KafkaError NOT_COORDINATOR.
         """
@@ -203,7 +206,7 @@ class Transactions:
 
         def ask(
             coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
-        ) -> Outcome[ProducerReply]:
+        ) -> CoordinatorOutcome[ProducerReply]:
             asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
             return coordinator.init_producer_id(asked, now_ms=time_ms)
 
@@ -217,14 +220,14 @@ class Transactions:
 
         def ask(
             coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
-        ) -> Outcome[ProducerReply]:
+        ) -> CoordinatorOutcome[ProducerReply]:
             asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
             return coordinator.end_transaction(asked, now_ms=time_ms)
 
         return await self.decide(request.identity.transactional_id, ask, until_complete=True)
 
     def enrol_nowait(
-        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
+        self, identity: ProducerIdentity, partitions: frozenset[TopicPartition], *, transaction_version: int
     ) -> dict[TopicPartition, int]:
         """Make partitions part of a producer's transaction whose batches are appended next, without an await between.
 
@@ -247,14 +250,14 @@ class Transactions:
             error = COORDINATOR_NOT_AVAILABLE
         if error != NONE:
             return dict.fromkeys(partitions, error)
-        return {each: outcome.reply.error_of(each) for each in partitions}
+        return {at: outcome.reply.error_of(at) for at in partitions}
 
     async def enrol(
-        self, identity: Identity, partitions: frozenset[TopicPartition], *, transaction_version: int
+        self, identity: ProducerIdentity, partitions: frozenset[TopicPartition], *, transaction_version: int
     ) -> dict[TopicPartition, int]:
         """Make partitions part of a producer's transaction, durably; as `enrol_nowait`.
 
-        Nobody looks whether this broker still leads: what is appended next, or refused, shows that.
+        There is no look whether this broker still leads: the next append shows that.
         """
         try:
             _, outcome = await self._decide(
@@ -263,7 +266,7 @@ class Transactions:
             )
         except KafkaError as exc:
             return dict.fromkeys(partitions, exc.code)
-        return {each: outcome.reply.error_of(each) for each in partitions}
+        return {at: outcome.reply.error_of(at) for at in partitions}
 
     @property
     def enrols_at_once(self) -> bool:
@@ -285,7 +288,7 @@ class Transactions:
 
     # ---- a decision -------------------------------------------------------------------------------------------
 
-    def write(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> Appended | None:
+    def write(self, coordinator: TransactionCoordinator, outcome: CoordinatorOutcome[R]) -> Appended | None:
         """Append what was just decided; None if there is no room. Unless it is in the log, the decision is taken back.
 
         Raises KafkaError NOT_COORDINATOR, StorageFailed.
@@ -312,12 +315,12 @@ class Transactions:
         self._count(outcome)
         return appended
 
-    def _count(self, outcome: Outcome[R]) -> None:
-        for each in outcome.entries:
-            if isinstance(each, StateRecord) and each.value is not None:
-                if each.value.transaction_status == TransactionState.PREPARE_COMMIT:
+    def _count(self, outcome: CoordinatorOutcome[R]) -> None:
+        for entry in outcome.entries:
+            if isinstance(entry, StateRecord) and entry.value is not None:
+                if entry.value.transaction_status == TransactionState.PREPARE_COMMIT:
                     self.ended["commit"].value += 1
-                elif each.value.transaction_status == TransactionState.PREPARE_ABORT:
+                elif entry.value.transaction_status == TransactionState.PREPARE_ABORT:
                     self.ended["abort"].value += 1
 
     def _entries(
@@ -326,13 +329,13 @@ class Transactions:
         """Return what is to be appended: no markers for what exists no more."""
         own = self.internal.led_partition(self.topic, coordinator.partition)
         entries: list[Entry] = []
-        for each in decided:
-            if isinstance(each, StateRecord):
-                entries.append(RecordsEntry(own, [encode_state(each, time_ms)]))
+        for entry in decided:
+            if isinstance(entry, StateRecord):
+                entries.append(RecordsEntry(own, [encode_state(entry, time_ms)]))
                 continue
-            partition = self.internal.partition(each.partition.topic, each.partition.partition)
+            partition = self.internal.partition(entry.partition.topic, entry.partition.partition)
             if partition is not None:
-                entries.append(EndEntry(partition, end_marker(each), may_be_late=True))
+                entries.append(EndEntry(partition, end_marker(entry), may_be_late=True))
         return entries
 
     def _leads(self, partition: TopicPartition) -> bool:
@@ -341,18 +344,18 @@ class Transactions:
             return False
         return self.internal.partition(partition.topic, partition.partition) is not None or not self.exists(partition)
 
-    async def _wait_for_room(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> None:
+    async def _wait_for_room(self, coordinator: TransactionCoordinator, outcome: CoordinatorOutcome[R]) -> None:
         if not coordinator.is_resigned:
             await self.internal.wait_for_room(self._entries(coordinator, outcome.entries, now_ms()))
 
     async def _wait_durable(
-        self, coordinator: TransactionCoordinator, outcome: Outcome[R], appended: Appended | None
+        self, coordinator: TransactionCoordinator, outcome: CoordinatorOutcome[R], appended: Appended | None
     ) -> None:
         if appended is not None and not coordinator.is_durable(outcome):
             await _until_durable(appended)
         self._done(coordinator, outcome)
 
-    def _done(self, coordinator: TransactionCoordinator, outcome: Outcome[R]) -> None:
+    def _done(self, coordinator: TransactionCoordinator, outcome: CoordinatorOutcome[R]) -> None:
         for sending in coordinator.done(outcome):
             self._start_soon(partial(self._sender.send, coordinator, sending))
 
@@ -364,7 +367,7 @@ class Transactions:
             while (held := coordinator.get(transactional_id)) is not None and held.transaction.state.is_prepared:
                 await self._sender.progress.wait()
 
-    async def report(self, coordinator: TransactionCoordinator, ask: Callable[[int], Outcome[None]]) -> None:
+    async def report(self, coordinator: TransactionCoordinator, ask: Callable[[int], CoordinatorOutcome[None]]) -> None:
         """Tell a coordinator what has happened, and write what it makes of that, however long there is no room."""
         while not coordinator.is_resigned:
             outcome = ask(now_ms())
@@ -431,7 +434,7 @@ class Transactions:
             },
         )
 
-    # ---- what nobody asks for ---------------------------------------------------------------------------------
+    # ---- without a request ------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Finish decisions whose clients have gone, send markers, and end what has timed out, until cancelled."""
@@ -447,7 +450,7 @@ class Transactions:
                 self._has_ended = True
 
     def _start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Start a task beside the others, unless `run` was cancelled: who is cancelled with it may not know yet."""
+        """Start a task unless `run` was cancelled: its caller may be cancelled with it and not know yet."""
         assert self._nursery is not None, "it has to run before it is asked or told anything"
         if not self._has_ended:
             self._nursery.start_soon(task)
@@ -472,7 +475,7 @@ class Transactions:
         while True:
             await self._owing.wait()
             self._owing.clear()
-            owed = [(each, held) for each in self.led if (held := each.owed())]
+            owed = [(coordinator, held) for coordinator in self.led if (held := coordinator.owed())]
             await trio.sleep(OWED_SECONDS)
             for coordinator, held in owed:
                 await self._write_all(coordinator, partial(coordinator.completions, held))
@@ -493,12 +496,12 @@ class Transactions:
                     await self._write_all(coordinator, partial(_due, coordinator))
 
     async def _write_all(
-        self, coordinator: TransactionCoordinator, decide: Callable[[], Iterator[Outcome[None]]]
+        self, coordinator: TransactionCoordinator, decide: Callable[[], Iterator[CoordinatorOutcome[None]]]
     ) -> None:
-        """Write all that `decide` decides; what there is no room for is decided anew when there is."""
+        """Write all decisions of `decide`; without room, wait for some and decide anew."""
         count = 0
         while not coordinator.is_resigned:
-            blocked: Outcome[None] | None = None
+            blocked: CoordinatorOutcome[None] | None = None
             for outcome in decide():
                 count += 1
                 if not outcome.entries:
@@ -515,7 +518,7 @@ class Transactions:
             except KafkaError:
                 return
 
-    def _wrote(self, coordinator: TransactionCoordinator, outcome: Outcome[None]) -> bool:
+    def _wrote(self, coordinator: TransactionCoordinator, outcome: CoordinatorOutcome[None]) -> bool:
         try:
             return self.write(coordinator, outcome) is not None
         except KafkaError as exc:
@@ -523,16 +526,16 @@ class Transactions:
             return False
 
 
-def _due(coordinator: TransactionCoordinator) -> Iterator[Outcome[None]]:
+def _due(coordinator: TransactionCoordinator) -> Iterator[CoordinatorOutcome[None]]:
     return coordinator.due(now_ms=now_ms())
 
 
 def _enrolment(
     coordinator: TransactionCoordinator,
-    identity: Identity,
+    identity: ProducerIdentity,
     partitions: frozenset[TopicPartition],
     transaction_version: int,
-) -> Outcome[PartitionsReply]:
+) -> CoordinatorOutcome[PartitionsReply]:
     if transaction_version >= EPOCH_BUMP_VERSION:
         request = AddPartitions(identity=identity, partitions=partitions, transaction_version=transaction_version)
         return coordinator.add_partitions(request, now_ms=now_ms())

@@ -1,4 +1,4 @@
-"""What an operator may set about transactions."""
+"""Settings of transactions."""
 
 from __future__ import annotations
 

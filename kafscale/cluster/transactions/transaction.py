@@ -7,8 +7,8 @@ rules for epochs (KIP-98, KIP-360, KIP-890):
     EndTxn, version 1         the epoch stays
     EndTxn, version 2         PREPARE has epoch + 1, which is the producer's next one; where that would be the last
                               epoch there is, COMPLETE goes over to `next_producer_id` and epoch 0
-    timeout, fencing          PREPARE has epoch + 2: + 1 that fences, + 1 of version 2, so that no answer to whoever
-                              has the old epoch can be taken for that to a repeated EndTxn
+    timeout, fencing          PREPARE has epoch + 2: + 1 that fences, + 1 of version 2, so that a producer with the
+                              old epoch can't take the answer for that to a repeated EndTxn
 
 A producer is never given the last epoch (32767): it is left for fencing it.
 """
@@ -34,7 +34,7 @@ LAST_GIVEN_EPOCH = PRODUCER_EPOCH_MAX - 1
 
 
 @attrs.frozen(kw_only=True)
-class Transaction:
+class ProducerTransaction:
     """The state of one transactional id."""
 
     transactional_id: str
@@ -42,7 +42,7 @@ class Transaction:
     previous_producer_id: int = NO_PRODUCER_ID  # before the last step
     next_producer_id: int = NO_PRODUCER_ID  # to go over to when the transaction is complete
     producer_epoch: int
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # whoever has this one may be repeating what it got no reply to
+    last_producer_epoch: int = NO_PRODUCER_EPOCH  # a producer with this one may repeat a request whose reply was lost
     timeout_ms: int
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
@@ -51,7 +51,7 @@ class Transaction:
     client_transaction_version: int = 0
 
     @classmethod
-    def of(cls, transactional_id: str, value: TransactionLogValue) -> Transaction:
+    def of(cls, transactional_id: str, value: TransactionLogValue) -> ProducerTransaction:
         """Read a record. Raises ValueError for a status that Kafka does not have."""
         by_topic = value.transaction_partitions or ()
         return cls(
@@ -97,12 +97,12 @@ class Transaction:
         """The time past which the transaction is aborted; None unless one is ongoing."""
         return self.start_timestamp_ms + self.timeout_ms if self.state is TransactionState.ONGOING else None
 
-    def with_new_epoch(self, *, timeout_ms: int, now_ms: int, last_producer_epoch: int) -> Transaction:
+    def with_new_epoch(self, *, timeout_ms: int, now_ms: int, last_producer_epoch: int) -> ProducerTransaction:
         """InitProducerId: the next epoch of the same producer id."""
         assert not self.is_exhausted
         return self._initialised(self.producer_id, self.producer_epoch + 1, last_producer_epoch, timeout_ms, now_ms)
 
-    def with_same_epoch(self, *, timeout_ms: int, now_ms: int) -> Transaction:
+    def with_same_epoch(self, *, timeout_ms: int, now_ms: int) -> ProducerTransaction:
         """InitProducerId that repeats one whose reply was lost; it may be repeated again."""
         assert TransactionState.EMPTY.may_follow(self.state), self
         return attrs.evolve(
@@ -115,13 +115,15 @@ class Transaction:
 
     def with_new_producer_id(
         self, producer_id: int, *, timeout_ms: int, now_ms: int, last_producer_epoch: int
-    ) -> Transaction:
+    ) -> ProducerTransaction:
         """InitProducerId where the epochs are used up."""
         return self._initialised(producer_id, 0, last_producer_epoch, timeout_ms, now_ms)
 
-    def _initialised(self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
+    def _initialised(
+        self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+    ) -> ProducerTransaction:
         assert TransactionState.EMPTY.may_follow(self.state), self
-        return Transaction(
+        return ProducerTransaction(
             transactional_id=self.transactional_id,
             producer_id=producer_id,
             previous_producer_id=self.producer_id,
@@ -133,12 +135,14 @@ class Transaction:
             client_transaction_version=self.client_transaction_version,
         )
 
-    def enrolled(self, partitions: frozenset[TopicPartition], *, transaction_version: int, now_ms: int) -> Transaction:
+    def enrolled(
+        self, partitions: frozenset[TopicPartition], *, transaction_version: int, now_ms: int
+    ) -> ProducerTransaction:
         """AddPartitionsToTxn: these take part too."""
         assert TransactionState.ONGOING.may_follow(self.state), self
         is_ongoing = self.state is TransactionState.ONGOING
         updated_ms = self._no_earlier(now_ms)
-        return Transaction(
+        return ProducerTransaction(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             previous_producer_id=self.producer_id,
@@ -152,8 +156,8 @@ class Transaction:
             client_transaction_version=transaction_version,
         )
 
-    def fenced(self, *, now_ms: int, last_producer_epoch: int | None = None) -> Transaction:
-        """PREPARE_ABORT by the coordinator itself: whoever has the epoch of now is out.
+    def fenced(self, *, now_ms: int, last_producer_epoch: int | None = None) -> ProducerTransaction:
+        """PREPARE_ABORT by the coordinator itself: the producer with the current epoch is fenced.
 
         `last_producer_epoch` lets one producer go on all the same: the one that asked for it and names this epoch.
         """
@@ -168,7 +172,7 @@ class Transaction:
 
     def ended(
         self, *, committed: bool, transaction_version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
-    ) -> Transaction:
+    ) -> ProducerTransaction:
         """PREPARE_COMMIT or PREPARE_ABORT, as the producer wants it."""
         bumps = transaction_version >= EPOCH_BUMP_VERSION
         return self._prepared(
@@ -189,12 +193,12 @@ class Transaction:
         transaction_version: int,
         now_ms: int,
         next_producer_id: int = NO_PRODUCER_ID,
-    ) -> Transaction:
+    ) -> ProducerTransaction:
         assert state.may_follow(self.state), self
         assert 0 <= producer_epoch <= PRODUCER_EPOCH_MAX, self
         nothing_enrolled = self.state.may_expire
         updated_ms = self._no_earlier(now_ms)
-        return Transaction(
+        return ProducerTransaction(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             previous_producer_id=self.producer_id,
@@ -216,13 +220,13 @@ class Transaction:
             return self.next_producer_id, 0
         return self.producer_id, self.producer_epoch
 
-    def completed(self, *, now_ms: int) -> Transaction:
+    def completed(self, *, now_ms: int) -> ProducerTransaction:
         """COMPLETE_COMMIT or COMPLETE_ABORT: every marker is written."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
         assert state.may_follow(self.state), self
         producer_id, producer_epoch = self.following_producer
-        return Transaction(
+        return ProducerTransaction(
             transactional_id=self.transactional_id,
             producer_id=producer_id,
             previous_producer_id=self.producer_id,

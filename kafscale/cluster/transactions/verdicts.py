@@ -1,9 +1,9 @@
-"""Whether a producer may do what it asks for, by the epoch that it names and the state that its transaction is in."""
+"""Verdicts on requests of producers, by the epoch that they name and the state of their transaction."""
 
 from __future__ import annotations
 
 from kafscale.cluster.transactions.requests import EndTransaction, InitProducerId
-from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, Transaction
+from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION, LAST_GIVEN_EPOCH, ProducerTransaction
 from kafscale.cluster.transactions.values import NO_PRODUCER_ID, PRODUCER_EPOCH_MAX, TransactionState
 from kafscale.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
@@ -14,7 +14,7 @@ from kafscale.wire.error_codes import (
 )
 
 
-def init_verdict(transaction: Transaction, request: InitProducerId) -> int:
+def init_verdict(transaction: ProducerTransaction, request: InitProducerId) -> int:
     """Return why this producer may not go on (KIP-360); one that names no epoch always may."""
     if transaction.state.is_prepared:
         fenced = request.producer_id not in (NO_PRODUCER_ID, transaction.producer_id, transaction.previous_producer_id)
@@ -24,14 +24,14 @@ def init_verdict(transaction: Transaction, request: InitProducerId) -> int:
     is_last = request.producer_epoch == transaction.last_producer_epoch
     if request.producer_id != transaction.producer_id:  # maybe it did not get the reply that gave it a new one
         return NONE if request.producer_id == transaction.previous_producer_id and is_last else PRODUCER_FENCED
-    if transaction.state is TransactionState.ONGOING:  # whoever opened it has the present epoch
+    if transaction.state is TransactionState.ONGOING:  # its producer has the present epoch
         is_last = False
     is_present = request.producer_epoch == transaction.producer_epoch
     return NONE if is_last or (is_present and request.producer_epoch < PRODUCER_EPOCH_MAX) else PRODUCER_FENCED
 
 
-def plain_end_verdict(transaction: Transaction, request: EndTransaction) -> int | None:
-    """EndTxn of version 1: return the error, NONE for what is done already, or None where it is to be done."""
+def plain_end_verdict(transaction: ProducerTransaction, request: EndTransaction) -> int | None:
+    """EndTxn of version 1: return the error, NONE for a repeated request, or None if the transaction is to be ended."""
     identity = request.identity
     if transaction.producer_id != identity.producer_id:
         return INVALID_PRODUCER_ID_MAPPING
@@ -40,7 +40,7 @@ def plain_end_verdict(transaction: Transaction, request: EndTransaction) -> int 
     return _judge_state(transaction.state, request.committed)
 
 
-def bumping_end_verdict(transaction: Transaction, request: EndTransaction) -> int | None:
+def bumping_end_verdict(transaction: ProducerTransaction, request: EndTransaction) -> int | None:
     """EndTxn of version 2, likewise: its epoch says whether it is the next one or repeats the last one."""
     epoch = request.identity.producer_epoch
     went_over = transaction.previous_producer_id == request.identity.producer_id and (

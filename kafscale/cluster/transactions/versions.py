@@ -1,4 +1,4 @@
-"""What the version of a request says: which protocol the client follows, and which errors it knows.
+"""The protocol that a client follows, and the errors that it knows, by the version of its request.
 
 Codes by `kafka.server.KafkaApis` and `AddPartitionsToTxnManager` of Kafka 4.1.
 """

@@ -343,7 +343,7 @@ async def test_while_a_group_is_being_deleted_nobody_joins_it(
     (a,) = await stable(world, "a")
     await a.leave()
     world.log.gate = trio.Event()
-    deletion = world.groups.delete_group("g")
+    deletion = world.groups.deletion.delete_group("g")
     await wait_all_tasks_blocked()
     assert (await a.beat()).error_code == e.COORDINATOR_NOT_AVAILABLE
     assert not world.groups.exists("g")
@@ -470,7 +470,7 @@ async def test_a_resigned_group_leaves_nothing_behind(autojump_clock: MockClock,
 async def test_offsets_of_a_deleted_topic_go(autojump_clock: MockClock, world: GroupWorld) -> None:
     (a,) = await stable(world, "a")
     assert await a.commit(5) == e.NONE
-    world.groups.forget_topic("t")
+    world.groups.deletion.forget_topic("t")
     await wait_all_tasks_blocked()
     assert world.log.offsets() == {}
     assert world.groups.offsets("g").get("t") is None

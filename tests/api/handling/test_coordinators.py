@@ -24,7 +24,7 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.calls import Api
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import NO_GENERATION, Identity
+from kafscale.cluster.groups.common.events import NO_GENERATION, GroupMemberIdentity
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
@@ -64,7 +64,7 @@ from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 HERE, MOVED, NOBODYS = "here", "moved", "nobodys"
 ELSEWHERE = (MOVED, NOBODYS)
-SIMPLE = Identity(member_id="", generation_id=NO_GENERATION)
+SIMPLE = GroupMemberIdentity(member_id="", generation_id=NO_GENERATION)
 PARTITION_COUNT = 20
 BY_NAME, BY_ID = 9, 10  # versions of OffsetCommit
 
@@ -81,7 +81,7 @@ async def services(autojump_clock: MockClock, nursery: trio.Nursery) -> Any:
         offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
     )
     offsets_log.load(groups)
-    topics.follow(TopicListener(on_deleted=lambda topic: groups.forget_topic(topic.name)))
+    topics.follow(TopicListener(on_deleted=lambda topic: groups.deletion.forget_topic(topic.name)))
     await topics.create([NewTopic(name="t", partition_count=PARTITION_COUNT)])
     await nursery.start(groups.run)
     assignment = TwoBrokers(NODE)

@@ -12,7 +12,7 @@ from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import TransactionState
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest
@@ -32,7 +32,7 @@ def transactions(count: int) -> Any:
         partition=0, coordinator_epoch=1, settings=TransactionSettings(), leads=lambda _: True, places=Places(count)
     )
     coordinator.restore(
-        Transaction(
+        ProducerTransaction(
             transactional_id=f"id-{number}",
             producer_id=number,
             producer_epoch=0,

@@ -17,11 +17,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kafscale.api.groups.offset_commit import COMMIT_PIECE_COUNT, commit_in_pieces
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups import coordinator
-from kafscale.cluster.groups.classic.group import GroupState
+from kafscale.cluster.groups.classic.group import ClassicGroupState
 from kafscale.cluster.groups.common.events import (
     CommittedOffset,
+    GroupMemberIdentity,
     GroupProtocol,
-    Identity,
     Leaving,
     OffsetAndMetadata,
     Sync,
@@ -74,7 +74,7 @@ class Broker:
     async def stable_member(self, group_id: str = "g", **more: Any) -> str:
         joined = await self.coordinator.join(group_id, attrs.evolve(JOIN, **more)).wait()
         assert joined.error_code == e.NONE
-        identity = Identity(member_id=joined.member_id, generation_id=joined.generation_id)
+        identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=joined.generation_id)
         synced = await self.coordinator.sync(
             group_id, Sync(identity=identity, assignments={joined.member_id: b"mine"})
         ).wait()
@@ -107,7 +107,7 @@ async def test_members_that_join_and_sync_at_the_same_time_form_one_generation(
 
     async def member() -> None:
         joined = await broker.coordinator.join("g", JOIN).wait()
-        identity = Identity(member_id=joined.member_id, generation_id=joined.generation_id)
+        identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=joined.generation_id)
         assignments = {other.member_id: other.member_id.encode() for other in joined.members}
         synced = await broker.coordinator.sync("g", Sync(identity=identity, assignments=assignments)).wait()
         assert synced.assignment == joined.member_id.encode()
@@ -140,7 +140,7 @@ async def test_an_assignment_survives_the_connection_of_the_leader_that_sent_it(
 ) -> None:
     broker.log.gate = trio.Event()
     first = await broker.coordinator.join("g", JOIN).wait()
-    identity = Identity(member_id=first.member_id, generation_id=1)
+    identity = GroupMemberIdentity(member_id=first.member_id, generation_id=1)
     with trio.move_on_after(0.1):
         await broker.coordinator.sync("g", Sync(identity=identity, assignments={first.member_id: b"a"})).wait()
     broker.log.gate.set()
@@ -159,9 +159,9 @@ async def test_draining_answers_waiting_members_and_lets_nobody_wait_again(
 
     assert (await waiting.wait()).error_code == e.COORDINATOR_NOT_AVAILABLE
     assert (await broker.coordinator.join("g", JOIN).wait()).error_code == e.COORDINATOR_NOT_AVAILABLE
-    sync = broker.coordinator.sync("g", Sync(identity=Identity(member_id=member_id, generation_id=1)))
+    sync = broker.coordinator.sync("g", Sync(identity=GroupMemberIdentity(member_id=member_id, generation_id=1)))
     assert (await sync.wait()).error_code == e.COORDINATOR_NOT_AVAILABLE
-    reply = broker.coordinator.commit("g", Identity(member_id=member_id, generation_id=1), {T0: at(1)})
+    reply = broker.coordinator.commit("g", GroupMemberIdentity(member_id=member_id, generation_id=1), {T0: at(1)})
     assert await reply.wait() == e.NONE, "what was consumed may still be committed"
     await trio.sleep(3600)
     assert await broker.restart() is not None
@@ -210,7 +210,7 @@ async def test_the_number_of_groups_is_limited(autojump_clock: MockClock, broker
 async def test_an_assignment_has_a_limit(autojump_clock: MockClock, broker: Broker) -> None:
     member_id = await broker.stable_member()
     too_much = Sync(
-        identity=Identity(member_id=member_id, generation_id=1),
+        identity=GroupMemberIdentity(member_id=member_id, generation_id=1),
         assignments={member_id: bytes(coordinator.ASSIGNMENT_MAX_BYTES + 1)},
     )
 
@@ -219,17 +219,17 @@ async def test_an_assignment_has_a_limit(autojump_clock: MockClock, broker: Brok
 
 async def test_groups_that_do_not_exist(autojump_clock: MockClock, broker: Broker) -> None:
     coordinator = broker.coordinator
-    sync = Sync(identity=Identity(member_id="m", generation_id=1))
+    sync = Sync(identity=GroupMemberIdentity(member_id="m", generation_id=1))
 
     assert (await coordinator.sync("g", sync).wait()).error_code == e.UNKNOWN_MEMBER_ID
     assert (await coordinator.sync("", sync).wait()).error_code == e.INVALID_GROUP_ID
     assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
     assert coordinator.heartbeat("", "m", None, generation_id=1) == e.INVALID_GROUP_ID
     assert await coordinator.leave("g", [Leaving(member_id="m")] * 2) == [e.UNKNOWN_MEMBER_ID] * 2
-    assert await coordinator.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
+    assert await coordinator.deletion.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert coordinator.check_offset_deletion("g") == e.GROUP_ID_NOT_FOUND
     assert coordinator.offsets("g") == {}
-    commit = coordinator.commit("g", Identity(member_id="m", generation_id=1), {T0: at(1)})
+    commit = coordinator.commit("g", GroupMemberIdentity(member_id="m", generation_id=1), {T0: at(1)})
     assert await commit.wait() == e.ILLEGAL_GENERATION
     assert list(coordinator.groups()) == []
 
@@ -240,7 +240,7 @@ async def test_groups_that_do_not_exist(autojump_clock: MockClock, broker: Broke
 @pytest.mark.parametrize("group_id", ["g", "a/b", "%2F", "ä ö/ü%", "..", "🦊", "a\nb\0", "group"])
 async def test_groups_and_offsets_survive_a_restart(autojump_clock: MockClock, broker: Broker, group_id: str) -> None:
     member_id = await broker.stable_member(group_id)
-    identity = Identity(member_id=member_id, generation_id=1)
+    identity = GroupMemberIdentity(member_id=member_id, generation_id=1)
     offset = at(7, leader_epoch=3, metadata="\u2028 and \U0001f600")
     assert await broker.coordinator.commit(group_id, identity, {T0: offset, U0: at(1)}).wait() == e.NONE
     assert await broker.coordinator.commit("other", SIMPLE, {T0: at(5)}).wait() == e.NONE
@@ -272,7 +272,7 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
     coordinator = await broker.restart()
     group = coordinator.group("g")
     assert group is not None
-    assert (group.state, group.generation_id) == (GroupState.EMPTY, 2)
+    assert (group.state, group.generation_id) == (ClassicGroupState.EMPTY, 2)
 
 
 async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: MockClock, broker: Broker) -> None:
@@ -346,7 +346,9 @@ async def test_a_commit_is_a_sign_of_life(autojump_clock: MockClock, broker: Bro
     member_id = await broker.stable_member()
     for number in range(5):
         await trio.sleep(9)
-        reply = broker.coordinator.commit("g", Identity(member_id=member_id, generation_id=1), {T0: at(number)})
+        reply = broker.coordinator.commit(
+            "g", GroupMemberIdentity(member_id=member_id, generation_id=1), {T0: at(number)}
+        )
         assert await reply.wait() == e.NONE
 
 
@@ -381,11 +383,11 @@ async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_kil
 
 async def test_deleting_a_group_leaves_nothing(autojump_clock: MockClock, broker: Broker) -> None:
     member_id = await broker.stable_member()
-    assert await broker.coordinator.delete_group("g").wait() == e.NON_EMPTY_GROUP
-    await broker.coordinator.commit("g", Identity(member_id=member_id, generation_id=1), {T0: at(1)}).wait()
+    assert await broker.coordinator.deletion.delete_group("g").wait() == e.NON_EMPTY_GROUP
+    await broker.coordinator.commit("g", GroupMemberIdentity(member_id=member_id, generation_id=1), {T0: at(1)}).wait()
     await broker.coordinator.leave("g", [Leaving(member_id=member_id)])
 
-    assert await broker.coordinator.delete_group("g").wait() == e.NONE
+    assert await broker.coordinator.deletion.delete_group("g").wait() == e.NONE
 
     assert list(broker.coordinator.groups()) == []
     assert broker.coordinator.offsets("g") == {}
@@ -397,9 +399,9 @@ async def test_a_commit_on_its_way_goes_with_the_group_and_a_later_one_makes_a_n
 ) -> None:
     broker.log.gate = trio.Event()
     first = broker.coordinator.commit("g", SIMPLE, {T0: at(1)})
-    deletion = broker.coordinator.delete_group("g")
+    deletion = broker.coordinator.deletion.delete_group("g")
     assert broker.coordinator.group("g") is not None
-    assert broker.coordinator.delete_group("g").value == e.GROUP_ID_NOT_FOUND
+    assert broker.coordinator.deletion.delete_group("g").value == e.GROUP_ID_NOT_FOUND
     assert broker.coordinator.commit("g", SIMPLE, {T1: at(1)}).value == e.COORDINATOR_NOT_AVAILABLE
     assert broker.coordinator.join("g", JOIN).is_set
     broker.log.gate.set()
@@ -413,7 +415,7 @@ async def test_a_commit_on_its_way_goes_with_the_group_and_a_later_one_makes_a_n
 async def test_a_group_whose_deletion_is_lost_lives_on(autojump_clock: MockClock, broker: Broker) -> None:
     await broker.coordinator.commit("g", SIMPLE, {T0: at(1)}).wait()
     broker.log.failure = KafkaError(e.NOT_LEADER_OR_FOLLOWER)
-    assert await broker.coordinator.delete_group("g").wait() == e.COORDINATOR_NOT_AVAILABLE
+    assert await broker.coordinator.deletion.delete_group("g").wait() == e.COORDINATOR_NOT_AVAILABLE
     broker.log.failure = None
 
     assert await broker.coordinator.commit("g", SIMPLE, {T0: at(2)}).wait() == e.NONE
@@ -427,7 +429,7 @@ async def test_offsets_can_be_deleted_of_a_group_that_is_empty_or_whose_subscrip
     coordinator = broker.coordinator
     await coordinator.commit("g", SIMPLE, {T0: at(1), T1: at(2), U0: at(3)}).wait()
     assert coordinator.check_offset_deletion("g") == e.NONE
-    assert await coordinator.delete_offsets("g", [T0, U0, TopicPartition("v", 0)]).wait() == e.NONE
+    assert await coordinator.deletion.delete_offsets("g", [T0, U0, TopicPartition("v", 0)]).wait() == e.NONE
     assert {topic: list(offsets) for topic, offsets in coordinator.offsets("g").items()} == {"t": [1]}
     assert broker.log.offsets() == {("g", "t", 1): 2}
 
@@ -445,7 +447,7 @@ async def test_a_deleted_topic_takes_its_offsets_along_also_those_on_their_way(
     broker.log.gate = trio.Event()
     coordinator.commit("g", SIMPLE, {T1: at(1)})
     coordinator.commit("h", SIMPLE, {U0: at(1)})
-    coordinator.forget_topic("t")
+    coordinator.deletion.forget_topic("t")
     again = coordinator.commit("g", SIMPLE, {TopicPartition("t", 2): at(1)})  # it was created again
     broker.log.gate.set()
     await again.wait()
@@ -475,7 +477,7 @@ async def commit_and_commit_again_on_the_fifth_day(broker: Broker) -> None:
 
 async def consume_for_five_days_then_leave(broker: Broker) -> None:
     member_id = await broker.stable_member(session_timeout_ms=1_800_000)
-    identity = Identity(member_id=member_id, generation_id=1)
+    identity = GroupMemberIdentity(member_id=member_id, generation_id=1)
     await broker.coordinator.commit("g", identity, {T0: at(1), U0: at(1)}).wait()
     for _ in range(5 * 48):
         await trio.sleep(1795)
@@ -518,7 +520,7 @@ async def test_a_live_group_loses_the_offsets_of_topics_that_it_no_longer_reads(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
     member_id = await broker.stable_member(session_timeout_ms=1_800_000)  # reads only "t"
-    identity = Identity(member_id=member_id, generation_id=1)
+    identity = GroupMemberIdentity(member_id=member_id, generation_id=1)
     await broker.coordinator.commit("g", identity, {T0: at(1), U0: at(1)}).wait()
     for _ in range(8 * 48):
         await trio.sleep(1795)
@@ -626,8 +628,8 @@ async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
     assert len(broker.coordinator.offsets("g")["many"]) == MANY_COUNT
     monkeypatch.setattr(GroupOffsets, "known", None)  # visits all of them
     with longest_turn_of_others(nursery) as longest:
-        broker.coordinator.forget_topic("other")
-        assert await broker.coordinator.delete_offsets("g", [T0, TopicPartition("many", 7)]).wait() == e.NONE
+        broker.coordinator.deletion.forget_topic("other")
+        assert await broker.coordinator.deletion.delete_offsets("g", [T0, TopicPartition("many", 7)]).wait() == e.NONE
     assert longest[0] < 0.1
     assert len(broker.coordinator.offsets("g")["many"]) == MANY_COUNT - 1
 

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import Identity, OffsetAndMetadata, Sync
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, OffsetAndMetadata, Sync
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinator import GroupCoordinator
@@ -51,9 +51,9 @@ async def coordinator(autojump_clock: MockClock, nursery: trio.Nursery, log: Mem
     return coordinator
 
 
-async def stable_member(coordinator: GroupCoordinator, group_id: str) -> Identity:
+async def stable_member(coordinator: GroupCoordinator, group_id: str) -> GroupMemberIdentity:
     joined = await coordinator.join(group_id, JOIN).wait()
-    identity = Identity(member_id=joined.member_id, generation_id=joined.generation_id)
+    identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=joined.generation_id)
     sync = Sync(identity=identity, assignments={joined.member_id: b"mine"})
     assert (await coordinator.sync(group_id, sync).wait()).error_code == e.NONE
     return identity
@@ -106,7 +106,7 @@ async def test_whoever_waits_is_sent_elsewhere_and_nothing_is_left(
     second = coordinator.join("s", JOIN)
     rejoined = coordinator.join("s", attrs.evolve(JOIN, member_id=joined.member_id))
     follower = (await second.wait()).member_id
-    synced = coordinator.sync("s", Sync(identity=Identity(member_id=follower, generation_id=2)))
+    synced = coordinator.sync("s", Sync(identity=GroupMemberIdentity(member_id=follower, generation_id=2)))
     assert (await rejoined.wait()).error_code == e.NONE
     for partition in range(4):
         coordinator.led.resign(partition)
@@ -126,7 +126,7 @@ async def test_what_was_on_its_way_counts_for_nobody(
     assert await coordinator.commit("g", SIMPLE, {T0: OFFSET}).wait() == e.NONE
     log.gate = trio.Event()
     commit = coordinator.commit("g", SIMPLE, {U0: OFFSET})
-    deletion = coordinator.delete_group("g")
+    deletion = coordinator.deletion.delete_group("g")
     await wait_all_tasks_blocked()
     log.load(coordinator)  # it was led elsewhere meanwhile
     assert set(coordinator.offsets("g")) == {"t"}
@@ -172,7 +172,7 @@ async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
     assert (await coordinator.join("g", JOIN).wait()).error_code == e.COORDINATOR_NOT_AVAILABLE
     assert await coordinator.commit("g", SIMPLE, {T0: OFFSET}).wait() == e.COORDINATOR_NOT_AVAILABLE
     assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
-    assert await coordinator.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
+    assert await coordinator.deletion.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert names(coordinator) == set()
 
 

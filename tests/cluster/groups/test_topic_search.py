@@ -11,7 +11,7 @@ import trio
 
 from kafscale.cluster.groups.consumer.events import RegexRefresh
 from kafscale.cluster.groups.consumer.settings import REGEXES_MAX_COUNT
-from kafscale.cluster.groups.consumer.topics import TopicMetadata, Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.topic_search import TopicSearch
 from kafscale.cluster.patterns import Piece
 
@@ -45,11 +45,9 @@ def search(pieces: list[Piece]) -> TopicSearch:
         piece.run()
         pieces.append(piece)
 
-    topics = Topics()
+    topics = KnownTopics()
     names = [f"topic-{number}" for number in range(TOPICS_COUNT)]
-    topics.change(
-        version=1, put=[TopicMetadata(topic_id=name.encode(), name=name, partition_count=1) for name in names]
-    )
+    topics.change(version=1, put=[KnownTopic(topic_id=name.encode(), name=name, partition_count=1) for name in names])
     return TopicSearch(topics, None, run_piece)
 
 

@@ -12,16 +12,16 @@ from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
+    CoordinatorOutcome,
     EndTransaction,
-    Identity,
     InitProducerId,
     MarkersWritten,
-    Outcome,
+    ProducerIdentity,
     ProducerReply,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT, TransactionSettings
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import Marker, StateRecord
 from kafscale.cluster.transactions.values import TransactionState as S
 from kafscale.wire import error_codes as e
@@ -33,7 +33,7 @@ P0, P1, REMOTE = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition(
 SETTINGS = TransactionSettings(max_transactional_id_count=3, max_partition_count=2)
 
 
-def coordinator(*transactions: Transaction, leads: Callable[[TopicPartition], bool] = lambda p: p != REMOTE):
+def coordinator(*transactions: ProducerTransaction, leads: Callable[[TopicPartition], bool] = lambda p: p != REMOTE):
     made = TransactionCoordinator(
         partition=0,
         coordinator_epoch=4,
@@ -45,10 +45,10 @@ def coordinator(*transactions: Transaction, leads: Callable[[TopicPartition], bo
     return made
 
 
-def transaction(state: S, epoch: int = 3, **changes: object) -> Transaction:
+def transaction(state: S, epoch: int = 3, **changes: object) -> ProducerTransaction:
     """`changes` are fields of the transaction."""
     is_open = state is S.ONGOING or state.is_prepared
-    base = Transaction(
+    base = ProducerTransaction(
         transactional_id="x",
         producer_id=PID,
         previous_producer_id=PID,
@@ -63,7 +63,9 @@ def transaction(state: S, epoch: int = 3, **changes: object) -> Transaction:
     return attrs.evolve(base, **changes)
 
 
-def init(on: TransactionCoordinator, pid: int = -1, epoch: int = -1, **changes: object) -> Outcome[ProducerReply]:
+def init(
+    on: TransactionCoordinator, pid: int = -1, epoch: int = -1, **changes: object
+) -> CoordinatorOutcome[ProducerReply]:
     request = InitProducerId(
         transactional_id="x", transaction_timeout_ms=10_000, producer_id=pid, producer_epoch=epoch, new_producer_id=99
     )
@@ -72,19 +74,21 @@ def init(on: TransactionCoordinator, pid: int = -1, epoch: int = -1, **changes: 
 
 def add(on: TransactionCoordinator, *partitions: TopicPartition, epoch: int = 3, version: int = 2, pid: int = PID):
     request = AddPartitions(
-        identity=Identity("x", pid, epoch), partitions=frozenset(partitions or {P0}), transaction_version=version
+        identity=ProducerIdentity("x", pid, epoch),
+        partitions=frozenset(partitions or {P0}),
+        transaction_version=version,
     )
     return on.add_partitions(request, now_ms=NOW)
 
 
 def end(on: TransactionCoordinator, *, committed: bool, epoch: int = 3, version: int = 2, pid: int = PID):
     request = EndTransaction(
-        identity=Identity("x", pid, epoch), committed=committed, transaction_version=version, new_producer_id=99
+        identity=ProducerIdentity("x", pid, epoch), committed=committed, transaction_version=version, new_producer_id=99
     )
     return on.end_transaction(request, now_ms=NOW)
 
 
-def shape(outcome: Outcome[object]) -> list[str]:
+def shape(outcome: CoordinatorOutcome[object]) -> list[str]:
     """What is written, in a few words."""
     words = []
     for entry in outcome.entries:
@@ -99,7 +103,7 @@ def shape(outcome: Outcome[object]) -> list[str]:
     return words
 
 
-def answer(outcome: Outcome[ProducerReply]) -> tuple[int, int, int]:
+def answer(outcome: CoordinatorOutcome[ProducerReply]) -> tuple[int, int, int]:
     reply = outcome.reply
     return reply.error_code, reply.producer_id, reply.producer_epoch
 
@@ -291,19 +295,21 @@ def test_who_may_not_enrol_may_not_verify_either(state: S, epoch: int, pid: int,
     on = coordinator(transaction(state, partitions=frozenset({REMOTE})))
     outcome = add(on, epoch=epoch, pid=pid)
     assert (outcome.reply.error_of(P0), outcome.entries) == (error, ())
-    verified = on.verify_partitions(VerifyPartitions(identity=Identity("x", pid, epoch), partitions=frozenset({P0})))
+    verified = on.verify_partitions(
+        VerifyPartitions(identity=ProducerIdentity("x", pid, epoch), partitions=frozenset({P0}))
+    )
     assert verified.reply.error_of(P0) == error
 
 
 def test_an_unknown_id_and_an_empty_one_are_told_apart() -> None:
     assert add(coordinator()).reply.error_code == e.INVALID_PRODUCER_ID_MAPPING
-    empty = AddPartitions(identity=Identity("", 1, 1), partitions=frozenset({P0}), transaction_version=0)
+    empty = AddPartitions(identity=ProducerIdentity("", 1, 1), partitions=frozenset({P0}), transaction_version=0)
     assert coordinator().add_partitions(empty, now_ms=NOW).reply.error_code == e.INVALID_REQUEST
 
 
 def test_verifying_tells_what_takes_part_and_enrols_nothing() -> None:
     on = coordinator(transaction(S.ONGOING))
-    asked = VerifyPartitions(identity=Identity("x", PID, 3), partitions=frozenset({P0, P1}))
+    asked = VerifyPartitions(identity=ProducerIdentity("x", PID, 3), partitions=frozenset({P0, P1}))
     outcome = on.verify_partitions(asked)
     assert [outcome.reply.error_of(each) for each in (P0, P1)] == [e.NONE, e.TRANSACTION_ABORTABLE]
     assert outcome.entries == ()
@@ -491,7 +497,7 @@ def test_version_2_aborts_where_nothing_was_enrolled_and_bumps_the_epoch() -> No
 
 def test_a_used_up_producer_id_is_replaced_at_the_end_and_a_repeated_request_learns_the_new_one() -> None:
     on = coordinator(transaction(S.ONGOING, 32_766))
-    request = EndTransaction(identity=Identity("x", PID, 32_766), committed=True, transaction_version=2)
+    request = EndTransaction(identity=ProducerIdentity("x", PID, 32_766), committed=True, transaction_version=2)
     assert on.end_transaction(request, now_ms=NOW).needs_producer_id
     outcome = end(on, committed=True, epoch=32_766)
     assert shape(outcome) == ["PrepareCommit 7:32767", "commit t-0 32767"]
@@ -654,6 +660,6 @@ def test_a_record_and_what_is_read_from_it_are_the_same_but_for_the_last_epoch()
     for state in (S.EMPTY, S.ONGOING, S.PREPARE_ABORT, S.COMPLETE_COMMIT):
         before = transaction(state, last_producer_epoch=2, next_producer_id=12)
         value = value_of(before.record())
-        assert Transaction.of("x", value) == attrs.evolve(before, last_producer_epoch=-1)
+        assert ProducerTransaction.of("x", value) == attrs.evolve(before, last_producer_epoch=-1)
     with pytest.raises(ValueError, match="8"):
-        Transaction.of("x", attrs.evolve(value, transaction_status=8))
+        ProducerTransaction.of("x", attrs.evolve(value, transaction_status=8))

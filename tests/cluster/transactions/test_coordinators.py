@@ -10,11 +10,11 @@ import pytest
 from kafscale.cluster.coordinator import InternalLog, LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.questions import TransactionFilter, describe_transaction, list_transactions
-from kafscale.cluster.transactions.requests import EndTransaction, Identity
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.questions import ListFilter, describe_transaction, list_transactions
+from kafscale.cluster.transactions.requests import EndTransaction, ProducerIdentity
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionState
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema
@@ -24,7 +24,7 @@ NOW = 100_000
 
 def record(transactional_id: str, state: TransactionState, producer_id: int = 7, start_ms: int = 40_000) -> StateRecord:
     is_open = state is TransactionState.ONGOING or state.is_prepared
-    return Transaction(
+    return ProducerTransaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=3,
@@ -36,13 +36,13 @@ def record(transactional_id: str, state: TransactionState, producer_id: int = 7,
     ).record()
 
 
-def transactions(partition_count: int = 4, **settings: int) -> Transactions:
+def transactions(partition_count: int = 4, **settings: int) -> TransactionService:
     """Return coordinators that lead nothing yet, and whose markers for partition 0 could be written here."""
 
     async def allocate() -> int:
         raise NotImplementedError
 
-    made = Transactions(
+    made = TransactionService(
         internal=InternalLog(Mock()),
         settings=TransactionSettings(**settings),
         topic="__transaction_state",
@@ -135,7 +135,7 @@ def test_a_prepared_transaction_is_described_with_the_partitions_that_lack_a_mar
 ) -> None:
     load(led, record("x", TransactionState.ONGOING))
     coordinator = led.find("x")
-    request = EndTransaction(identity=Identity("x", 7, 3), committed=True, transaction_version=2)
+    request = EndTransaction(identity=ProducerIdentity("x", 7, 3), committed=True, transaction_version=2)
     outcome = coordinator.end_transaction(request, now_ms=NOW)
     described = describe_transaction(led, "x")
     assert (described.state, described.topics) == ("PrepareCommit", [PartitionsSchema("t", [1])])
@@ -152,19 +152,19 @@ def test_descriptions_of_ids_that_can_not_be_described(led: Led) -> None:
 
 
 FILTERS = [
-    (TransactionFilter(), ["a", "b", "c"]),
-    (TransactionFilter(producer_ids=frozenset({1, 3})), ["a", "c"]),
-    (TransactionFilter(state_names=frozenset({"Ongoing"})), ["a", "b"]),
-    (TransactionFilter(state_names=frozenset({"ongoing"})), []),
-    (TransactionFilter(state_names=frozenset({"Ongoing"}), producer_ids=frozenset({2})), ["b"]),
-    (TransactionFilter(longer_than_ms=NOW - 40_000), ["b", "c"]),
-    (TransactionFilter(longer_than_ms=NOW - 40_001), ["a", "b", "c"]),
-    (TransactionFilter(longer_than_ms=0), ["a", "b", "c"]),
+    (ListFilter(), ["a", "b", "c"]),
+    (ListFilter(producer_ids=frozenset({1, 3})), ["a", "c"]),
+    (ListFilter(state_names=frozenset({"Ongoing"})), ["a", "b"]),
+    (ListFilter(state_names=frozenset({"ongoing"})), []),
+    (ListFilter(state_names=frozenset({"Ongoing"}), producer_ids=frozenset({2})), ["b"]),
+    (ListFilter(longer_than_ms=NOW - 40_000), ["b", "c"]),
+    (ListFilter(longer_than_ms=NOW - 40_001), ["a", "b", "c"]),
+    (ListFilter(longer_than_ms=0), ["a", "b", "c"]),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "expected"), FILTERS)
-def test_what_is_listed_fits_every_filter(led: Led, wanted: TransactionFilter, expected: list[str]) -> None:
+def test_what_is_listed_fits_every_filter(led: Led, wanted: ListFilter, expected: list[str]) -> None:
     load(
         led,
         record("c", TransactionState.EMPTY, 3, start_ms=-1),
@@ -179,7 +179,7 @@ def test_what_is_listed_fits_every_filter(led: Led, wanted: TransactionFilter, e
 
 def test_nothing_is_listed_while_a_partition_is_being_loaded(led: Led) -> None:
     led.begin_loading(0, 1)
-    assert list_transactions(led, TransactionFilter(), now_ms=NOW).error_code == e.COORDINATOR_LOAD_IN_PROGRESS
+    assert list_transactions(led, ListFilter(), now_ms=NOW).error_code == e.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_states_have_the_names_that_kafka_gives_them() -> None:

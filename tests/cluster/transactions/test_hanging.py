@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kafscale.cluster.transactions.hanging import INTERVAL_SECONDS, CoordinatedBy, HangingSearch, Knowledge
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.errors import BrokerUnavailable, Fenced, StoreUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -29,7 +29,7 @@ class World:
     """
 
     log: MemoryLog
-    transactions: Transactions
+    transactions: TransactionService
     leaders: list[CoordinatedBy | None]
     before_look: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
     answers: Mapping[int, Knowledge] = attrs.field(factory=dict)  # of brokers that give others than they know

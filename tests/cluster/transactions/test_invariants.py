@@ -10,8 +10,8 @@ import trio
 
 from kafscale.cluster.coordinator import EndEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import EndTransaction, Identity
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.requests import EndTransaction, ProducerIdentity
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.state_records import decode_state, now_ms
 from kafscale.cluster.transactions.values import TransactionState
 from kafscale.config import Durability
@@ -41,7 +41,7 @@ EVERY_MODE = pytest.mark.parametrize("durability", list(Durability))
 IN_THE_BUCKET = pytest.mark.parametrize("durability", [Durability.S3_WAL, Durability.SEGMENT])
 MOMENTS_COUNT = 16
 NEVER_SECONDS = 1e9
-Act = Callable[[Transactions, MemoryLog, Identity], Awaitable[None]]
+Act = Callable[[TransactionService, MemoryLog, ProducerIdentity], Awaitable[None]]
 
 
 def data_partitions(log: MemoryLog) -> list[Partition]:
@@ -96,7 +96,7 @@ async def crash(durability: Durability, moment: int, act: Act) -> Crashed:
         return Crashed(await copied(store), disk.crash(torn_bytes=moment * 60), settings | {"leader_epoch": 2}, shown)
 
 
-async def produce(transactions: Transactions, log: MemoryLog, who: Identity) -> None:
+async def produce(transactions: TransactionService, log: MemoryLog, who: ProducerIdentity) -> None:
     """Write to partitions as Produce 12 does: enrolment and batch without an await between, where that may be."""
     for partition in data_partitions(log):
         at = frozenset({TopicPartition(DATA, partition.index)})
@@ -106,12 +106,14 @@ async def produce(transactions: Transactions, log: MemoryLog, who: Identity) -> 
         await send(partition, b"v", producer_id=who.producer_id, epoch=who.producer_epoch)
 
 
-async def produce_and_end(transactions: Transactions, log: MemoryLog, who: Identity) -> None:
+async def produce_and_end(transactions: TransactionService, log: MemoryLog, who: ProducerIdentity) -> None:
     await produce(transactions, log, who)
     await end(transactions, who)
 
 
-async def produce_and_end_beside_others(transactions: Transactions, log: MemoryLog, who: Identity) -> None:
+async def produce_and_end_beside_others(
+    transactions: TransactionService, log: MemoryLog, who: ProducerIdentity
+) -> None:
     """What others have written becomes durable while the markers are not."""
     await produce(transactions, log, who)
     for partition in data_partitions(log):

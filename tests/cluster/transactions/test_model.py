@@ -19,17 +19,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.requests import (
     AddPartitions,
+    CoordinatorOutcome,
     EndTransaction,
     Held,
-    Identity,
     InitProducerId,
-    Outcome,
     PartitionsReply,
+    ProducerIdentity,
     ProducerReply,
     VerifyPartitions,
 )
 from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import TransactionState
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, POLICY_VIOLATION
 from tests.devtools.fakes.transaction_world import Claims, Data, World
@@ -75,8 +75,8 @@ class Producer:
     in_flight: list[Data] = attrs.field(factory=list)  # on the way to other brokers
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.transactional_id, self.producer_id, self.epoch)
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.transactional_id, self.producer_id, self.epoch)
 
     @property
     def may_send(self) -> bool:
@@ -87,7 +87,7 @@ class Producer:
 class Waiting:
     """A reply that waits for its group to be durable."""
 
-    outcome: Outcome[ProducerReply] | Outcome[PartitionsReply]
+    outcome: CoordinatorOutcome[ProducerReply] | CoordinatorOutcome[PartitionsReply]
     deliver: Callable[[], None]
 
 
@@ -107,7 +107,7 @@ class Coordination(RuleBasedStateMachine):
 
     @initialize(elsewhere=st.sets(partitions, max_size=3))
     def begin(self, elsewhere: set[TopicPartition]) -> None:
-        worn = Transaction(
+        worn = ProducerTransaction(
             transactional_id="worn out",
             producer_id=7,
             producer_epoch=32_763,
@@ -125,7 +125,7 @@ class Coordination(RuleBasedStateMachine):
     def submit(
         self,
         producer: Producer,
-        outcome: Outcome[ProducerReply] | Outcome[PartitionsReply],
+        outcome: CoordinatorOutcome[ProducerReply] | CoordinatorOutcome[PartitionsReply],
         deliver: Callable[[], None],
         *behind: Data,
     ) -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from kafscale.cluster.coordinator import Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import Identity as Member
+from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
 from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.transactions.offset_commits import (
     DURABLE_SECONDS,
@@ -20,7 +20,7 @@ from kafscale.cluster.transactions.offset_commits import (
     OffsetsOfTransaction,
     TransactionalOffsets,
 )
-from kafscale.cluster.transactions.requests import Identity as Producer
+from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.errors import KafkaError
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR

@@ -10,9 +10,9 @@ import trio
 
 from kafscale.cluster.coordinator import RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import EndTransaction, Identity, InitProducerId
+from kafscale.cluster.transactions.requests import EndTransaction, InitProducerId, ProducerIdentity
 from kafscale.cluster.transactions.state_records import decode_state, encode_state
-from kafscale.cluster.transactions.transaction import LAST_GIVEN_EPOCH, Transaction
+from kafscale.cluster.transactions.transaction import LAST_GIVEN_EPOCH, ProducerTransaction
 from kafscale.cluster.transactions.values import StateRecord, TransactionState
 from kafscale.config import Durability
 from kafscale.errors import KafkaError
@@ -334,7 +334,7 @@ async def test_who_asks_while_it_is_being_read_is_told_to_try_again(autojump_clo
     async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log:
         async with coordinating(log, is_loaded=False) as transactions:
             with refused(e.COORDINATOR_LOAD_IN_PROGRESS):
-                await add(transactions, Identity("x", 1, 0), 0)
+                await add(transactions, ProducerIdentity("x", 1, 0), 0)
 
 
 async def test_without_memory_a_decision_waits_and_nothing_of_it_is_in_the_log(autojump_clock):
@@ -345,7 +345,7 @@ async def test_without_memory_a_decision_waits_and_nothing_of_it_is_in_the_log(a
             await log.log.flusher.flush_all()
             pool = log.log.pool
             lease = await pool.acquire(pool.size_bytes - (16 << 10))
-            who_now: list[Identity] = []
+            who_now: list[ProducerIdentity] = []
 
             async def commit() -> None:
                 who_now.append(await end(transactions, who))
@@ -419,7 +419,7 @@ async def test_nobody_learns_of_an_id_by_naming_none(autojump_clock):
         await end(transactions, who)
         disk = disk.crash()
     async with memory_log(store, disk, topics=TOPICS, leader_epoch=2) as log, coordinating(log) as transactions:
-        nobody = Identity("x", -1, LAST_GIVEN_EPOCH)
+        nobody = ProducerIdentity("x", -1, LAST_GIVEN_EPOCH)
         request = EndTransaction(identity=nobody, committed=True, transaction_version=NEWEST)
         reply = await transactions.end(request)
         assert (reply.error_code, reply.producer_id) == (e.INVALID_PRODUCER_ID_MAPPING, -1)
@@ -490,7 +490,7 @@ async def test_what_has_been_read_when_all_is_cancelled_is_not_coordinated(autoj
 
 
 def test_a_record_has_what_kafka_writes_and_comes_back() -> None:
-    transaction = Transaction(
+    transaction = ProducerTransaction(
         transactional_id="x",
         producer_id=7,
         previous_producer_id=7,

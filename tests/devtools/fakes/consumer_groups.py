@@ -12,9 +12,9 @@ from kafscale.cluster.groups.common.events import GroupProtocol, GroupRecord, Jo
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
 from kafscale.cluster.groups.consumer.events import (
     CoordinatorRecord,
+    GroupOutcome,
     Heartbeat,
     HeartbeatReply,
-    Outcome,
     RegexRefresh,
     Reply,
     TimerKey,
@@ -22,7 +22,7 @@ from kafscale.cluster.groups.consumer.events import (
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import Search
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
-from kafscale.cluster.groups.consumer.topics import TopicMetadata
+from kafscale.cluster.groups.consumer.topics import KnownTopic
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription, ConsumerTopicPartitions
@@ -69,7 +69,7 @@ class ConsumerGroupHarness:
     context: ConsumerGroupContext = attrs.field(init=False)
     group: ConsumerGroup = attrs.field(init=False)
     log: list[CoordinatorRecord] = attrs.field(factory=list, init=False)
-    last: Outcome[Any] = attrs.field(init=False)
+    last: GroupOutcome[Any] = attrs.field(init=False)
     classic: GroupRecord | None = attrs.field(default=None, init=False)  # what the group is instead
     refresh: RegexRefresh | None = attrs.field(default=None, init=False)  # what is to be looked for
     _timers: dict[TimerKey, int] = attrs.field(factory=dict, init=False)
@@ -91,7 +91,7 @@ class ConsumerGroupHarness:
     def put_topics(self, **partition_counts: int) -> None:
         """Create topics, or change their number of partitions."""
         put = [
-            TopicMetadata(topic_id=topic_id(name), name=name, partition_count=count)
+            KnownTopic(topic_id=topic_id(name), name=name, partition_count=count)
             for name, count in partition_counts.items()
         ]
         self.context.topics.change(version=self.context.topics.version + 1, put=put)
@@ -99,7 +99,7 @@ class ConsumerGroupHarness:
     def remove_topics(self, *names: str) -> None:
         self.context.topics.change(version=self.context.topics.version + 1, removed=names)
 
-    def took(self, outcome: Outcome[Reply]) -> Reply:
+    def took(self, outcome: GroupOutcome[Reply]) -> Reply:
         """Do with an outcome what a coordinator does, and return the reply."""
         self.last = outcome
         self.log += outcome.records

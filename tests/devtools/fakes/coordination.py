@@ -16,8 +16,8 @@ import trio.testing
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
-from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, Identity, InitProducerId
-from kafscale.cluster.transactions.service import Transactions
+from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, InitProducerId, ProducerIdentity
+from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.values import TransactionState
@@ -35,7 +35,7 @@ NEWEST = 2
 
 
 @asynccontextmanager
-async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: Any) -> AsyncIterator[Transactions]:
+async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: Any) -> AsyncIterator[TransactionService]:
     """Coordinate what the log has for the block; what was decided, and not completed, is completed before."""
     ids = count(1000 * log.partition(name=STATE).leader_epoch)
 
@@ -47,7 +47,7 @@ async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: An
         row = log.log.by_name.get(partition.topic)
         return row is not None and partition.partition < len(row)
 
-    transactions = Transactions(
+    transactions = TransactionService(
         internal=InternalLog(log.log),
         settings=TransactionSettings(**settings),
         topic=STATE,
@@ -66,7 +66,7 @@ async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: An
         nursery.cancel_scope.cancel()
 
 
-async def abort_hanging(log: MemoryLog, transactions: Transactions, partitions: Iterable[Partition]) -> None:
+async def abort_hanging(log: MemoryLog, transactions: TransactionService, partitions: Iterable[Partition]) -> None:
     """Abort what is open in these partitions and unknown to the coordinators, which are all here."""
 
     async def ask(broker_id: int, producer_ids: Collection[int]) -> Knowledge:
@@ -84,15 +84,19 @@ async def abort_hanging(log: MemoryLog, transactions: Transactions, partitions: 
     await search.search_once()
 
 
-async def init(transactions: Transactions, transactional_id: str = "x", *, timeout_ms: int = 60_000) -> Identity:
+async def init(
+    transactions: TransactionService, transactional_id: str = "x", *, timeout_ms: int = 60_000
+) -> ProducerIdentity:
     """A producer's first word."""
     request = InitProducerId(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
     reply = await transactions.init_producer_id(request)
     assert not reply.error_code, reply
-    return Identity(transactional_id, reply.producer_id, reply.producer_epoch)
+    return ProducerIdentity(transactional_id, reply.producer_id, reply.producer_epoch)
 
 
-async def add(transactions: Transactions, who: Identity, *indexes: int, topic: str = DATA, version: int = 0) -> int:
+async def add(
+    transactions: TransactionService, who: ProducerIdentity, *indexes: int, topic: str = DATA, version: int = 0
+) -> int:
     """Enrol partitions; returns the error."""
     partitions = frozenset(TopicPartition(topic, index) for index in indexes)
     request = AddPartitions(identity=who, partitions=partitions, transaction_version=version)
@@ -102,15 +106,19 @@ async def add(transactions: Transactions, who: Identity, *indexes: int, topic: s
     return reply.error_code
 
 
-async def end(transactions: Transactions, who: Identity, *, committed: bool = True, version: int = NEWEST) -> Identity:
+async def end(
+    transactions: TransactionService, who: ProducerIdentity, *, committed: bool = True, version: int = NEWEST
+) -> ProducerIdentity:
     """End a transaction; returns who the producer is then."""
     request = EndTransaction(identity=who, committed=committed, transaction_version=version)
     reply = await transactions.end(request)
     assert not reply.error_code, reply
-    return who if version < NEWEST else Identity(who.transactional_id, reply.producer_id, reply.producer_epoch)
+    return who if version < NEWEST else ProducerIdentity(who.transactional_id, reply.producer_id, reply.producer_epoch)
 
 
-async def write(transactions: Transactions, log: MemoryLog, who: Identity, index: int, *values: bytes) -> None:
+async def write(
+    transactions: TransactionService, log: MemoryLog, who: ProducerIdentity, index: int, *values: bytes
+) -> None:
     """Enrol a partition and write to it."""
     assert not await add(transactions, who, index, version=NEWEST)
     partition = log.partition(index, name=DATA)

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.coordinator.writer import Then
-from kafscale.cluster.groups.classic.group import Group, GroupContext
+from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupContext
 from kafscale.cluster.groups.common.events import (
+    GroupMemberIdentity,
     GroupProtocol,
     GroupRecord,
-    Identity,
     Join,
     JoinResult,
     Leaving,
@@ -34,7 +34,7 @@ def subscription(*topics: str) -> bytes:
     return bytes(2) + len(encoded).to_bytes(4) + body + (-1).to_bytes(4, signed=True)
 
 
-SIMPLE = Identity(member_id="")  # of one who commits offsets and is no member
+SIMPLE = GroupMemberIdentity(member_id="")  # of one who commits offsets and is no member
 JOIN = Join(
     member_id="",
     client_id="client",
@@ -66,7 +66,7 @@ class GroupHarness:
     holds_writes: bool = False
     seconds: float = attrs.field(default=0.0, init=False)
     timers: TimerQueue = attrs.field(init=False)
-    group: Group = attrs.field(init=False)
+    group: ClassicGroup = attrs.field(init=False)
     stored: GroupRecord | None = attrs.field(default=None, init=False)
     held: list[tuple[GroupRecord, Then]] = attrs.field(factory=list, init=False)
 
@@ -77,13 +77,13 @@ class GroupHarness:
         """Continue with what was stored; everything else is lost."""
         self.held.clear()
         self.timers = TimerQueue(lambda: self.seconds)
-        context = GroupContext(
+        context = ClassicGroupContext(
             settings=self.settings,
             timers=self.timers,
             submit=self._submit,
             wall_clock_ms=lambda: WALL_CLOCK_START_MS + int(self.seconds * 1000),
         )
-        self.group = Group(group_id="g", context=context)
+        self.group = ClassicGroup(group_id="g", context=context)
         if self.stored is not None:
             self.group.restore(self.stored)
 
@@ -141,7 +141,7 @@ class GroupHarness:
         group_instance_id: str | None = None,
         **more: Any,
     ) -> OneShot[SyncResult]:
-        identity = Identity(
+        identity = GroupMemberIdentity(
             member_id=member_id,
             group_instance_id=group_instance_id,
             generation_id=self.group.generation_id if generation_id is None else generation_id,

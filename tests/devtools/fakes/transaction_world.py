@@ -16,7 +16,7 @@ import attrs
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.requests import MarkersToSend, MarkersWritten, Outcome
+from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend, MarkersWritten
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.values import Marker, StateRecord
 
@@ -101,7 +101,7 @@ class World:
     elsewhere: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict)  # logs of other brokers
     coordinator: TransactionCoordinator = attrs.field(init=False)
     places: Places = attrs.field(init=False)
-    unwritten: list[tuple[int, Outcome[Any]]] = attrs.field(factory=list)  # end in the journal, and outcome
+    unwritten: list[tuple[int, CoordinatorOutcome[Any]]] = attrs.field(factory=list)  # end in the journal, and outcome
     sending: list[MarkersToSend] = attrs.field(factory=list)
     claims: dict[int, Claims] = attrs.field(factory=dict)
     coordinator_epoch: int = 0
@@ -138,7 +138,7 @@ class World:
 
     # -- The log -----------------------------------------------------------------------------------------------------
 
-    def write(self, outcome: Outcome[Any], *behind: Data) -> None:
+    def write(self, outcome: CoordinatorOutcome[Any], *behind: Data) -> None:
         """Hand a group to the log."""
         self.journal += [*outcome.entries, *behind]
         self.unwritten.append((len(self.journal), outcome))

@@ -19,7 +19,7 @@ from kafscale.api.records import fetch
 from kafscale.client.connection import Connection as Client
 from kafscale.client.connection import Reply
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import Identity
+from kafscale.cluster.groups.common.events import GroupMemberIdentity
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, Limits
@@ -661,7 +661,7 @@ async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
         await prepare_groups(running.broker.services)
         groups = running.broker.services.groups
         offset = groups.new_offset(5, leader_epoch=-1, metadata=None, retention_ms=None)
-        nobody = Identity(member_id="")
+        nobody = GroupMemberIdentity(member_id="")
         assert await groups.commit("g", nobody, {TopicPartition(TOPIC, 0): offset}).wait() == error_codes.NONE
     await parts.metadata.commit(Transaction(deletes=[f"topics/{TOPIC}"]))
     async with memory_broker(parts) as running:

@@ -44,7 +44,7 @@ def _subscribers(spec: GroupSpec, members: Sequence[str]) -> Iterable[_Subscribe
 
 
 def _runs(partition_count: int, member_count: int) -> Iterator[frozenset[int]]:
-    """Cut partitions into runs for so many members; there are fewer where the partitions do not reach for all."""
+    """Cut partitions into one run for each member; members beyond the number of partitions get none."""
     share, extra_count = divmod(partition_count, member_count)
     start = 0
     while start < partition_count:

@@ -23,7 +23,7 @@ from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, NONE_OF_TOPIC,
 
 @attrs.frozen
 class _Run:
-    """Partitions of one topic that nobody has."""
+    """Free partitions of one topic."""
 
     topic_id: bytes
     partitions: list[int]
@@ -31,7 +31,7 @@ class _Run:
 
 @attrs.define(eq=False, repr=False)
 class _Pool:
-    """Partitions that nobody has, in the order in which they are handed out."""
+    """Free partitions, in the order in which they are handed out."""
 
     runs: list[_Run] = attrs.field(factory=list)
     _next_run: int = attrs.field(default=0, init=False)
@@ -41,7 +41,7 @@ class _Pool:
         self.runs.append(_Run(topic_id, list(partitions)))
 
     def give(self, kept: Partitions, count: int) -> Partitions:
-        """Return what a member keeps, and so many partitions more, or what is left."""
+        """Return the kept partitions and up to `count` more."""
         grown = dict(kept)
         while count and self._next_run < len(self.runs):
             run = self.runs[self._next_run]
@@ -58,7 +58,7 @@ class _Pool:
 
 @attrs.define(eq=False, repr=False)
 class _Share:
-    """What a member keeps of what it had, and what it may get beside that."""
+    """Partitions that a member keeps, and how many more it may get."""
 
     kept: Partitions
     room: int
@@ -105,7 +105,7 @@ def _unassigned(spec: GroupSpec, topic_ids: frozenset[bytes]) -> _Pool:
 
 
 def _keep(previous: Partitions, topic_ids: frozenset[bytes], quota: int, pool: _Pool) -> _Share:
-    """Keep up to so many partitions; what is above that goes to the pool."""
+    """Keep up to `quota` partitions; the others go to the pool."""
     kept: dict[bytes, frozenset[int]] = {}
     for topic_id, partitions in previous.items():
         if topic_id not in topic_ids:
@@ -132,7 +132,7 @@ def assign_heterogeneous(spec: GroupSpec) -> Mapping[str, Partitions]:
 
 
 @attrs.frozen
-class _Topic:
+class _BalancedTopic:
     """One topic while it is shared out: members are numbers, `owners` has one for each partition."""
 
     topic_id: bytes
@@ -148,13 +148,16 @@ class _Topic:
 @attrs.define(eq=False, repr=False)
 class _Balancer:
     spec: GroupSpec
-    topics: list[_Topic]
+    topics: list[_BalancedTopic]
     sizes: list[int]  # how many partitions each member has
 
     @classmethod
     def of(cls, spec: GroupSpec) -> _Balancer:
         """Number the members, and begin with what each had of the topics that it subscribes to."""
-        topics = {topic_id: _Topic(topic_id, [], [NOBODY] * count) for topic_id, count in spec.partition_counts.items()}
+        topics = {
+            topic_id: _BalancedTopic(topic_id, [], [NOBODY] * count)
+            for topic_id, count in spec.partition_counts.items()
+        }
         sizes = [0] * len(spec.members)
         for index, member in enumerate(spec.members.values()):
             for topic_id in member.topic_ids:
@@ -180,12 +183,12 @@ class _Balancer:
             for member_id, topics in zip(self.spec.members, members, strict=True)
         }
 
-    def _by_load(self, topic: _Topic) -> list[int]:
+    def _by_load(self, topic: _BalancedTopic) -> list[int]:
         """Return the subscribers, those with the fewest partitions first; among equals this order stays in force."""
         return sorted(topic.subscribers, key=lambda index: (self.sizes[index], index))
 
-    def _share_out(self, topic: _Topic) -> None:
-        """Give each partition that nobody has to whoever has the fewest."""
+    def _share_out(self, topic: _BalancedTopic) -> None:
+        """Give each free partition to the subscriber with the fewest partitions."""
         unassigned = [partition for partition, owner in enumerate(topic.owners) if owner == NOBODY]
         if not unassigned:
             return
@@ -206,7 +209,7 @@ class _Balancer:
                 if still >= len(self.topics):
                     return
 
-    def _level(self, topic: _Topic) -> bool:
+    def _level(self, topic: _BalancedTopic) -> bool:
         """Move partitions of a topic from the fullest to the emptiest subscriber until they are within one."""
         sizes = [self.sizes[index] for index in topic.subscribers]
         if max(sizes) - min(sizes) <= 1:
@@ -222,7 +225,7 @@ class _Balancer:
         while most:
             giver_size, giver_rank = -most[0][0], -most[0][1]
             taker_size, taker_rank = fewest[0]
-            # A member that gave is still among the takers with what it had then: its turn comes after all others'.
+            # A giver is still among the takers with its former size, so its turn comes after all others'.
             if giver_size - taker_size <= 1:
                 break
             giver, taker = members[giver_rank], members[taker_rank]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from kafscale.cluster.groups.classic.members import Member, Members
+from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
     GroupRecord,
@@ -75,7 +75,7 @@ class JoinTime:
         self._set(self.settings.initial_rebalance_delay_ms)
 
     def newcomer(self) -> None:
-        """Somebody joins for the first time."""
+        """Note that a member joins for the first time."""
         if self.gathers:
             self._newcomers = True
 
@@ -84,7 +84,7 @@ class JoinTime:
         self._set(rebalance_timeout_ms)
 
     def end(self) -> None:
-        """Nobody is waited for any more."""
+        """Stop waiting for members."""
         self.timers.cancel(self._timer)
         self._delay_left_ms = None
 
@@ -106,14 +106,14 @@ class JoinTime:
 class Generation:
     """The generation that the members are in, or that was the last one of a group without members."""
 
-    members: Members
+    members: ClassicMembers
     generation_id: int = attrs.field(default=0, init=False)
     protocol_name: str | None = attrs.field(default=None, init=False)
     subscribed_topics: frozenset[str] | None = attrs.field(default=None, init=False)  # None: not known
     _shared_out_id: int | None = attrs.field(default=None, init=False)  # whose assignment the leader has given
 
     def begin(self) -> None:
-        """Begin the next one with the present members: whoever was in the last one may have gone."""
+        """Begin the next generation with the present members."""
         self.generation_id += 1
         self.protocol_name = self.members.select_protocol() if len(self.members) else None
         self._learn_subscription()
@@ -131,7 +131,7 @@ class Generation:
             return False
         return self.protocol_name is None or protocol_name in (None, self.protocol_name)
 
-    def joined(self, member: Member) -> JoinResult:
+    def joined(self, member: ClassicMember) -> JoinResult:
         """Return what a member is told when it has joined; the leader is told what the others want."""
         return JoinResult(
             member_id=member.member_id,
@@ -151,7 +151,7 @@ class Generation:
             for member in self.members
         )
 
-    def synced(self, member: Member) -> SyncResult:
+    def synced(self, member: ClassicMember) -> SyncResult:
         """Return what a member is told that asks for its assignment."""
         return SyncResult(
             protocol_type=self.members.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment

@@ -2,7 +2,7 @@
 
     Empty ──join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──assignment──► Stable
       ▲                  │      ▲                                            │                              │
-      └──nobody joined───┘      └──── a member joins, leaves, falls silent or changes its mind ─────────────┘
+      └──none joined ────┘      └──── a member joins, leaves, falls silent or changes its mind ─────────────┘
 
     Empty ──deleted──► Dead
 
@@ -24,7 +24,7 @@ import attrs
 
 from kafscale.cluster.coordinator.writer import Then
 from kafscale.cluster.groups.classic.generation import Generation, JoinTime
-from kafscale.cluster.groups.classic.members import Member, Members, new_member_id
+from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers, new_member_id
 from kafscale.cluster.groups.common.events import (
     UNKNOWN_MEMBER_ID,
     GroupRecord,
@@ -43,7 +43,7 @@ from kafscale.wire import error_codes
 logger = logging.getLogger(__name__)
 
 
-class GroupState(enum.Enum):
+class ClassicGroupState(enum.Enum):
     """The values are what clients are shown."""
 
     EMPTY = "Empty"
@@ -54,8 +54,8 @@ class GroupState(enum.Enum):
 
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
-class GroupContext:
-    """What all groups of a coordinator share."""
+class ClassicGroupContext:
+    """Context that all classic groups of a coordinator share."""
 
     settings: GroupSettings
     timers: TimerQueue
@@ -68,28 +68,28 @@ class GroupContext:
 class _Replacement:
     """A static member that has a new id, until that is durable."""
 
-    member: Member
-    former: Member  # as it was
+    member: ClassicMember
+    former: ClassicMember  # as it was
     reply: OneShot[JoinResult]
-    leader_id: str | None  # whom to name as leader; None: whoever it is
+    leader_id: str | None  # to name as leader; None: the leader of the group
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Group:
+class ClassicGroup:
     """One group, from its first member or first committed offset until it is deleted."""
 
     group_id: str
-    _context: GroupContext
-    state: GroupState = attrs.field(default=GroupState.EMPTY, init=False)
+    _context: ClassicGroupContext
+    state: ClassicGroupState = attrs.field(default=ClassicGroupState.EMPTY, init=False)
     state_timestamp_ms: int = attrs.field(init=False)  # wall clock
-    members: Members = attrs.field(init=False)
+    members: ClassicMembers = attrs.field(init=False)
     generation: Generation = attrs.field(init=False)
     _join_time: JoinTime = attrs.field(init=False)
     _sync_timer: Timer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         context = self._context
-        self.members = Members(context.state_bytes)
+        self.members = ClassicMembers(context.state_bytes)
         self.generation = Generation(self.members)
         self.state_timestamp_ms = context.wall_clock_ms()
         self._join_time = JoinTime(settings=context.settings, timers=context.timers, is_up=self._complete_join)
@@ -138,7 +138,7 @@ class Group:
         return reply
 
     def _refuse_join(self, join: Join) -> int:
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         member = self.members.get(join.member_id)
         if not self._has_room_for(join, member):
@@ -146,22 +146,22 @@ class Group:
                 self._remove(member)
                 self._complete_join_if_ready()
             return error_codes.GROUP_MAX_SIZE_REACHED
-        if self.state is GroupState.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             fits = bool(join.protocol_type and join.protocols)
         else:
             fits = join.protocol_type == self.protocol_type and self.members.shares_protocol(join.protocols)
         return error_codes.NONE if fits else error_codes.INCONSISTENT_GROUP_PROTOCOL
 
-    def _has_room_for(self, join: Join, member: Member | None) -> bool:
+    def _has_room_for(self, join: Join, member: ClassicMember | None) -> bool:
         """Members of a group that became too large are shed in the order in which they fail to rejoin first."""
         limit = self._context.settings.max_member_count
         if join.member_id == UNKNOWN_MEMBER_ID and len(self.members.pending_join) >= limit:
             return False
         match self.state:
-            case GroupState.PREPARING_REBALANCE:
+            case ClassicGroupState.PREPARING_REBALANCE:
                 waits = member is not None and member.awaiting_join is not None
                 return waits or self.members.awaiting_join_count < limit
-            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+            case ClassicGroupState.COMPLETING_REBALANCE | ClassicGroupState.STABLE:
                 return member is not None or len(self.members) < limit
             case _:
                 return True
@@ -188,20 +188,20 @@ class Group:
             self._update(member, join, reply)
             self._rebalance_or_complete_join(f"member {member.member_id!r} rejoins: {join.reason}")
 
-    def _keeps_generation(self, member: Member, join: Join) -> bool:
+    def _keeps_generation(self, member: ClassicMember, join: Join) -> bool:
         """A member that asks again, with nothing new to say, is told the present generation.
 
-        A leader that joins a stable group means to have the work shared out anew.
+        A leader that joins a stable group asks for a new assignment.
         """
-        if self.state is GroupState.STABLE and self.members.leader_id == member.member_id:
+        if self.state is ClassicGroupState.STABLE and self.members.leader_id == member.member_id:
             return False
-        return self.state is not GroupState.PREPARING_REBALANCE and member.protocols == join.protocols
+        return self.state is not ClassicGroupState.PREPARING_REBALANCE and member.protocols == join.protocols
 
     def _admit(self, member_id: str, join: Join, reply: OneShot[JoinResult]) -> None:
         pending = self.members.pending_join.get(member_id)
         if pending is not None:
             self._context.timers.cancel(pending)
-        member = Member.of(join, member_id=member_id, session=Timer(lambda: self._session_expired(member)))
+        member = ClassicMember.of(join, member_id=member_id, session=Timer(lambda: self._session_expired(member)))
         member.is_new = True
         self._join_time.newcomer()
         self.members.add(member, join.protocol_type)
@@ -211,7 +211,7 @@ class Group:
         self._context.timers.set_after(member.session, self._context.settings.new_member_join_timeout_ms / 1000)
         self._rebalance_or_complete_join(f"member {member_id!r} joins: {join.reason}")
 
-    def _update(self, member: Member, join: Join, reply: OneShot[JoinResult]) -> None:
+    def _update(self, member: ClassicMember, join: Join, reply: OneShot[JoinResult]) -> None:
         self.members.update(member, join)
         replaced = JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE, member_id=member.member_id)
         self.members.answer_join(member, replaced)
@@ -229,12 +229,12 @@ class Group:
         member.is_new = False
         self._update(member, join, reply)
         logger.info("static member %r of group %r is %r now", join.group_instance_id, self.group_id, member.member_id)
-        if self.state is GroupState.STABLE and self.members.select_protocol() == self.protocol_name:
+        if self.state is ClassicGroupState.STABLE and self.members.select_protocol() == self.protocol_name:
             # A client that can't skip the assignment must not learn that it leads: it would share the work out anew.
             leader_id = None if join.can_skip_assignment else former_leader_id
             then = partial(self._static_replaced, _Replacement(member, former, reply, leader_id))
             self._submit(self.record(), then)
-        elif self.state is GroupState.PREPARING_REBALANCE:
+        elif self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._complete_join_if_ready()
         else:  # the leader may have been told the old id already, and its assignment would miss the new one
             self._rebalance(f"static member {join.group_instance_id!r} came back: {join.reason}")
@@ -242,7 +242,7 @@ class Group:
     def _static_replaced(self, replacement: _Replacement, durable: bool) -> None:
         """The new id is on disk, and nothing else changes: answer, unless a rebalance has begun meanwhile."""
         member = replacement.member
-        if self.state is not GroupState.STABLE or member.awaiting_join is not replacement.reply:
+        if self.state is not ClassicGroupState.STABLE or member.awaiting_join is not replacement.reply:
             return
         if not durable:
             self.members.rename(member, replacement.former.member_id)
@@ -259,25 +259,25 @@ class Group:
     # -- Rebalancing -------------------------------------------------------------------------------------------------
 
     def rebalance(self, reason: str) -> None:
-        """Have every member of a stable group join again."""
-        assert self.state is GroupState.STABLE
+        """Make every member of a stable group join again."""
+        assert self.state is ClassicGroupState.STABLE
         self._rebalance(reason)
 
     def _rebalance_or_complete_join(self, reason: str) -> None:
-        if self.state is GroupState.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._complete_join_if_ready()
         else:
             self._rebalance(reason)
 
     def _rebalance(self, reason: str) -> None:
-        """Have every member join again, or gather the first ones."""
-        if self.state is GroupState.COMPLETING_REBALANCE:
+        """Make every member join again, or gather the first ones."""
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._drop_assignment(error_codes.REBALANCE_IN_PROGRESS)
         self.members.pending_sync.clear()
         self._context.timers.cancel(self._sync_timer)
         logger.info("group %r rebalances after generation %d: %s", self.group_id, self.generation_id, reason)
-        gathers = self.state is GroupState.EMPTY
-        self._become(GroupState.PREPARING_REBALANCE)
+        gathers = self.state is ClassicGroupState.EMPTY
+        self._become(ClassicGroupState.PREPARING_REBALANCE)
         if gathers:
             self._join_time.gather(self.members.rebalance_timeout_ms)
         elif self.members.have_all_joined:
@@ -287,7 +287,7 @@ class Group:
 
     def _complete_join_if_ready(self) -> None:
         gathers = self._join_time.gathers
-        if self.state is GroupState.PREPARING_REBALANCE and not gathers and self.members.have_all_joined:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE and not gathers and self.members.have_all_joined:
             self._complete_join()
 
     def _complete_join(self) -> None:
@@ -308,12 +308,12 @@ class Group:
             self._become_empty()
 
     def _become_empty(self) -> None:
-        self._become(GroupState.EMPTY)
+        self._become(ClassicGroupState.EMPTY)
         logger.info("group %r is empty after generation %d", self.group_id, self.generation_id)
         self._submit(self.record(), _ignore_outcome)  # if it is lost, its members are back after a restart, and expire
 
     def _begin_generation(self) -> None:
-        self._become(GroupState.COMPLETING_REBALANCE)
+        self._become(ClassicGroupState.COMPLETING_REBALANCE)
         logger.info(
             "group %r has generation %d: %d members, protocol %r, leader %r",
             *(self.group_id, self.generation_id, len(self.members), self.protocol_name, self.members.leader_id),
@@ -337,7 +337,7 @@ class Group:
         self.members.pending_sync.discard(member.member_id)
         if not self.members.pending_sync:
             self._context.timers.cancel(self._sync_timer)
-        if self.state is GroupState.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             self._restart_session(member)
             reply.set(self.generation.synced(member))
             return reply
@@ -348,7 +348,7 @@ class Group:
         return reply
 
     def _refuse_sync(self, sync: Sync) -> int:
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         identity = sync.identity
         if (error_code := self.members.check(identity.member_id, identity.group_instance_id)) != error_codes.NONE:
@@ -357,18 +357,18 @@ class Group:
             return error_codes.ILLEGAL_GENERATION
         if not self.generation.runs(sync.protocol_type, sync.protocol_name):
             return error_codes.INCONSISTENT_GROUP_PROTOCOL
-        preparing = self.state is GroupState.PREPARING_REBALANCE
+        preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
 
     def _assigned(self, generation_id: int, assignments: Mapping[str, bytes], durable: bool) -> None:
         """The leader's assignment is on disk, or lost; a rebalance may have begun meanwhile."""
-        if self.state is not GroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
+        if self.state is not ClassicGroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
             return
         if not durable:
             self._drop_assignment(error_codes.COORDINATOR_NOT_AVAILABLE)
             self._rebalance("the assignment could not be stored")
             return
-        self._become(GroupState.STABLE)
+        self._become(ClassicGroupState.STABLE)
         for member in self.members:
             self.members.assign(member, assignments.get(member.member_id, b""))
             if self.members.answer_sync(member, self.generation.synced(member)):
@@ -392,14 +392,14 @@ class Group:
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
         """The error code; a member that is told REBALANCE_IN_PROGRESS is alive and should join again."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if (error_code := self.members.check(member_id, group_instance_id)) != error_codes.NONE:
             return error_code
         if generation_id != self.generation_id:
             return error_codes.ILLEGAL_GENERATION
         self.touch(member_id)
-        preparing = self.state is GroupState.PREPARING_REBALANCE
+        preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
 
     def touch(self, member_id: str) -> None:
@@ -409,18 +409,18 @@ class Group:
             self._restart_session(member)
 
     def restart_sessions(self) -> None:
-        """Nobody could send a sign of life until now."""
+        """Give every member its full session timeout from now on: none could send a heartbeat until now."""
         for member in self.members:
             self._restart_session(member)
 
     def leave(self, leavers: Sequence[Leaving]) -> list[int]:
         """Let members leave. Returns an error code for each."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return [error_codes.COORDINATOR_NOT_AVAILABLE] * len(leavers)
         former_count = len(self.members)
         outcome = [self._leave(leaver) for leaver in leavers]
         left_count = former_count - len(self.members)
-        if self.state is GroupState.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._complete_join_if_ready()
         elif left_count:
             self._rebalance(f"{left_count} members left")
@@ -440,7 +440,7 @@ class Group:
             self._remove(member)
         return error_code
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: ClassicMember) -> None:
         """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID, so that it joins again as new."""
         unknown = error_codes.UNKNOWN_MEMBER_ID
         self.members.answer_join(member, JoinResult(error_code=unknown))
@@ -448,10 +448,10 @@ class Group:
         self._context.timers.cancel(member.session)
         self.members.remove(member)
 
-    def _restart_session(self, member: Member) -> None:
+    def _restart_session(self, member: ClassicMember) -> None:
         self._context.timers.set_after(member.session, member.session_timeout_ms / 1000)
 
-    def _session_expired(self, member: Member) -> None:
+    def _session_expired(self, member: ClassicMember) -> None:
         if member.is_excused:
             return  # its session begins anew when it is answered
         logger.info("member %r of group %r has gone silent", member.member_id, self.group_id)
@@ -459,7 +459,7 @@ class Group:
         self._one_fewer("a member has gone silent")
 
     def abandon_join(self, reply: OneShot[JoinResult]) -> None:
-        """Whoever waited for this has gone. One that was never in a generation goes too: nobody knows its id."""
+        """Drop a join whose client has gone; with it a member that was never in a generation, as its id is unknown."""
         member = self.members.waiting_for(reply)
         if member is not None and member.is_new:
             logger.info("member %r of group %r went away while it joined", member.member_id, self.group_id)
@@ -468,11 +468,11 @@ class Group:
 
     def _pending_expired(self, member_id: str) -> None:
         self.members.take_back(member_id)
-        if self.state is GroupState.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._one_fewer("")
 
     def _one_fewer(self, reason: str) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE:
+        if self.state is not ClassicGroupState.PREPARING_REBALANCE:
             self._rebalance(reason)
         elif self.members.have_all_joined:  # this may cut an initial delay short
             self._complete_join()
@@ -481,16 +481,16 @@ class Group:
 
     def check_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
         """The error code for one who wants to commit offsets: a member of this generation, or anyone while empty."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
-        if generation_id < 0 and self.state is GroupState.EMPTY:
+        if generation_id < 0 and self.state is ClassicGroupState.EMPTY:
             return error_codes.NONE
         error_code = self.members.check(member_id, group_instance_id)
         if error_code != error_codes.NONE:
             return error_code
         if generation_id != self.generation_id:
             return error_codes.ILLEGAL_GENERATION
-        completing = self.state is GroupState.COMPLETING_REBALANCE
+        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if completing else error_codes.NONE
 
     def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
@@ -499,10 +499,10 @@ class Group:
         Who names no member is not checked, as producers before KIP-447 don't. A member may also while the group
         completes a rebalance: it has what it read of the generation that it names.
         """
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         is_nobody = member_id == UNKNOWN_MEMBER_ID and group_instance_id is None
-        if generation_id < 0 and (is_nobody or self.state is GroupState.EMPTY):
+        if generation_id < 0 and (is_nobody or self.state is ClassicGroupState.EMPTY):
             return error_codes.NONE
         error_code = self.members.check(member_id, group_instance_id)
         if error_code == error_codes.NONE and generation_id != self.generation_id:
@@ -514,7 +514,7 @@ class Group:
         return self.generation.is_subscribed_to(topic)
 
     def drain(self) -> None:
-        """The broker stops: answer whoever waits with an error that makes clients look for the coordinator again."""
+        """Answer waiting requests, as the broker stops, with an error after which clients look for the coordinator."""
         self._answer_all(error_codes.COORDINATOR_NOT_AVAILABLE)
 
     def _answer_all(self, error_code: int) -> None:
@@ -523,9 +523,9 @@ class Group:
             self.members.answer_sync(member, SyncResult(error_code=error_code))
 
     def resign(self, error_code: int = error_codes.NOT_COORDINATOR) -> None:
-        """Another broker coordinates the group, or it is of the other protocol: forget the members without a word.
+        """Forget the members, as another broker coordinates the group or its protocol has changed.
 
-        Whoever waits is sent there by the error code.
+        Waiting requests are answered with the error code, after which clients look for the coordinator.
         """
         self._answer_all(error_code)
         self._join_time.end()
@@ -534,13 +534,13 @@ class Group:
             self._context.timers.cancel(member.session)
             self.members.remove(member)
         self._forget_promises()
-        self.state = GroupState.DEAD
+        self.state = ClassicGroupState.DEAD
 
     def die(self) -> None:
-        """Nobody may join from now on. Only an empty group may die."""
-        assert self.state is GroupState.EMPTY
+        """Refuse all joins from now on. Only an empty group may die."""
+        assert self.state is ClassicGroupState.EMPTY
         self._forget_promises()
-        self.state = GroupState.DEAD
+        self.state = ClassicGroupState.DEAD
 
     def _forget_promises(self) -> None:
         for member_id, timer in list(self.members.pending_join.items()):
@@ -548,9 +548,9 @@ class Group:
             self.members.take_back(member_id)
 
     def revive(self) -> None:
-        """Its death could not be stored."""
-        assert self.state is GroupState.DEAD
-        self.state = GroupState.EMPTY
+        """Take the death back, as it could not be stored."""
+        assert self.state is ClassicGroupState.DEAD
+        self.state = ClassicGroupState.EMPTY
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
         """Return what a restart needs to know; `assignments` by member id instead of those in force."""
@@ -565,14 +565,14 @@ class Group:
         if record.leader_id is not None and record.leader_id in self.members:
             self.members.leader_id = record.leader_id
         self.generation.restore(record)
-        self.state = GroupState.STABLE if len(self.members) else GroupState.EMPTY
+        self.state = ClassicGroupState.STABLE if len(self.members) else ClassicGroupState.EMPTY
 
     def _restore_member(self, record: MemberRecord, protocol_type: str) -> None:
-        member = Member.restored(record, session=Timer(lambda: self._session_expired(member)))
+        member = ClassicMember.restored(record, session=Timer(lambda: self._session_expired(member)))
         self.members.add(member, protocol_type)
         self._restart_session(member)
 
-    def _become(self, state: GroupState) -> None:
+    def _become(self, state: ClassicGroupState) -> None:
         self.state = state
         self.state_timestamp_ms = self._context.wall_clock_ms()
 
@@ -581,4 +581,4 @@ class Group:
 
 
 def _ignore_outcome(durable: bool) -> None:
-    """Whoever could not write it says so."""
+    """Do nothing: the log reports a failed write itself."""

@@ -1,4 +1,4 @@
-"""Who is in a group: its members, their static ids, the protocols they share, and who leads them.
+"""Members of a classic group: their static ids, the protocols that they share, and their leader.
 
 Bookkeeping only: every method keeps the counts and indexes right and decides nothing about rebalances. Members stay in
 the order in which they joined, so what is chosen among them (a new leader, a protocol that ties) is the same each time.
@@ -27,7 +27,7 @@ CLIENT_ID_MAX_LENGTH = 255  # of what a member id begins with
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Member:
+class ClassicMember:
     """One consumer, and what it waits for."""
 
     member_id: str
@@ -47,7 +47,7 @@ class Member:
     counted_bytes: int = 0  # of it in the bound on the state of all groups
 
     @classmethod
-    def of(cls, join: Join, *, member_id: str, session: Timer) -> Member:
+    def of(cls, join: Join, *, member_id: str, session: Timer) -> ClassicMember:
         return cls(
             member_id=member_id,
             group_instance_id=join.group_instance_id,
@@ -60,7 +60,7 @@ class Member:
         )
 
     @classmethod
-    def restored(cls, record: MemberRecord, *, session: Timer) -> Member:
+    def restored(cls, record: MemberRecord, *, session: Timer) -> ClassicMember:
         return cls(
             member_id=record.member_id,
             group_instance_id=record.group_instance_id,
@@ -91,7 +91,7 @@ class Member:
 
     @property
     def is_excused(self) -> bool:
-        """It waits for the group, so silence is not its fault."""
+        """Tell whether the member waits for the group, so that it can't send heartbeats."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     @property
@@ -113,7 +113,7 @@ class Member:
 
 
 @attrs.define(eq=False, repr=False)
-class Members:
+class ClassicMembers:
     """The members of one group by id. `pending_join` were given an id and have yet to come back with it."""
 
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
@@ -121,21 +121,21 @@ class Members:
     leader_id: str | None = None
     pending_join: dict[str, Timer] = attrs.field(factory=dict, init=False)
     pending_sync: set[str] = attrs.field(factory=set, init=False)  # told of the generation, not heard from since
-    _by_id: dict[str, Member] = attrs.field(factory=dict, init=False)
+    _by_id: dict[str, ClassicMember] = attrs.field(factory=dict, init=False)
     _static: dict[str, str] = attrs.field(factory=dict, init=False)  # instance id -> member id
     _supporters: Counter[str] = attrs.field(factory=Counter, init=False)  # protocol name -> how many know it
-    _awaiting_join: dict[OneShot[JoinResult], Member] = attrs.field(factory=dict, init=False)
+    _awaiting_join: dict[OneShot[JoinResult], ClassicMember] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(self._by_id.values())
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._by_id
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ClassicMember | None:
         return self._by_id.get(member_id)
 
     def static_member_id(self, group_instance_id: str | None) -> str | None:
@@ -151,7 +151,7 @@ class Members:
                 return error_codes.FENCED_INSTANCE_ID
         return error_codes.NONE if member_id in self._by_id else error_codes.UNKNOWN_MEMBER_ID
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
         """The first member decides the protocol type, and leads."""
         if not self._by_id:
             self.protocol_type = protocol_type
@@ -168,7 +168,7 @@ class Members:
         if self.leader_id is None:
             self.leader_id = member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClassicMember) -> None:
         """Remove a member; what it waits for must have been answered before.
 
         If it led, the longest-standing member leads.
@@ -185,7 +185,7 @@ class Members:
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self._by_id), None)
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: ClassicMember, member_id: str) -> None:
         """A static member came back and is known by another id from now on; it keeps its place and its role."""
         assert member.group_instance_id is not None
         old_id, member.member_id = member.member_id, member_id
@@ -197,7 +197,7 @@ class Members:
         if self.leader_id == old_id:
             self.leader_id = member_id
 
-    def update(self, member: Member, terms: Join | Member) -> None:
+    def update(self, member: ClassicMember, terms: Join | ClassicMember) -> None:
         """Take over what a member now says about itself."""
         self._supporters.subtract(_names(member.protocols))
         self._supporters.update(_names(terms.protocols))
@@ -209,18 +209,18 @@ class Members:
         member.client_host = terms.client_host
         self._count(member)
 
-    def assign(self, member: Member, assignment: bytes) -> None:
+    def assign(self, member: ClassicMember, assignment: bytes) -> None:
         """Give a member its assignment."""
         member.assignment = assignment
         self._count(member)
 
-    def _count(self, member: Member) -> None:
+    def _count(self, member: ClassicMember) -> None:
         size_bytes = member.size_bytes
         self.state_bytes.change(size_bytes - member.counted_bytes)
         member.counted_bytes = size_bytes
 
     def promise(self, member_id: str, timer: Timer) -> None:
-        """Somebody was given this id; the timer ends it."""
+        """Note that a client was given this id; the timer ends the promise."""
         self.pending_join[member_id] = timer
         self.state_bytes.change(PENDING_MEMBER_BYTES)
 
@@ -231,19 +231,19 @@ class Members:
             self.state_bytes.change(-PENDING_MEMBER_BYTES)
         return timer
 
-    def await_join(self, member: Member, reply: OneShot[JoinResult]) -> None:
+    def await_join(self, member: ClassicMember, reply: OneShot[JoinResult]) -> None:
         assert member.awaiting_join is None
         member.awaiting_join = reply
         self._awaiting_join[reply] = member
 
-    def answer_join(self, member: Member, result: JoinResult) -> None:
+    def answer_join(self, member: ClassicMember, result: JoinResult) -> None:
         """Answer the join that this member waits for; does nothing if it waits for none."""
         if member.awaiting_join is not None:
             reply, member.awaiting_join = member.awaiting_join, None
             del self._awaiting_join[reply]
             reply.set(result)
 
-    def answer_sync(self, member: Member, result: SyncResult) -> bool:
+    def answer_sync(self, member: ClassicMember, result: SyncResult) -> bool:
         """Answer the sync that this member waits for, and tell whether it waited for one."""
         if member.awaiting_sync is None:
             return False
@@ -251,7 +251,7 @@ class Members:
         reply.set(result)
         return True
 
-    def waiting_for(self, reply: OneShot[JoinResult]) -> Member | None:
+    def waiting_for(self, reply: OneShot[JoinResult]) -> ClassicMember | None:
         """Return the member whose join this reply would answer."""
         return self._awaiting_join.get(reply)
 
@@ -273,7 +273,7 @@ class Members:
         return Counter(member.vote(candidates) for member in self).most_common(1)[0][0]
 
     def elect_leader(self) -> bool:
-        """Let one lead who has joined. False if there is none (or nobody at all)."""
+        """Elect a leader among the members that have joined. False if none has."""
         if self.leader_id is None:
             return False
         if self._by_id[self.leader_id].awaiting_join is None:

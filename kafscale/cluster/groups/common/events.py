@@ -101,7 +101,7 @@ class Join:
 
 @attrs.frozen(kw_only=True)
 class JoinedMember:
-    """What the leader is told of each member."""
+    """A member as the leader is told of it."""
 
     member_id: str
     group_instance_id: str | None
@@ -121,7 +121,7 @@ class JoinResult:
 
 
 @attrs.frozen(kw_only=True)
-class Identity:
+class GroupMemberIdentity:
     """A member names itself by this in everything that it sends after joining."""
 
     member_id: str
@@ -133,7 +133,7 @@ class Identity:
 class Sync:
     """A SyncGroup request; `assignments` by member id, from the leader only."""
 
-    identity: Identity
+    identity: GroupMemberIdentity
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: dict[str, bytes] = attrs.field(factory=dict)

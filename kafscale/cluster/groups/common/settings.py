@@ -26,14 +26,14 @@ OFFSET_BYTES = 256
 
 @attrs.define(eq=False, repr=False)
 class GroupStateBytes:
-    """What is used of it. Nothing is refused here: what was stored before a restart is loaded whatever it takes."""
+    """Memory in use. Nothing is refused here: stored groups are loaded whatever they take."""
 
     max_bytes: float = math.inf
     used_bytes: int = attrs.field(default=0, init=False)
     _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show what is used to whoever scrapes."""
+        """Export the memory in use."""
         help = "Of --group-state-bytes, what consumer groups take."
         metrics.gauge("kafscale_group_state_bytes", help, lambda: self.used_bytes)
 

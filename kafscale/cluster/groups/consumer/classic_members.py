@@ -14,7 +14,7 @@ import attrs
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
     UNKNOWN_MEMBER_ID,
-    Identity,
+    GroupMemberIdentity,
     Join,
     JoinResult,
     Leaving,
@@ -23,7 +23,7 @@ from kafscale.cluster.groups.common.events import (
 )
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
-from kafscale.cluster.groups.consumer.events import NO_TIMEOUT_MS, Outcome, Refused, TimerKind
+from kafscale.cluster.groups.consumer.events import NO_TIMEOUT_MS, EventRefused, GroupOutcome, TimerKind
 from kafscale.cluster.groups.consumer.heartbeats import (
     check_bytes,
     check_instance,
@@ -31,7 +31,7 @@ from kafscale.cluster.groups.consumer.heartbeats import (
     unknown_member,
     update_member,
 )
-from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
+from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.migration import downgrade, fence, may_downgrade
 from kafscale.cluster.groups.consumer.regexes import regex_left
 from kafscale.cluster.groups.consumer.state import GroupState
@@ -40,8 +40,8 @@ from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import ClassicMemberMetadata, ClassicProtocol
 
 
-def join(deciding: Deciding, request: Join) -> Outcome[JoinResult]:
-    """Handle a JoinGroup of a group that has members, at once: nobody is waited for. Raises Refused."""
+def join(deciding: Deciding, request: Join) -> GroupOutcome[JoinResult]:
+    """Handle a JoinGroup of a group that has members, without waiting for others. Raises Refused."""
     state = deciding.state
     member_id = request.member_id or deciding.context.new_member_id()
     check_size(state, member_id, deciding.settings.max_size)
@@ -83,17 +83,19 @@ def join(deciding: Deciding, request: Join) -> Outcome[JoinResult]:
 
 
 def _check_protocols(deciding: Deciding, request: Join) -> EmbeddedSubscription:
-    """Return what a member wants. Raises Refused if it can't take part with what it knows."""
+    """Return a member's subscription. Raises Refused if it shares no protocol with the group."""
     state, names = deciding.state, {each.name for each in request.protocols}
     fits = any(state.classic_protocols[name] == state.classic_count for name in names)
     if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names and fits:
         try:
             return read_subscription(request.protocols[0].metadata, deciding.topics)
         except DecodeError as exc:
-            raise Refused(
+            raise EventRefused(
                 error_codes.INCONSISTENT_GROUP_PROTOCOL, f"The member's metadata is malformed: {exc}"
             ) from exc
-    raise Refused(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"Member {request.member_id}'s protocols are not supported.")
+    raise EventRefused(
+        error_codes.INCONSISTENT_GROUP_PROTOCOL, f"Member {request.member_id}'s protocols are not supported."
+    )
 
 
 def _known(state: GroupState, request: Join) -> Member | None:
@@ -112,7 +114,7 @@ def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
         instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
         rack_id=told.rack_id or member.rack_id,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == NO_TIMEOUT_MS else timeout_ms,
-        subscription=Subscription(told.topic_names),  # it looks for topics by expressions itself
+        subscription=TopicSubscription(told.topic_names),  # it looks for topics by expressions itself
         client_id=request.client_id,
         client_host=request.client_host,
         classic=ClassicMemberMetadata(
@@ -124,15 +126,17 @@ def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
     )
 
 
-def sync(deciding: Deciding, request: Sync) -> Outcome[SyncResult]:
+def sync(deciding: Deciding, request: Sync) -> GroupOutcome[SyncResult]:
     """Handle a SyncGroup: the member gets what it has. Raises Refused."""
     state = deciding.state
     member, classic = _member(state, request.identity)
     protocol = classic.supported_protocols[0]
     if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
-        raise Refused(error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol type is not that of the group.")
+        raise EventRefused(error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol type is not that of the group.")
     if request.protocol_name not in (None, protocol.name):
-        raise Refused(error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol name is not that of the join response.")
+        raise EventRefused(
+            error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol name is not that of the join response."
+        )
     # One that still has partitions to give up has joined already; the next epoch is for later.
     if state.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         deciding.set_timer_if_absent(TimerKind.JOIN, member, member.rebalance_timeout_ms)
@@ -148,7 +152,7 @@ def sync(deciding: Deciding, request: Sync) -> Outcome[SyncResult]:
     )
 
 
-def heartbeat(deciding: Deciding, identity: Identity) -> Outcome[int]:
+def heartbeat(deciding: Deciding, identity: GroupMemberIdentity) -> GroupOutcome[int]:
     """Handle a Heartbeat: the error code tells the member whether to join again. Raises Refused."""
     state = deciding.state
     member, classic = _member(state, identity)
@@ -170,7 +174,7 @@ def _has_to_join(state: GroupState, member: Member) -> bool:
     return all(state.unowned(topic_id, partitions) == partitions for topic_id, partitions in missing.items())
 
 
-def _member(state: GroupState, identity: Identity) -> tuple[Member, ClassicMemberMetadata]:
+def _member(state: GroupState, identity: GroupMemberIdentity) -> tuple[Member, ClassicMemberMetadata]:
     if identity.group_instance_id is not None:
         member = check_instance(state, identity.member_id, identity.group_instance_id)
     elif (known := state.members.get(identity.member_id)) is not None:
@@ -178,9 +182,11 @@ def _member(state: GroupState, identity: Identity) -> tuple[Member, ClassicMembe
     else:
         raise unknown_member(state, identity.member_id)
     if member.classic is None:
-        raise Refused(error_codes.UNKNOWN_MEMBER_ID, f"Member {member.member_id} does not use the classic protocol.")
+        raise EventRefused(
+            error_codes.UNKNOWN_MEMBER_ID, f"Member {member.member_id} does not use the classic protocol."
+        )
     if member.member_epoch != identity.generation_id:
-        raise Refused(
+        raise EventRefused(
             error_codes.ILLEGAL_GENERATION,
             f"The request generation id {identity.generation_id} is not equal to the member epoch "
             f"{member.member_epoch} of member {member.member_id}.",
@@ -188,14 +194,14 @@ def _member(state: GroupState, identity: Identity) -> tuple[Member, ClassicMembe
     return member, member.classic
 
 
-def leave(deciding: Deciding, leavers: Sequence[Leaving]) -> Outcome[tuple[int, ...]]:
+def leave(deciding: Deciding, leavers: Sequence[Leaving]) -> GroupOutcome[tuple[int, ...]]:
     """Handle a LeaveGroup: a code for each. An administrator may name members of the new protocol, too."""
     members: dict[str, Member] = {}
     codes = []
     for leaving in leavers:
         try:
             member = _leaver(deciding.state, leaving)
-        except Refused as refused:
+        except EventRefused as refused:
             codes.append(refused.error_code)
         else:
             members[member.member_id] = member

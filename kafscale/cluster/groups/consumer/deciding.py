@@ -13,7 +13,7 @@ from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.consumer.events import (
     CoordinatorRecord,
     Downgrade,
-    Outcome,
+    GroupOutcome,
     RegexRefresh,
     Reply,
     TimerChange,
@@ -24,7 +24,7 @@ from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides, GroupTimes
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, next_step, preferred_assignor
-from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.cluster.groups.consumer.viewers import Viewers
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -52,7 +52,7 @@ class ConsumerGroupContext:
     """Shared state of a coordinator's groups; `rights` is None without an authorizer."""
 
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
-    topics: Topics = attrs.field(factory=Topics)
+    topics: KnownTopics = attrs.field(factory=KnownTopics)
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
     overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict)  # by group id
     new_member_id: Callable[[], str] = lambda: str(uuid4())
@@ -61,7 +61,7 @@ class ConsumerGroupContext:
 
 @attrs.frozen
 class Deadline:
-    """When a member's time is up, and at which epoch it was given that time."""
+    """A deadline of a member, and its epoch when it got the deadline."""
 
     at_ms: int
     member_epoch: int
@@ -69,7 +69,7 @@ class Deadline:
 
 @attrs.define(eq=False, repr=False)
 class SoftState:
-    """What a group forgets in a restart, and can do without."""
+    """State of a group that a restart may forget."""
 
     deadlines: dict[TimerKey, Deadline] = attrs.field(factory=dict)
     checked_version: int | None = (
@@ -96,7 +96,7 @@ class Deciding:
     _timers: dict[TimerKey, int | None] = attrs.field(factory=dict, init=False)
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> KnownTopics:
         return self.context.topics
 
     @property
@@ -108,9 +108,9 @@ class Deciding:
         """The times that are in force for this group."""
         return self.settings.times(self.context.overrides.get(self.state.group_id, NO_OVERRIDES))
 
-    def outcome(self, reply: Reply) -> Outcome[Reply]:
+    def outcome(self, reply: Reply) -> GroupOutcome[Reply]:
         """Return what the event has led to."""
-        return Outcome(
+        return GroupOutcome(
             reply=reply,
             records=tuple(self._records),
             timers=tuple(TimerChange(key, deadline_ms) for key, deadline_ms in self._timers.items()),
@@ -126,7 +126,7 @@ class Deciding:
         self._records.append(record)
 
     def raise_epoch(self) -> None:
-        """Have the next heartbeat, or this one, compute another target assignment.
+        """Make the next heartbeat, or this one, compute another target assignment.
 
         The record goes in front of all others: if a crash lets only some of the records through, whatever they are, the
         group that comes back knows that its target assignment is out of date.
@@ -136,7 +136,7 @@ class Deciding:
             ConsumerGroupMetadataValue(epoch=self.state.epoch + 1, metadata_hash=self._metadata_hash()),
         )
         self.state.apply(record)
-        self._records = [record, *(each for each in self._records if each.key != record.key)]
+        self._records = [record, *(written for written in self._records if written.key != record.key)]
         self.soft.checked_version = self.topics.version
 
     def remove(self, member: Member) -> None:

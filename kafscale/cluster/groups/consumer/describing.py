@@ -9,7 +9,7 @@ from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.cluster.groups.consumer.target import preferred_assignor
-from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopics
 
 CLASSIC_MEMBER_TYPE = 0
 CONSUMER_MEMBER_TYPE = 1
@@ -17,7 +17,7 @@ CONSUMER_MEMBER_TYPE = 1
 
 @attrs.frozen(kw_only=True)
 class DescribedPartitions:
-    """Some partitions of a topic that exists."""
+    """Partitions of a topic that exists."""
 
     topic_id: bytes
     topic_name: str
@@ -26,7 +26,7 @@ class DescribedPartitions:
 
 @attrs.frozen(kw_only=True)
 class DescribedMember:
-    """One member, with what it has and what it is to have."""
+    """One member, with its assignment and its target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -42,7 +42,7 @@ class DescribedMember:
 
 
 @attrs.frozen(kw_only=True)
-class DescribedConsumerGroup:
+class ConsumerGroupDescription:
     """One group with its members."""
 
     group_id: str
@@ -53,9 +53,9 @@ class DescribedConsumerGroup:
     members: tuple[DescribedMember, ...]
 
 
-def describe(state: GroupState, topics: Topics, settings: ConsumerGroupSettings) -> DescribedConsumerGroup:
+def describe(state: GroupState, topics: KnownTopics, settings: ConsumerGroupSettings) -> ConsumerGroupDescription:
     """Return all that is to be known about a group."""
-    return DescribedConsumerGroup(
+    return ConsumerGroupDescription(
         group_id=state.group_id,
         state=state.state,
         group_epoch=state.epoch,
@@ -65,7 +65,7 @@ def describe(state: GroupState, topics: Topics, settings: ConsumerGroupSettings)
     )
 
 
-def _member(state: GroupState, member: Member, topics: Topics) -> DescribedMember:
+def _member(state: GroupState, member: Member, topics: KnownTopics) -> DescribedMember:
     return DescribedMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -81,7 +81,7 @@ def _member(state: GroupState, member: Member, topics: Topics) -> DescribedMembe
     )
 
 
-def _named(partitions: Partitions, topics: Topics) -> tuple[DescribedPartitions, ...]:
+def _named(partitions: Partitions, topics: KnownTopics) -> tuple[DescribedPartitions, ...]:
     known = [
         (topics.by_id[topic_id], of_topic) for topic_id, of_topic in partitions.items() if topic_id in topics.by_id
     ]

@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol send inside JoinGroup and get inside SyncGroup, with topics by id."""
+"""The consumer protocol embedded in JoinGroup and SyncGroup of classic members, with topics by id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import Partitions
-from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder, encode
 from kafscale.wire.messages.consumer_groups import (
@@ -21,14 +21,14 @@ VERSION_BYTES = 2  # an int16 in front
 
 @attrs.frozen(kw_only=True)
 class EmbeddedSubscription:
-    """What a member of the classic protocol wants, and has."""
+    """The subscription of a classic member, and the partitions that it owns."""
 
     topic_names: frozenset[str]
     rack_id: str | None
     owned: Partitions
 
 
-def read_subscription(metadata: bytes, topics: Topics) -> EmbeddedSubscription:
+def read_subscription(metadata: bytes, topics: KnownTopics) -> EmbeddedSubscription:
     """Read a member's metadata. Raises DecodeError."""
     version = min(_version(metadata), ConsumerProtocolSubscription.MAX_VERSION)
     told, _ = decoder(ConsumerProtocolSubscription, version)(memoryview(metadata), VERSION_BYTES)
@@ -36,10 +36,10 @@ def read_subscription(metadata: bytes, topics: Topics) -> EmbeddedSubscription:
     return EmbeddedSubscription(topic_names=frozenset(told.topics), rack_id=told.rack_id or None, owned=owned)
 
 
-def read_assignment(assignment: bytes, topics: Topics) -> Partitions:
+def read_assignment(assignment: bytes, topics: KnownTopics) -> Partitions:
     """Read what a leader assigned to a member; of topics that are gone nothing is left.
 
-    Raises DecodeError for what is no assignment, and for one with data of an assignor of the user's own, which would be
+    Raises DecodeError for bytes that are not an assignment, and for one with data of a custom assignor, which would be
     lost.
     """
     if not assignment:
@@ -51,7 +51,7 @@ def read_assignment(assignment: bytes, topics: Topics) -> Partitions:
     return _by_id(told.assigned_partitions, topics)
 
 
-def write_assignment(partitions: Partitions, topics: Topics, metadata: bytes) -> bytes:
+def write_assignment(partitions: Partitions, topics: KnownTopics, metadata: bytes) -> bytes:
     """Return an assignment in the version of what the member has said it wants; in the first where that has none."""
     try:
         version = min(_version(metadata), ConsumerProtocolAssignment.MAX_VERSION)
@@ -75,6 +75,6 @@ def _version(data: bytes) -> int:
     return version
 
 
-def _by_id(named: Iterable[ConsumerTopicPartitions], topics: Topics) -> Partitions:
-    known = ((topics.by_name.get(each.topic), each.partitions) for each in named)
+def _by_id(named: Iterable[ConsumerTopicPartitions], topics: KnownTopics) -> Partitions:
+    known = ((topics.by_name.get(of_topic.topic), of_topic.partitions) for of_topic in named)
     return {topic.topic_id: frozenset(partitions) for topic, partitions in known if topic is not None and partitions}

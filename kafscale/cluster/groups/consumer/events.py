@@ -45,7 +45,7 @@ NO_TIMEOUT_MS = -1  # of a field that a heartbeat leaves out
 class Heartbeat:
     """A ConsumerGroupHeartbeat request. None, and -1 for the timeout, is what has not changed since the last one.
 
-    `viewer` is who sent it, as `Rights` know it.
+    `viewer` is the sender, as `Rights` know it.
     """
 
     member_id: str
@@ -64,7 +64,7 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """It says everything, as a client does that is not sure what the broker knows."""
+        """Tell whether it has every field, as from a client that is not sure what the broker knows."""
         has_topics = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
         return self.rebalance_timeout_ms != NO_TIMEOUT_MS and has_topics and self.owned is not None
 
@@ -82,7 +82,7 @@ class HeartbeatReply:
 
 
 class TimerKind(enum.Enum):
-    """What a member is given time for."""
+    """The reason for a member's deadline."""
 
     SESSION = "session"  # to send its next heartbeat
     REBALANCE = "rebalance"  # to give up partitions
@@ -100,7 +100,7 @@ class TimerKey:
 
 @attrs.frozen
 class TimerChange:
-    """From now on this deadline is at this time, in the milliseconds of `now_ms`; None takes it away."""
+    """The new time of a deadline, in the milliseconds of `now_ms`; None removes it."""
 
     key: TimerKey
     deadline_ms: int | None
@@ -130,11 +130,11 @@ class Downgrade:
 
 
 @attrs.frozen(kw_only=True)
-class Outcome(Generic[Reply]):
-    """What an event leads to.
+class GroupOutcome(Generic[Reply]):
+    """The outcome of an event.
 
-    The group has changed already. `records` go to the log in this order, together if the log can; only when they are
-    durable is the reply sent. If they can't be written, the group must be made anew from what is in the log.
+    The group has changed already. `records` go to the log in this order, together if the log can; the reply is sent
+    once they are durable. If they can't be written, the group must be loaded again from the log.
     """
 
     reply: Reply
@@ -144,7 +144,7 @@ class Outcome(Generic[Reply]):
     downgrade: Downgrade | None = None
 
 
-class Refused(Exception):
+class EventRefused(Exception):
     """An event is not accepted; nothing has changed."""
 
     def __init__(self, error_code: int, message: str) -> None:

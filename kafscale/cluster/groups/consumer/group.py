@@ -1,15 +1,15 @@
-"""One consumer group of Kafka 4 (KIP-848): every event is a method, and each returns an `Outcome`.
+"""One consumer group of Kafka 4 (KIP-848): every event is a method, and each returns an `GroupOutcome`.
 
     Empty ──join──► Assigning ──target assignment──► Reconciling ──all members have theirs──► Stable
       ▲                 ▲                                                                       │
-      └───nobody left───┴──────── a member joins, goes or changes its mind; topics change ──────┘
+      └───all left──────┴──────── a member joins, goes or changes its mind; topics change ──────┘
 
-The group epoch rises with each change that calls for another assignment; the next heartbeat, whoever sends it, computes
-the target assignment of that epoch; and each member gets there at its own pace, in one heartbeat or several. Nobody
-waits for anybody but for a partition that somebody else has yet to give up.
+The group epoch rises with each change that calls for another assignment. The next heartbeat of any member computes the
+target assignment of that epoch, and each member gets there at its own pace, in one heartbeat or several. A member waits
+only for partitions that other members have yet to give up.
 
 What goes in is the request and the time; no method waits, and none reads a clock. The group changes at once, the reply
-is good when the records are durable (`Outcome`). A deadline comes back by `expire`. What this does is what Kafka
+is good when the records are durable (`GroupOutcome`). A deadline comes back by `expire`. What this does is what Kafka
 4.1 does, but where a comment says otherwise.
 """
 
@@ -21,17 +21,25 @@ from typing import TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.common.events import GroupRecord, Identity, Join, JoinResult, Leaving, Sync, SyncResult
+from kafscale.cluster.groups.common.events import (
+    GroupMemberIdentity,
+    GroupRecord,
+    Join,
+    JoinResult,
+    Leaving,
+    Sync,
+    SyncResult,
+)
 from kafscale.cluster.groups.consumer import classic_members as classic
 from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Deciding, SoftState
-from kafscale.cluster.groups.consumer.describing import DescribedConsumerGroup, describe
+from kafscale.cluster.groups.consumer.describing import ConsumerGroupDescription, describe
 from kafscale.cluster.groups.consumer.events import (
     CoordinatorRecord,
+    EventRefused,
+    GroupOutcome,
     Heartbeat,
     HeartbeatReply,
-    Outcome,
-    Refused,
     TimerKey,
     TimerKind,
 )
@@ -45,7 +53,7 @@ MEMBER_EPOCH_SINCE = 9
 
 @attrs.frozen(kw_only=True)
 class OffsetAccess:
-    """Who says to be whom. An id of None, or an epoch of -1, is not said: by an administrator, or an old client."""
+    """The identity that a client claims. None or epoch -1: not given, by an administrator or an old client."""
 
     member_id: str | None
     member_epoch: int
@@ -55,7 +63,7 @@ class OffsetAccess:
 
 
 def check_commit(state: GroupState, access: OffsetAccess) -> int:
-    """Return the error code for whoever commits offsets."""
+    """Return the error code of a commit of offsets."""
     if access.member_epoch < 0 and not state.members:
         return error_codes.NONE
     says_nothing = not access.member_id and access.instance_id is None and access.member_epoch == -1
@@ -74,7 +82,7 @@ def check_commit(state: GroupState, access: OffsetAccess) -> int:
 
 
 def check_fetch(state: GroupState, access: OffsetAccess) -> int:
-    """Return the error code for whoever reads committed offsets."""
+    """Return the error code of a fetch of committed offsets."""
     if access.member_id is None and access.member_epoch < 0:
         return error_codes.NONE
     member = state.members.get(access.member_id or "")
@@ -126,12 +134,12 @@ class ConsumerGroup:
     ) -> Joined:
         """Handle a heartbeat with epoch 0 that reaches a classic group with members: make it a consumer group.
 
-        Whoever keeps the classic group answers the joins and syncs that wait in it with REBALANCE_IN_PROGRESS, deletes
-        its record and writes these, all at once, and forgets it.
+        The caller answers the joins and syncs that wait in the classic group with REBALANCE_IN_PROGRESS, deletes its
+        record and writes these, all at once, and forgets it.
         """
         upgraded = cls.new(group_id, context)
 
-        def decide(deciding: Deciding) -> Outcome[HeartbeatReply]:
+        def decide(deciding: Deciding) -> GroupOutcome[HeartbeatReply]:
             heartbeats.check_request(request, context.settings)
             migration.check_upgrade(group_id, group, context.settings)
             migration.upgrade(deciding, group)
@@ -158,19 +166,19 @@ class ConsumerGroup:
 
     # -- Members of the consumer protocol ----------------------------------------------------------------------------
 
-    def heartbeat(self, request: Heartbeat, *, now_ms: int) -> Outcome[HeartbeatReply]:
+    def heartbeat(self, request: Heartbeat, *, now_ms: int) -> GroupOutcome[HeartbeatReply]:
         """Handle a ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, and -2 in order to come back).
 
-        A group is made (`new`) only for epoch 0; where there is none, the caller answers others GROUP_ID_NOT_FOUND.
+        A group is made (`new`) only for epoch 0; without a group, the caller answers other epochs GROUP_ID_NOT_FOUND.
         """
 
-        def decide(deciding: Deciding) -> Outcome[HeartbeatReply]:
+        def decide(deciding: Deciding) -> GroupOutcome[HeartbeatReply]:
             heartbeats.check_request(request, self.context.settings)
             return heartbeats.heartbeat(deciding, request)
 
         return self._answer(decide, _refuse_heartbeat, now_ms)
 
-    def regexes_found(self, found: Mapping[str, frozenset[str]], *, version: int, now_ms: int) -> Outcome[None]:
+    def regexes_found(self, found: Mapping[str, frozenset[str]], *, version: int, now_ms: int) -> GroupOutcome[None]:
         """Take over what was found for `Outcome.refresh`, at its version of the topics."""
         deciding = self._decide(now_ms)
         regexes.end_refresh(deciding, found, version)
@@ -178,38 +186,38 @@ class ConsumerGroup:
 
     # -- Members of the classic protocol -----------------------------------------------------------------------------
 
-    def join(self, request: Join, *, now_ms: int) -> Outcome[JoinResult]:
+    def join(self, request: Join, *, now_ms: int) -> GroupOutcome[JoinResult]:
         """Handle a JoinGroup. One that reaches a group without members makes that a classic one instead: `delete`."""
 
-        def refuse(refused: Refused) -> JoinResult:
+        def refuse(refused: EventRefused) -> JoinResult:
             full = refused.error_code == error_codes.GROUP_MAX_SIZE_REACHED
             return JoinResult(error_code=refused.error_code, member_id="" if full else request.member_id)
 
         return self._answer(lambda deciding: classic.join(deciding, request), refuse, now_ms)
 
-    def sync(self, request: Sync, *, now_ms: int) -> Outcome[SyncResult]:
+    def sync(self, request: Sync, *, now_ms: int) -> GroupOutcome[SyncResult]:
         """Handle a SyncGroup."""
 
-        def refuse(refused: Refused) -> SyncResult:
+        def refuse(refused: EventRefused) -> SyncResult:
             return SyncResult(error_code=refused.error_code)
 
         return self._answer(lambda deciding: classic.sync(deciding, request), refuse, now_ms)
 
-    def classic_heartbeat(self, identity: Identity, *, now_ms: int) -> Outcome[int]:
+    def classic_heartbeat(self, identity: GroupMemberIdentity, *, now_ms: int) -> GroupOutcome[int]:
         """Handle a Heartbeat: the error code."""
 
-        def refuse(refused: Refused) -> int:
+        def refuse(refused: EventRefused) -> int:
             return refused.error_code
 
         return self._answer(lambda deciding: classic.heartbeat(deciding, identity), refuse, now_ms)
 
-    def leave(self, leavers: Sequence[Leaving], *, now_ms: int) -> Outcome[tuple[int, ...]]:
+    def leave(self, leavers: Sequence[Leaving], *, now_ms: int) -> GroupOutcome[tuple[int, ...]]:
         """Handle a LeaveGroup: an error code for each."""
         return classic.leave(self._decide(now_ms), leavers)
 
     # -- Time --------------------------------------------------------------------------------------------------------
 
-    def restart_sessions(self, *, now_ms: int) -> Outcome[None]:
+    def restart_sessions(self, *, now_ms: int) -> GroupOutcome[None]:
         """Give each member all of its time from now on."""
         deciding = self._decide(now_ms)
         for member in self.state.members.values():
@@ -218,7 +226,7 @@ class ConsumerGroup:
                 deciding.set_timer(TimerKind.REBALANCE, member, member.rebalance_timeout_ms)
         return deciding.outcome(None)
 
-    def expire(self, key: TimerKey, *, now_ms: int) -> Outcome[None]:
+    def expire(self, key: TimerKey, *, now_ms: int) -> GroupOutcome[None]:
         """A deadline may have passed: the member goes, unless it was heard from, or has left that epoch."""
         deciding = self._decide(now_ms)
         deadline = self._soft.deadlines.get(key)
@@ -235,11 +243,11 @@ class ConsumerGroup:
     # -- Offsets -----------------------------------------------------------------------------------------------------
 
     def check_commit(self, access: OffsetAccess) -> int:
-        """Return the error code for whoever commits offsets."""
+        """Return the error code of a commit of offsets."""
         return check_commit(self.state, access)
 
     def check_fetch(self, access: OffsetAccess) -> int:
-        """Return the error code for whoever reads committed offsets."""
+        """Return the error code of a fetch of committed offsets."""
         return check_fetch(self.state, access)
 
     def is_subscribed_to(self, topic_name: str) -> bool:
@@ -248,11 +256,11 @@ class ConsumerGroup:
 
     # -- Administration ----------------------------------------------------------------------------------------------
 
-    def describe(self) -> DescribedConsumerGroup:
+    def describe(self) -> ConsumerGroupDescription:
         """Return all that is to be known about the group."""
         return describe(self.state, self.context.topics, self.context.settings)
 
-    def delete(self, *, now_ms: int) -> Outcome[int]:
+    def delete(self, *, now_ms: int) -> GroupOutcome[int]:
         """Delete a group without members; the error code. Its offsets are not known here."""
         deciding = self._decide(now_ms)
         if self.state.state is not ConsumerGroupState.EMPTY:
@@ -266,12 +274,12 @@ class ConsumerGroup:
         return Deciding(context=self.context, state=self.state, soft=self._soft, now_ms=now_ms)
 
     def _answer(
-        self, decide: Callable[[Deciding], Outcome[R]], refuse: Callable[[Refused], R], now_ms: int
-    ) -> Outcome[R]:
+        self, decide: Callable[[Deciding], GroupOutcome[R]], refuse: Callable[[EventRefused], R], now_ms: int
+    ) -> GroupOutcome[R]:
         try:
             return decide(self._decide(now_ms))
-        except Refused as refused:
-            return Outcome(reply=refuse(refused))
+        except EventRefused as refused:
+            return GroupOutcome(reply=refuse(refused))
 
 
 @attrs.frozen(kw_only=True)
@@ -279,7 +287,7 @@ class Restored:
     """A group that is back after a restart; the outcome has its timers."""
 
     group: ConsumerGroup
-    outcome: Outcome[None]
+    outcome: GroupOutcome[None]
 
 
 @attrs.frozen(kw_only=True)
@@ -287,8 +295,8 @@ class Joined:
     """A classic group that has become a consumer group, or None for the group and a reply that says why not."""
 
     group: ConsumerGroup | None
-    outcome: Outcome[HeartbeatReply]
+    outcome: GroupOutcome[HeartbeatReply]
 
 
-def _refuse_heartbeat(refused: Refused) -> HeartbeatReply:
+def _refuse_heartbeat(refused: EventRefused) -> HeartbeatReply:
     return HeartbeatReply(error_code=refused.error_code, error_message=refused.message)

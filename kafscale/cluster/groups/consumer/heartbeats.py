@@ -11,10 +11,10 @@ from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, is
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.events import (
     NO_TIMEOUT_MS,
+    EventRefused,
+    GroupOutcome,
     Heartbeat,
     HeartbeatReply,
-    Outcome,
-    Refused,
     TimerKind,
 )
 from kafscale.cluster.groups.consumer.members import (
@@ -23,7 +23,7 @@ from kafscale.cluster.groups.consumer.members import (
     LEAVE_STATIC_EPOCH,
     Member,
     MemberState,
-    Subscription,
+    TopicSubscription,
     metadata_bytes,
 )
 from kafscale.cluster.groups.consumer.migration import fence
@@ -37,19 +37,19 @@ def check_request(request: Heartbeat, settings: ConsumerGroupSettings) -> None:
     """Raise Refused for a request that is wrong whatever the group."""
     needs_id = request.chooses_member_id or request.member_epoch > 0 or request.member_epoch == LEAVE_EPOCH
     if needs_id and not request.member_id.strip():
-        raise Refused(error_codes.INVALID_REQUEST, "MemberId can't be empty.")
+        raise EventRefused(error_codes.INVALID_REQUEST, "MemberId can't be empty.")
     for name, text in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
         if text is not None and not text.strip():
-            raise Refused(error_codes.INVALID_REQUEST, f"{name} can't be empty.")
+            raise EventRefused(error_codes.INVALID_REQUEST, f"{name} can't be empty.")
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
     elif request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
-        raise Refused(error_codes.INVALID_REQUEST, "InstanceId can't be null.")
+        raise EventRefused(error_codes.INVALID_REQUEST, "InstanceId can't be null.")
     elif request.member_epoch < LEAVE_STATIC_EPOCH:
-        raise Refused(error_codes.INVALID_REQUEST, "MemberEpoch is invalid.")
+        raise EventRefused(error_codes.INVALID_REQUEST, "MemberEpoch is invalid.")
     if request.server_assignor is not None and request.server_assignor not in settings.assignors:
         supported = ", ".join(settings.assignors)
-        raise Refused(
+        raise EventRefused(
             error_codes.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {supported}.",
         )
@@ -57,17 +57,17 @@ def check_request(request: Heartbeat, settings: ConsumerGroupSettings) -> None:
 
 def _check_join(request: Heartbeat) -> None:
     if request.rebalance_timeout_ms == NO_TIMEOUT_MS:
-        raise Refused(error_codes.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
+        raise EventRefused(error_codes.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
     if request.owned is None or request.owned:
-        raise Refused(error_codes.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+        raise EventRefused(error_codes.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise Refused(
+        raise EventRefused(
             error_codes.INVALID_REQUEST,
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
         )
 
 
-def heartbeat(deciding: Deciding, request: Heartbeat) -> Outcome[HeartbeatReply]:
+def heartbeat(deciding: Deciding, request: Heartbeat) -> GroupOutcome[HeartbeatReply]:
     """Handle a heartbeat that has passed `check_request`. Raises Refused."""
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return _leave(deciding, request)
@@ -113,7 +113,7 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> Outcome[HeartbeatReply]
 def check_size(state: GroupState, member_id: str, max_size: int) -> None:
     """Raise Refused if there is no place for somebody new."""
     if len(state.members) >= max_size and member_id not in state.members:
-        raise Refused(
+        raise EventRefused(
             error_codes.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {max_size} members.",
         )
@@ -125,12 +125,12 @@ def check_bytes(deciding: Deciding, before: Member | None, after: Member) -> Non
         return
     size_bytes = metadata_bytes(after)
     if size_bytes > MEMBER_METADATA_MAX_BYTES:
-        raise Refused(
+        raise EventRefused(
             error_codes.INVALID_REQUEST,
             f"The member's subscription takes {size_bytes} bytes; {MEMBER_METADATA_MAX_BYTES} are allowed.",
         )
     if not deciding.context.state_bytes.has_room(size_bytes - (0 if before is None else metadata_bytes(before))):
-        raise Refused(
+        raise EventRefused(
             error_codes.COORDINATOR_NOT_AVAILABLE, "Consumer groups take as much memory as --group-state-bytes allows."
         )
 
@@ -147,7 +147,7 @@ def _known(state: GroupState, request: Heartbeat) -> Member | None:
     if not joins:
         return check_instance(state, request.member_id, request.instance_id)
     if static is not None and static.member_id != request.member_id and _is_active(static):
-        raise Refused(
+        raise EventRefused(
             error_codes.UNRELEASED_INSTANCE_ID,
             f"Static member {request.member_id} with instance id {request.instance_id} cannot join the group "
             f"because the instance id is owned by member {static.member_id}.",
@@ -165,18 +165,20 @@ def _is_active(member: Member) -> bool:
     return not member.uses_classic_protocol and member.member_epoch != LEAVE_STATIC_EPOCH
 
 
-def unknown_member(state: GroupState, member_id: str) -> Refused:
+def unknown_member(state: GroupState, member_id: str) -> EventRefused:
     """Return the refusal of a member that the group does not have."""
-    return Refused(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {state.group_id}.")
+    return EventRefused(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {state.group_id}.")
 
 
 def check_instance(state: GroupState, member_id: str, instance_id: str) -> Member:
-    """Return the static member of this instance id. Raises Refused if that is somebody else, or nobody."""
+    """Return the static member of this instance id. Raises Refused if that is another member, or none."""
     member = state.static_member(instance_id)
     if member is None:
-        raise Refused(error_codes.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown in group {state.group_id}.")
+        raise EventRefused(
+            error_codes.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown in group {state.group_id}."
+        )
     if member.member_id != member_id:
-        raise Refused(
+        raise EventRefused(
             error_codes.FENCED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
         )
@@ -200,7 +202,7 @@ def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
         return
     else:
         relation = "a smaller member"
-    raise Refused(
+    raise EventRefused(
         error_codes.FENCED_MEMBER_EPOCH,
         f"The consumer group member has {relation} epoch ({epoch}) than the one known by the group coordinator "
         f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
@@ -211,7 +213,7 @@ def _told(member: Member, request: Heartbeat) -> Member:
     """Return the member with what the request says about it."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     before = member.subscription
-    subscription = Subscription(
+    subscription = TopicSubscription(
         before.topic_names if names is None else frozenset(names), before.topic_regex if regex is None else regex
     )
     timeout_ms = request.rebalance_timeout_ms
@@ -235,7 +237,7 @@ def update_member(deciding: Deciding, before: Member, after: Member) -> bool:
     return after.subscription.topic_names != before.subscription.topic_names
 
 
-def _leave(deciding: Deciding, request: Heartbeat) -> Outcome[HeartbeatReply]:
+def _leave(deciding: Deciding, request: Heartbeat) -> GroupOutcome[HeartbeatReply]:
     """Remove a member, or note that a static one means to come back, which keeps its partitions for its session."""
     state = deciding.state
     if request.instance_id is None:

@@ -19,20 +19,20 @@ from kafscale.wire.internal_topics.consumer_offsets import (
 MEMBER_BYTES = 1024
 TOPIC_NAME_BYTES = 64
 TOPIC_BYTES = 256  # a topic in an assignment, with its set of partitions
-PARTITION_BYTES = 64  # in that set, and in the index of who has it
+PARTITION_BYTES = 64  # in that set, and in the index of owners
 REGEX_BYTES = 256
 PROTOCOL_BYTES = 128
 
 
 def metadata_bytes(member: Member) -> int:
-    """Return how many bytes what a member says about itself takes."""
+    """Return how many bytes the metadata of a member take."""
     texts = (member.instance_id, member.rack_id, member.client_id, member.client_host, member.server_assignor)
     size_bytes = sum(len(text) for text in texts if text is not None) + len(member.member_id)
     names = member.subscription.topic_names
     size_bytes += len(member.subscription.topic_regex) + len(names) * TOPIC_NAME_BYTES + sum(map(len, names))
     if member.classic is not None:
         protocols = member.classic.supported_protocols
-        size_bytes += sum(PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
+        size_bytes += sum(PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols)
     return size_bytes
 
 
@@ -42,7 +42,7 @@ def partitions_bytes(partitions: Partitions) -> int:
 
 
 def member_bytes(member: Member) -> int:
-    """Return how many bytes a member takes, with what it has."""
+    """Return how many bytes a member takes, with its assignment."""
     return (
         MEMBER_BYTES
         + metadata_bytes(member)
@@ -62,7 +62,7 @@ LEAVE_STATIC_EPOCH = -2  # a static member that means to come back
 
 
 class MemberState(enum.IntEnum):
-    """How far a member is on the way to its target assignment; the numbers are those of Kafka's records."""
+    """Progress of a member towards its target assignment; the numbers are those of Kafka's records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1  # it has to give up partitions before it gets to the next epoch
@@ -75,18 +75,18 @@ class MemberState(enum.IntEnum):
 
 
 @attrs.frozen
-class Subscription:
-    """Which topics a member wants: by name, by a regular expression ("" is none), or both."""
+class TopicSubscription:
+    """The topics of a member: by name, by a regular expression ("" is none), or both."""
 
     topic_names: frozenset[str] = frozenset()
     topic_regex: str = ""
 
     @classmethod
-    def of(cls, value: ConsumerGroupMemberMetadataValue) -> Subscription:
+    def of(cls, value: ConsumerGroupMemberMetadataValue) -> TopicSubscription:
         return cls(frozenset(value.subscribed_topic_names), value.subscribed_topic_regex or "")
 
 
-NO_SUBSCRIPTION = Subscription()
+NO_SUBSCRIPTION = TopicSubscription()
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +99,7 @@ class Member:
     client_id: str = ""
     client_host: str = ""
     rebalance_timeout_ms: int = -1
-    subscription: Subscription = NO_SUBSCRIPTION
+    subscription: TopicSubscription = NO_SUBSCRIPTION
     server_assignor: str | None = None
     classic: ClassicMemberMetadata | None = None
 
@@ -117,8 +117,8 @@ class Member:
         """Tell whether it has all of the target assignment of this epoch, and nothing else."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
-    def told(self, value: ConsumerGroupMemberMetadataValue, subscription: Subscription) -> Member:
-        """Return the member with what it now says about itself; `subscription` is that of the value."""
+    def told(self, value: ConsumerGroupMemberMetadataValue, subscription: TopicSubscription) -> Member:
+        """Return the member with new metadata; `subscription` is that of the value."""
         return Member(  # by its constructor: `attrs.evolve` takes three times as long, and a start does this very often
             member_id=self.member_id,
             instance_id=value.instance_id,
@@ -137,7 +137,7 @@ class Member:
         )
 
     def has(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
-        """Return the member with what it now has."""
+        """Return the member with a new assignment."""
         return Member(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -167,7 +167,7 @@ class Member:
         )
 
     def metadata_record(self, group_id: str) -> CoordinatorRecord:
-        """Return the record of what it says about itself."""
+        """Return the record of its metadata."""
         return CoordinatorRecord(
             ConsumerGroupMemberMetadataKey(group_id, self.member_id),
             ConsumerGroupMemberMetadataValue(
@@ -184,7 +184,7 @@ class Member:
         )
 
     def assignment_record(self, group_id: str) -> CoordinatorRecord:
-        """Return the record of what it has."""
+        """Return the record of its assignment."""
         return CoordinatorRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group_id, self.member_id),
             ConsumerGroupCurrentMemberAssignmentValue(

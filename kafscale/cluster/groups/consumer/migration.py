@@ -14,8 +14,8 @@ from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol, GroupRecord, MemberRecord
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord, Downgrade, Refused, TimerKind
-from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, Downgrade, EventRefused, TimerKind
+from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.regexes import delete_unsubscribed
 from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def fence(deciding: Deciding, members: Sequence[Member]) -> None:
-    """Remove members with what they have; if all others use the classic protocol, the group becomes a classic one."""
+    """Remove members; if all others use the classic protocol, the group becomes a classic one."""
     if not members:
         return
     for member in members:
@@ -82,7 +82,7 @@ def upgrade(deciding: Deciding, classic: GroupRecord) -> None:
     """
     state = deciding.state
     try:
-        members = [_upgraded(deciding, classic, each) for each in classic.members]
+        members = [_upgraded(deciding, classic, record) for record in classic.members]
     except DecodeError as exc:
         raise _refused(state.group_id, f"the embedded consumer protocol can't be carried over: {exc}") from exc
     generation_id = max(classic.generation_id, 0)
@@ -111,9 +111,9 @@ def upgrade(deciding: Deciding, classic: GroupRecord) -> None:
 
 
 def _upgraded(deciding: Deciding, classic: GroupRecord, record: MemberRecord) -> Member:
-    protocol = next((each for each in record.protocols if each.name == classic.protocol_name), record.protocols[0])
+    protocol = next((one for one in record.protocols if one.name == classic.protocol_name), record.protocols[0])
     told = read_subscription(protocol.metadata, deciding.topics)
-    protocols = [ClassicProtocol(name=each.name, metadata=each.metadata) for each in record.protocols]
+    protocols = [ClassicProtocol(name=one.name, metadata=one.metadata) for one in record.protocols]
     return Member(
         member_id=record.member_id,
         instance_id=record.group_instance_id,
@@ -121,7 +121,7 @@ def _upgraded(deciding: Deciding, classic: GroupRecord, record: MemberRecord) ->
         client_id=record.client_id,
         client_host=record.client_host,
         rebalance_timeout_ms=record.rebalance_timeout_ms,
-        subscription=Subscription(told.topic_names),
+        subscription=TopicSubscription(told.topic_names),
         classic=ClassicMemberMetadata(session_timeout_ms=record.session_timeout_ms, supported_protocols=protocols),
         assigned=read_assignment(record.assignment, deciding.topics),
     )
@@ -138,8 +138,8 @@ def _take(taken: dict[bytes, set[int]], partitions: Partitions) -> Partitions:
     return free
 
 
-def _refused(group_id: str, reason: str) -> Refused:
-    return Refused(
+def _refused(group_id: str, reason: str) -> EventRefused:
+    return EventRefused(
         error_codes.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group_id} to consumer group because {reason}."
     )
 
@@ -155,10 +155,12 @@ def delete(deciding: Deciding) -> None:
     """Take all records of the group back: what members have first, the group itself last."""
     state = deciding.state
     group_id, member_ids = state.group_id, list(state.members)
-    keys: list[ConsumerGroupKey] = [ConsumerGroupCurrentMemberAssignmentKey(group_id, each) for each in member_ids]
-    keys += [ConsumerGroupTargetAssignmentMemberKey(group_id, each) for each in state.targets]
+    keys: list[ConsumerGroupKey] = [
+        ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id) for member_id in member_ids
+    ]
+    keys += [ConsumerGroupTargetAssignmentMemberKey(group_id, member_id) for member_id in state.targets]
     keys += [ConsumerGroupTargetAssignmentMetadataKey(group_id)]
-    keys += [ConsumerGroupMemberMetadataKey(group_id, each) for each in member_ids]
+    keys += [ConsumerGroupMemberMetadataKey(group_id, member_id) for member_id in member_ids]
     keys += [ConsumerGroupRegularExpressionKey(group_id, regex) for regex in state.regexes]
     keys += [ConsumerGroupPartitionMetadataKey(group_id)] if state.has_partition_metadata else []
     keys += [ConsumerGroupMetadataKey(group_id)]
@@ -187,14 +189,14 @@ def _select_protocol(state: GroupState) -> str:
     votes: Counter[str] = Counter()
     for member in state.members.values():
         assert member.classic is not None
-        votes[next(each.name for each in member.classic.supported_protocols if each.name in shared)] += 1
+        votes[next(one.name for one in member.classic.supported_protocols if one.name in shared)] += 1
     return votes.most_common(1)[0][0]
 
 
 def _classic(deciding: Deciding, member: Member, protocol_name: str) -> MemberRecord:
     assert member.classic is not None
     protocols = member.classic.supported_protocols
-    metadata = next(each.metadata for each in protocols if each.name == protocol_name)
+    metadata = next(one.metadata for one in protocols if one.name == protocol_name)
     return MemberRecord(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
@@ -202,6 +204,6 @@ def _classic(deciding: Deciding, member: Member, protocol_name: str) -> MemberRe
         client_host=member.client_host,
         session_timeout_ms=member.classic.session_timeout_ms,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
-        protocols=tuple(GroupProtocol(each.name, each.metadata) for each in protocols),
+        protocols=tuple(GroupProtocol(one.name, one.metadata) for one in protocols),
         assignment=write_assignment(deciding.state.target(member.member_id), deciding.topics, metadata),
     )

@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.groups.consumer.deciding import Deciding
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord, Refused, RegexRefresh
-from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, Subscription
+from kafscale.cluster.groups.consumer.events import CoordinatorRecord, EventRefused, RegexRefresh
+from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, TopicSubscription
 from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record
 from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
@@ -28,13 +28,13 @@ SEARCH_PIECE_COUNT = 256  # questions for rights between two pieces of a search
 KNOWN_MATCHES_MAX_COUNT = 200_000  # names of topics, each counted for each expression: some 20 MB
 
 
-def check_regex(state: GroupState, subscription: Subscription) -> None:
+def check_regex(state: GroupState, subscription: TopicSubscription) -> None:
     """Raise Refused for an expression that the group does not have yet and that is not valid, or one too many."""
     regex = subscription.topic_regex
     if not regex or regex in state.regex_counts:
         return
     if len(state.regex_counts) >= REGEXES_MAX_COUNT:
-        raise Refused(
+        raise EventRefused(
             error_codes.INVALID_REQUEST,
             f"The group's members have {REGEXES_MAX_COUNT} different regular expressions already, as many as are "
             "allowed. Subscribe by one of those, or by names of topics.",
@@ -42,7 +42,7 @@ def check_regex(state: GroupState, subscription: Subscription) -> None:
     try:
         compile_pattern(regex)
     except InvalidPattern as exc:
-        raise Refused(
+        raise EventRefused(
             error_codes.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {exc}.",
         ) from exc
@@ -112,8 +112,8 @@ class Search:
             yield [name for name in names if all(self.may_describe(viewer, name) for viewer in viewers)]
 
 
-def regex_left(deciding: Deciding, before: Subscription, member: Member) -> bool:
-    """Forget an expression that nobody has any more; tell whether what the member is to read is another thing already.
+def regex_left(deciding: Deciding, before: TopicSubscription, member: Member) -> bool:
+    """Forget an expression that no member has any more; tell whether the topics of the member have changed already.
 
     It is where the new expression has been looked for already, for another member, or where there is no new one. (Kafka
     does not raise the epoch in the latter case, and the member keeps partitions that it does not want.)
@@ -147,7 +147,7 @@ def begin_refresh(deciding: Deciding, asker: Hashable = None) -> RegexRefresh | 
     state, soft = deciding.state, deciding.soft
     if not state.regex_counts or soft.refreshing is not None:
         return None
-    last_ms = max((each.timestamp_ms for each in state.regexes.values()), default=None)
+    last_ms = max((resolved.timestamp_ms for resolved in state.regexes.values()), default=None)
     if last_ms is not None and deciding.now_ms <= last_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
         return None
     is_old = last_ms is None or deciding.now_ms > last_ms + deciding.settings.regex_refresh_interval_ms

@@ -1,4 +1,4 @@
-"""What an operator may set about consumer groups, and the limits that nobody may set."""
+"""Settings of consumer groups, and limits that can't be set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MigrationPolicy(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class GroupOverrides:
-    """What is set on one group, by IncrementalAlterConfigs of the resource type GROUP; None is what holds for all."""
+    """Settings of one group, by IncrementalAlterConfigs of the resource type GROUP; None: those of all groups."""
 
     session_timeout_ms: int | None = None  # consumer.session.timeout.ms
     heartbeat_interval_ms: int | None = None  # consumer.heartbeat.interval.ms
@@ -45,7 +45,7 @@ NO_OVERRIDES = GroupOverrides()
 
 @attrs.frozen(kw_only=True)
 class GroupTimes:
-    """What is in force for one group."""
+    """Times in force for one group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -73,7 +73,7 @@ class ConsumerGroupSettings:
         self.times(NO_OVERRIDES)
 
     def times(self, overrides: GroupOverrides) -> GroupTimes:
-        """Return what is in force for a group. Raises ValueError for what is out of bounds, or drops who is on time."""
+        """Return the times of a group. Raises ValueError for times out of bounds, or that drop members on time."""
         session_timeout_ms, interval_ms = overrides.session_timeout_ms, overrides.heartbeat_interval_ms
         times = GroupTimes(
             session_timeout_ms=self.session_timeout_ms if session_timeout_ms is None else session_timeout_ms,

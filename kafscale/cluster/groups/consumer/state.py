@@ -17,7 +17,13 @@ import attrs
 from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions
 from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.consumer.events import CoordinatorRecord, as_topic_partitions, from_topic_partitions
-from kafscale.cluster.groups.consumer.members import Member, Subscription, member_bytes, partitions_bytes, regex_bytes
+from kafscale.cluster.groups.consumer.members import (
+    Member,
+    TopicSubscription,
+    member_bytes,
+    partitions_bytes,
+    regex_bytes,
+)
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -73,16 +79,18 @@ class GroupState:
     static: dict[str, str] = attrs.field(factory=dict, init=False)  # instance id -> member id
     targets: dict[str, Partitions] = attrs.field(factory=dict, init=False)
     regexes: dict[str, ResolvedRegex] = attrs.field(factory=dict, init=False)
-    subscriptions: Counter[Subscription] = attrs.field(factory=Counter, init=False)  # -> how many members have it
+    subscriptions: Counter[TopicSubscription] = attrs.field(factory=Counter, init=False)  # -> how many members have it
     regex_counts: Counter[str] = attrs.field(factory=Counter, init=False)  # -> how many members subscribe by it
     assignors: Counter[str] = attrs.field(factory=Counter, init=False)  # -> how many members ask for it
     classic_count: int = attrs.field(default=0, init=False)  # members of the classic protocol
     classic_protocols: Counter[str] = attrs.field(factory=Counter, init=False)  # -> how many of those know it
     counted_bytes: int = attrs.field(default=0, init=False)  # of the group in the bound on all groups
     _owners: dict[bytes, dict[int, str]] = attrs.field(factory=dict, init=False)
-    _known_subscriptions: dict[Subscription, Subscription] = attrs.field(factory=dict, init=False)  # one object each
+    _known_subscriptions: dict[TopicSubscription, TopicSubscription] = attrs.field(
+        factory=dict, init=False
+    )  # one object each
 
-    # -- What there is -----------------------------------------------------------------------------------------------
+    # -- Questions -----------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -111,18 +119,18 @@ class GroupState:
         return None if owners is None else owners.get(partition)
 
     def unowned(self, topic_id: bytes, partitions: frozenset[int]) -> frozenset[int]:
-        """Return those of these partitions that nobody has."""
+        """Return those of these partitions that have no owner."""
         owners = self._owners.get(topic_id)
-        return partitions if owners is None else frozenset(each for each in partitions if each not in owners)
+        return partitions if owners is None else frozenset(index for index in partitions if index not in owners)
 
-    def topic_names_of(self, subscription: Subscription) -> frozenset[str]:
+    def topic_names_of(self, subscription: TopicSubscription) -> frozenset[str]:
         """Return what a subscription stands for; an expression that has not been looked for yet finds nothing."""
         resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names | resolved.topics if resolved is not None else subscription.topic_names
 
     def is_subscribed_to(self, topic_name: str) -> bool:
         """Tell whether any member subscribes to a topic, by its name or by an expression that has found it."""
-        return any(topic_name in each.topic_names for each in self.subscriptions) or any(
+        return any(topic_name in subscription.topic_names for subscription in self.subscriptions) or any(
             topic_name in self.regexes[regex].topics for regex in self.regex_counts if regex in self.regexes
         )
 
@@ -188,7 +196,7 @@ class GroupState:
     ) -> None:
         known = self.members.get(key.member_id)
         if value is not None:
-            subscription = Subscription.of(value)
+            subscription = TopicSubscription.of(value)
             subscription = self._known_subscriptions.setdefault(subscription, subscription)
             self._replace(known, (known or Member(member_id=key.member_id)).told(value, subscription))
         elif known is not None:

@@ -25,9 +25,9 @@ from kafscale.cluster.groups.assignors.spec import (
     union,
 )
 from kafscale.cluster.groups.assignors.uniform import assign_uniformly
-from kafscale.cluster.groups.consumer.members import Member, MemberState, Subscription
+from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.state import GroupState
-from kafscale.cluster.groups.consumer.topics import Topics
+from kafscale.cluster.groups.consumer.topics import KnownTopics
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}  # by the names of clients
 
@@ -77,7 +77,7 @@ def preferred_assignor(state: GroupState, configured: tuple[str, ...]) -> str:
 
 
 def compute_target(
-    state: GroupState, topics: Topics, assignor: str, *, waiting: Collection[str] = ()
+    state: GroupState, topics: KnownTopics, assignor: str, *, waiting: Collection[str] = ()
 ) -> Mapping[str, Partitions]:
     """Return what each member is to have. Cost: about linear in members and partitions, see `assignors`.
 
@@ -86,8 +86,8 @@ def compute_target(
     return ASSIGNORS[assignor](_spec(state, topics, waiting))
 
 
-def covers_subscriptions(state: GroupState, topics: Topics) -> bool:
-    """Tell whether the target assignment has everything, as it does unless records are missing, or there is nobody."""
+def covers_subscriptions(state: GroupState, topics: KnownTopics) -> bool:
+    """Tell whether the target assignment has all partitions: it does unless records are missing."""
     if not state.members:
         return True
     assigned = sum(map(count, state.targets.values()))
@@ -95,9 +95,11 @@ def covers_subscriptions(state: GroupState, topics: Topics) -> bool:
     return assigned == sum(topic.partition_count for topic in known if topic is not None)
 
 
-def _spec(state: GroupState, topics: Topics, waiting: Collection[str]) -> GroupSpec:
-    topic_ids: dict[Subscription, frozenset[bytes]] = {}
-    without_regex = {each: attrs.evolve(state.members[each].subscription, topic_regex="") for each in waiting}
+def _spec(state: GroupState, topics: KnownTopics, waiting: Collection[str]) -> GroupSpec:
+    topic_ids: dict[TopicSubscription, frozenset[bytes]] = {}
+    without_regex = {
+        member_id: attrs.evolve(state.members[member_id].subscription, topic_regex="") for member_id in waiting
+    }
     for subscription in dict.fromkeys([*state.subscriptions, *without_regex.values()]):
         known = (topics.by_name.get(name) for name in state.topic_names_of(subscription))
         topic_ids[subscription] = frozenset(topic.topic_id for topic in known if topic is not None)

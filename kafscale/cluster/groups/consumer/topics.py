@@ -1,7 +1,7 @@
-"""The topics that there are, as consumer groups need them: ids, numbers of partitions, racks, and a hash of each.
+"""Topics as consumer groups need them: ids, numbers of partitions, racks, and a hash of each.
 
-One `Topics` serves all groups. Whoever follows the metadata puts changes into it; a group sees by `version` that there
-were some, and by the hash of its own topics whether they concern it.
+One `KnownTopics` serves all groups. `follow_topics` puts changes of the metadata into it; a group sees by `version`
+that there were some, and by the hash of its own topics whether they concern it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HASH_BYTES = 8  # the record's field is an int64
 
 
 @attrs.frozen(kw_only=True)
-class TopicMetadata:
+class KnownTopic:
     """A topic: its id has 16 bytes; `racks` are those of each partition's replicas, in order, where they are known."""
 
     topic_id: bytes
@@ -25,7 +25,7 @@ class TopicMetadata:
 
 
 @attrs.define(eq=False, repr=False)
-class Topics:
+class KnownTopics:
     """All topics by name and by id.
 
     `version` rises with every change, `created_version` is that of the last new topic: both are revisions of the
@@ -34,11 +34,11 @@ class Topics:
 
     version: int = 0
     created_version: int = 0
-    by_name: dict[str, TopicMetadata] = attrs.field(factory=dict, init=False)
-    by_id: dict[bytes, TopicMetadata] = attrs.field(factory=dict, init=False)
+    by_name: dict[str, KnownTopic] = attrs.field(factory=dict, init=False)
+    by_id: dict[bytes, KnownTopic] = attrs.field(factory=dict, init=False)
     _hashes: dict[str, bytes] = attrs.field(factory=dict, init=False)  # of topics that some group asked for
 
-    def change(self, *, version: int, put: Iterable[TopicMetadata] = (), removed: Iterable[str] = ()) -> None:
+    def change(self, *, version: int, put: Iterable[KnownTopic] = (), removed: Iterable[str] = ()) -> None:
         """Take over changes that the metadata has at this revision; a topic of the same name is replaced.
 
         Those of one revision may come one by one, but no group may look at the topics in between.
@@ -78,7 +78,7 @@ class Topics:
         cached = self._hashes.get(name)
         if cached is None:
             topic = self.by_name[name]
-            racks = [sorted(each) for each in topic.racks]
+            racks = [sorted(racks_of_partition) for racks_of_partition in topic.racks]
             told = repr((topic.topic_id, topic.name, topic.partition_count, racks)).encode()
             cached = self._hashes[name] = blake2b(told, digest_size=HASH_BYTES).digest()
         return cached

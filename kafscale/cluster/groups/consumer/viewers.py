@@ -72,7 +72,7 @@ class Viewers:
 
     def note_searched(self, viewers: Mapping[str, frozenset[Hashable]], rights_version: int) -> bool:
         """Expressions have been searched for these clients; tell whether members have waited for that."""
-        self._searched = {regex: each for regex, each in self._searched.items() if regex in self._by_regex}
+        self._searched = {regex: searched for regex, searched in self._searched.items() if regex in self._by_regex}
         self._searched |= {regex: _Searched(of_regex, rights_version) for regex, of_regex in viewers.items()}
         served = {
             member_id

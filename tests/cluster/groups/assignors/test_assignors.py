@@ -8,9 +8,9 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafscale.cluster.groups.assignors.table import ASSIGNORS
 
 from kafscale.cluster.groups.assignors.spec import GroupSpec, MemberSpec, Partitions, count, intersection, union
+from kafscale.cluster.groups.consumer.target import ASSIGNORS
 from tests.devtools.fakes.consumer_groups import named, partitions, topic_id
 
 

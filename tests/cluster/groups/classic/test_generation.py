@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kafscale.cluster.groups.classic.generation import Generation
-from kafscale.cluster.groups.classic.members import Members
-from kafscale.cluster.groups.common.events import Identity, Sync
+from kafscale.cluster.groups.classic.members import ClassicMembers
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
 from tests.devtools.fakes.groups import GroupHarness, result, subscription
 
 
 def sync_of(assignments: dict[str, bytes]) -> Sync:
     return Sync(
-        identity=Identity(member_id="m", generation_id=1),
+        identity=GroupMemberIdentity(member_id="m", generation_id=1),
         protocol_type="consumer",
         protocol_name="range",
         assignments=assignments,
@@ -20,7 +20,7 @@ def sync_of(assignments: dict[str, bytes]) -> Sync:
 
 
 def test_a_generation_without_members_runs_no_protocol() -> None:
-    generation = Generation(Members())
+    generation = Generation(ClassicMembers())
     generation.begin()
     assert (generation.generation_id, generation.protocol_name) == (1, None)
     assert generation.runs(None, "whatever a client asks for")

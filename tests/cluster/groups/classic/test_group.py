@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.classic.group import GroupState
+from kafscale.cluster.groups.classic.group import ClassicGroupState
 from kafscale.cluster.groups.common.events import JoinResult, SyncResult
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.wire import error_codes as e
@@ -16,7 +16,7 @@ from tests.devtools.fakes.groups import GroupHarness, error, result, subscriptio
 
 def test_the_first_member_leads_a_generation_of_its_own(harness: GroupHarness) -> None:
     reply = harness.join()
-    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
     harness.advance(0)
 
     joined = result(reply)
@@ -24,7 +24,7 @@ def test_the_first_member_leads_a_generation_of_its_own(harness: GroupHarness) -
     assert joined.member_id.startswith("client-")
     assert joined.leader_id == joined.member_id
     assert [(member.member_id, member.metadata) for member in joined.members] == [(joined.member_id, subscription("t"))]
-    assert harness.group.state is GroupState.COMPLETING_REBALANCE
+    assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_an_empty_group_needs_a_protocol(
     reply = harness.join(protocol_type=protocol_type, protocols=protocols)
 
     assert error(reply) == e.INCONSISTENT_GROUP_PROTOCOL
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_member_that_shares_no_protocol_is_refused(
     harness.stable(1)
 
     assert error(harness.join(protocol_type=protocol_type, protocols=protocols)) == e.INCONSISTENT_GROUP_PROTOCOL
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
 
 
 def test_a_member_of_an_unknown_id_is_refused(harness: GroupHarness) -> None:
@@ -67,7 +67,7 @@ def test_a_member_of_an_unknown_id_is_refused(harness: GroupHarness) -> None:
 def test_a_new_member_is_first_given_an_id(harness: GroupHarness) -> None:
     refused = result(harness.join(member_id_required=True))
     assert refused.error_code == e.MEMBER_ID_REQUIRED
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
 
     reply = harness.join(refused.member_id, member_id_required=True)
     harness.advance(0)
@@ -114,7 +114,7 @@ def test_a_pending_member_that_leaves_a_stable_group_disturbs_nobody(harness: Gr
     promised = result(harness.join(member_id_required=True)).member_id
 
     assert harness.leave(promised) == e.NONE
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
 
 
 # -- Joining again ---------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_present_generation(ha
     joined = result(harness.join(follower))
 
     assert (joined.generation_id, joined.leader_id, joined.members) == (1, leader, ())
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -150,7 +150,7 @@ def test_before_the_assignment_anyone_unchanged_may_ask_again(harness: GroupHarn
     again = result(harness.join(result(first).member_id))
     assert (again.generation_id, len(again.members)) == (1, 2)
     assert result(harness.join(result(second).member_id)).members == ()
-    assert harness.group.state is GroupState.COMPLETING_REBALANCE
+    assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_a_change_before_the_assignment_sends_everyone_back_to_join(harness: GroupHarness) -> None:
@@ -161,7 +161,7 @@ def test_a_change_before_the_assignment_sends_everyone_back_to_join(harness: Gro
     harness.join(result(first).member_id, protocols={"range": b"changed"})
 
     assert error(waiting) == e.REBALANCE_IN_PROGRESS
-    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_join_that_a_later_one_replaces_is_told_to_ask_again(harness: GroupHarness) -> None:
@@ -228,7 +228,7 @@ def test_the_leaders_assignment_is_carried_untouched(harness: GroupHarness) -> N
     assert waiting.value == attrs.evolve(led.value, assignment=b"\0\1")
     late = harness.sync(ids[2])
     assert late.value == attrs.evolve(led.value, assignment=b""), "whom the leader forgot has nothing to do"
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
 
 
 def test_nobody_has_an_assignment_before_it_is_durable() -> None:
@@ -239,7 +239,7 @@ def test_nobody_has_an_assignment_before_it_is_durable() -> None:
     leader = harness.sync(result(first).member_id, {result(second).member_id: b"2"})
     assert not leader.is_set
     assert not follower.is_set
-    assert harness.group.state is GroupState.COMPLETING_REBALANCE
+    assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
     harness.finish_writes()
 
@@ -272,7 +272,7 @@ def test_an_assignment_that_could_not_be_stored_sends_everyone_back_to_join() ->
     harness.finish_writes(durable=False)
 
     assert [error(reply) for reply in waiting] == [e.COORDINATOR_NOT_AVAILABLE] * 2
-    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_an_assignment_that_becomes_durable_too_late_is_not_handed_out() -> None:
@@ -287,7 +287,7 @@ def test_an_assignment_that_becomes_durable_too_late_is_not_handed_out() -> None
     assert result(newcomer).generation_id == 2
     harness.finish_writes()
 
-    assert harness.group.state is GroupState.COMPLETING_REBALANCE
+    assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
     waiting = harness.sync(leader, {leader: b"new"})
     harness.finish_writes()
     assert waiting.value is not None
@@ -335,7 +335,7 @@ def test_members_that_never_sync_are_dropped_after_the_rebalance_timeout(harness
     harness.advance(0)
     leader, silent = result(first).member_id, result(second).member_id
     harness.sync(leader, {})
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
     while harness.seconds < 60:
         assert harness.heartbeat(leader) == harness.heartbeat(silent) == e.NONE
         harness.advance(5)
@@ -403,7 +403,7 @@ def test_the_group_becomes_empty_when_its_last_member_falls_silent(harness: Grou
     (member_id,) = harness.stable(1)
     harness.advance(10)
 
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
     assert (harness.group.generation_id, harness.group.protocol_name) == (2, None)
     assert harness.group.protocol_type == "consumer"
     assert harness.stored is not None
@@ -429,7 +429,7 @@ def test_the_last_member_leaves_an_empty_group(harness: GroupHarness) -> None:
     (member_id,) = harness.stable(1)
 
     assert harness.leave(member_id) == e.NONE
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
 
 
 def test_leaving_during_a_rebalance_lets_it_go_on(harness: GroupHarness) -> None:
@@ -490,7 +490,7 @@ def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(
     assert joined.generation_id == 1
     assert joined.member_id not in ("", old)
     assert joined.member_id.startswith("i-")
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
     # An old client that learned that it leads would share the work out anew.
     assert joined.leader_id == (joined.member_id if can_skip_assignment else old)
     assert joined.skip_assignment is can_skip_assignment
@@ -531,7 +531,7 @@ def test_a_static_member_that_returns_during_the_assignment_makes_the_group_reba
     back = harness.join(group_instance_id="b")
 
     assert error(waiting) == e.FENCED_INSTANCE_ID
-    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
     harness.join(result(first).member_id, group_instance_id="a")
     assert result(back).generation_id == 2
 
@@ -549,7 +549,7 @@ def test_a_static_member_keeps_its_place_through_a_rebalance_that_it_misses(harn
     harness.join(leader)
     harness.sync(leader, {})
     harness.sync(result(static).member_id, group_instance_id="i")
-    assert harness.group.state is GroupState.STABLE
+    assert harness.group.state is ClassicGroupState.STABLE
     rejoined = harness.join(leader)
     for _ in range(12):
         harness.advance(5)
@@ -578,10 +578,10 @@ def test_when_only_silent_static_members_are_left_the_rebalance_waits_for_their_
     assert harness.leave(waiting_id) == e.NONE
     assert error(newcomer) == e.UNKNOWN_MEMBER_ID
     harness.advance(70)
-    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
     harness.advance(30)
 
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
 
 
 def test_a_new_id_that_could_not_be_stored_is_taken_back() -> None:
@@ -611,7 +611,7 @@ def test_a_rebalance_overtakes_a_new_id_that_is_not_durable_yet() -> None:
     assert result(back).generation_id == result(newcomer).generation_id == 2
     harness.finish_writes()
 
-    assert harness.group.state is GroupState.COMPLETING_REBALANCE
+    assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_of_two_restarts_in_a_row_each_waits_for_its_own_id_to_be_durable() -> None:
@@ -776,7 +776,7 @@ def test_generations_continue_after_a_restart_of_an_empty_group(harness: GroupHa
     harness.advance(100)
     harness.restart()
 
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
     assert harness.group.state_timestamp_ms == timestamp_ms
     reply = harness.join()
     harness.advance(0)
@@ -806,7 +806,7 @@ def test_a_dead_group_sends_everyone_to_find_the_coordinator_again(harness: Grou
     assert harness.group.check_commit("", None, -1) == e.COORDINATOR_NOT_AVAILABLE
     harness.advance(100)  # the promised id's deadline is gone
     harness.group.revive()
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY
 
 
 # -- Joins whose peer has gone ---------------------------------------------------------------------------------------
@@ -829,13 +829,13 @@ def test_a_known_member_whose_join_is_abandoned_keeps_its_place(harness: GroupHa
     assert not waiting.is_set
     harness.group.abandon_join(waiting)
     assert {member.member_id for member in harness.group.members} == {leader, follower}
-    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_the_last_member_that_went_away_while_it_joined_leaves_an_empty_group(harness: GroupHarness) -> None:
     reply = harness.join()
     assert not reply.is_set
     harness.group.abandon_join(reply)
-    assert (len(harness.group.members), harness.group.state) == (0, GroupState.EMPTY)
+    assert (len(harness.group.members), harness.group.state) == (0, ClassicGroupState.EMPTY)
     harness.group.abandon_join(reply)
-    assert harness.group.state is GroupState.EMPTY
+    assert harness.group.state is ClassicGroupState.EMPTY

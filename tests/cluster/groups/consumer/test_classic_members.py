@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from kafscale.cluster.groups.common.events import (
+    GroupMemberIdentity,
     GroupProtocol,
     GroupRecord,
-    Identity,
     JoinResult,
     Leaving,
     MemberRecord,
@@ -71,7 +71,7 @@ def classic_record(harness: ConsumerGroupHarness, *assigned: set[int], protocol_
 
 def sync(harness: ConsumerGroupHarness, joined: JoinResult, **changed: object) -> dict[str, set[int]]:
     """Ask for an assignment after a join; the partitions, or the error code as a failure."""
-    identity = Identity(member_id=joined.member_id, generation_id=joined.generation_id)
+    identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=joined.generation_id)
     request = attrs.evolve(Sync(identity=identity, protocol_type="consumer", protocol_name="range"), **changed)
     result = harness.took(harness.group.sync(request, now_ms=harness.now_ms))
     assert result.error_code == e.NONE, result.error_code
@@ -79,7 +79,7 @@ def sync(harness: ConsumerGroupHarness, joined: JoinResult, **changed: object) -
 
 
 def beat(harness: ConsumerGroupHarness, member_id: str, generation_id: int, instance_id: str | None = None) -> int:
-    identity = Identity(member_id=member_id, generation_id=generation_id, group_instance_id=instance_id)
+    identity = GroupMemberIdentity(member_id=member_id, generation_id=generation_id, group_instance_id=instance_id)
     return harness.took(harness.group.classic_heartbeat(identity, now_ms=harness.now_ms))
 
 
@@ -129,7 +129,7 @@ def test_sync_says_so_if_there_is_a_new_epoch(harness: ConsumerGroupHarness) -> 
     modern(harness).beat()
     joined = join(harness, "", "foo")
     modern(harness, "another").beat()
-    identity = Identity(member_id=joined.member_id, generation_id=2)
+    identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=2)
     result = harness.took(harness.group.sync(Sync(identity=identity), now_ms=harness.now_ms))
     assert result.error_code == e.REBALANCE_IN_PROGRESS
     assert TimerKey(TimerKind.JOIN, joined.member_id) in harness._timers
@@ -194,7 +194,7 @@ def test_classic_requests_of_others_are_refused(harness: ConsumerGroupHarness) -
     assert beat(harness, joined.member_id, 1) == e.ILLEGAL_GENERATION
     assert beat(harness, "other", 2, "i") == e.FENCED_INSTANCE_ID
     assert beat(harness, joined.member_id, 2, "i") == e.NONE
-    identity = Identity(member_id=joined.member_id, generation_id=2)
+    identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=2)
     for wrong in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
         request = attrs.evolve(Sync(identity=identity), **wrong)
         result = harness.took(harness.group.sync(request, now_ms=harness.now_ms))

@@ -16,9 +16,9 @@ from typing import Any, cast
 import attrs
 
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator, _Ended
-from kafscale.cluster.transactions.requests import Outcome
+from kafscale.cluster.transactions.requests import CoordinatorOutcome
 from kafscale.cluster.transactions.settings import DUE_MAX_COUNT
-from kafscale.cluster.transactions.transaction import Transaction
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import TransactionState
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import NEVER, Transactions
@@ -67,7 +67,7 @@ def _clean_what_is_open() -> Iterator[None]:
         yield
 
 
-def _abort_without_fence(self: TransactionCoordinator, *, now_ms: int) -> Iterator[Outcome[None]]:
+def _abort_without_fence(self: TransactionCoordinator, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
     """Abort what has timed out as its producer would, which may go on."""
     for _ in range(DUE_MAX_COUNT):
         held = self._ledger.take_due(now_ms)
@@ -78,11 +78,13 @@ def _abort_without_fence(self: TransactionCoordinator, *, now_ms: int) -> Iterat
         yield self._ended(prepared, now_ms, None)
 
 
-def _same_epoch(self: Transaction, *, timeout_ms: int, now_ms: int, last_producer_epoch: int) -> Transaction:
+def _same_epoch(
+    self: ProducerTransaction, *, timeout_ms: int, now_ms: int, last_producer_epoch: int
+) -> ProducerTransaction:
     return self.with_same_epoch(timeout_ms=timeout_ms, now_ms=now_ms)
 
 
-def _decide_behind_the_markers(self: TransactionCoordinator, prepared: Transaction, now_ms: int) -> _Ended:
+def _decide_behind_the_markers(self: TransactionCoordinator, prepared: ProducerTransaction, now_ms: int) -> _Ended:
     ended = self._finish(prepared, prepared.partitions, now_ms, decision=(prepared.record(),))
     decision, *markers = ended.entries
     return attrs.evolve(ended, entries=(*markers, decision))
@@ -101,7 +103,7 @@ MUTATIONS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "compaction past the LSO": _clean_what_is_open,
     "retention past the LSO": partial(replaced, retention, "retained_from", _retain_nothing_open),
     "a time-out that does not fence": partial(replaced, TransactionCoordinator, "due", _abort_without_fence),
-    "no new epoch for the next producer": partial(replaced, Transaction, "with_new_epoch", _same_epoch),
+    "no new epoch for the next producer": partial(replaced, ProducerTransaction, "with_new_epoch", _same_epoch),
     "the decision behind the markers": partial(replaced, TransactionCoordinator, "_end", _decide_behind_the_markers),
     "an LSO behind an open transaction": partial(replaced, Transactions, "_first_open_offset", _first_of_the_last),
     "markers of any epoch": partial(replaced, Transactions, "check_marker", _take_any_marker),
