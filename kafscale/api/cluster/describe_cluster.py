@@ -28,8 +28,7 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
         )
     if request.endpoint_type != BROKERS:
         return DescribeClusterResponse(
-            error_code=UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+            error_code=UNSUPPORTED_ENDPOINT_TYPE, error_message=f"Unsupported endpoint type {request.endpoint_type}"
         )
     return DescribeClusterResponse(
         cluster_id=services.node.cluster_id,

@@ -25,11 +25,7 @@ from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
 from kafscale.concurrency.turns import Turns, distinct
 from kafscale.errors import KafkaError
 from kafscale.security.acls import DESCRIBE_GROUP, DESCRIBE_TRANSACTION
-from kafscale.wire.error_codes import (
-    COORDINATOR_NOT_AVAILABLE,
-    INVALID_REQUEST,
-    NONE,
-)
+from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, INVALID_REQUEST, NONE
 from kafscale.wire.messages.cluster import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kafscale.wire.schema import mapped
 

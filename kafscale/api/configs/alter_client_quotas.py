@@ -104,8 +104,7 @@ def _change(entry: AlterClientQuotasEntry) -> QuotaChange:
     twice = [key for key, count in Counter(op.key for op in entry.ops).items() if count > 1]
     if twice:
         raise KafkaError(
-            INVALID_REQUEST,
-            f"Duplicate quota key {twice[0]} not updating quota for this entity {_shown(entry.entity)}",
+            INVALID_REQUEST, f"Duplicate quota key {twice[0]} not updating quota for this entity {_shown(entry.entity)}"
         )
     entity = _entity(entry.entity)
     keys = CLIENT_KEYS if entity.ip is None else IP_KEYS
@@ -129,8 +128,7 @@ def _entity(parts: Sequence[ClientQuotasEntity]) -> QuotaEntity:
         raise KafkaError(INVALID_REQUEST, "Invalid empty client quota entity")
     if IP in names and len(names) > 1:
         raise KafkaError(
-            INVALID_REQUEST,
-            "Invalid quota entity combination, IP entity should not be combined with User or ClientId",
+            INVALID_REQUEST, "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
         )
     if (address := names.get(IP, DEFAULT)) is not DEFAULT:
         try:

@@ -135,9 +135,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
 
     def outcomes(topic: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
         return OffsetCommitResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=mapped(partial(outcome, topic.name), topic.partitions),
+            name=topic.name, topic_id=topic.topic_id, partitions=mapped(partial(outcome, topic.name), topic.partitions)
         )
 
     return OffsetCommitResponse(topics=mapped(outcomes, request.topics))
@@ -149,12 +147,7 @@ def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:
 
 
 def check_partition(
-    services: Services,
-    at: TopicPartition,
-    metadata: str | None,
-    topic_ids: dict[str, bytes],
-    *,
-    by_id: bool,
+    services: Services, at: TopicPartition, metadata: str | None, topic_ids: dict[str, bytes], *, by_id: bool
 ) -> int:
     """Return the error code of a partition whose offset is to be committed; the id of its topic is noted, or known."""
     topic = services.topics.get(at.topic)

@@ -55,10 +55,7 @@ def _handler(right: Right, note: str = "") -> Check:
 _CONFIGS_OF_THEIRS: Final = "by the type of each resource"
 
 OPERATIONS: Final[Mapping[str, Sequence[Check]]] = {
-    "Produce": (
-        _handler(rights.WRITE_TRANSACTION, "of a transactional producer"),
-        _handler(rights.WRITE_TOPIC),
-    ),
+    "Produce": (_handler(rights.WRITE_TRANSACTION, "of a transactional producer"), _handler(rights.WRITE_TOPIC)),
     "Fetch": (_handler(rights.READ_TOPIC),),
     "ListOffsets": (_each(rights.DESCRIBE_TOPIC, "topics", "name"),),
     "Metadata": (
@@ -105,10 +102,7 @@ OPERATIONS: Final[Mapping[str, Sequence[Check]]] = {
         _handler(rights.WRITE_TRANSACTION, "until version 3"),
         _handler(rights.WRITE_TOPIC, "until version 3"),
     ),
-    "AddOffsetsToTxn": (
-        _whole(rights.WRITE_TRANSACTION, "transactional_id"),
-        _whole(rights.READ_GROUP, "group_id"),
-    ),
+    "AddOffsetsToTxn": (_whole(rights.WRITE_TRANSACTION, "transactional_id"), _whole(rights.READ_GROUP, "group_id")),
     "EndTxn": (_whole(rights.WRITE_TRANSACTION, "transactional_id"),),
     "WriteTxnMarkers": (_whole(rights.CLUSTER_ACTION, unless=rights.ALTER_CLUSTER),),
     "BrokerHeartbeat": (_whole(rights.CLUSTER_ACTION),),

@@ -108,11 +108,5 @@ def _verifier(key: CredentialKey, asked: ScramCredentialUpsertion) -> ScramVerif
 
 
 API = Api(
-    51,
-    "AlterUserScramCredentials",
-    0,
-    0,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    handle,
+    51, "AlterUserScramCredentials", 0, 0, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, handle
 )

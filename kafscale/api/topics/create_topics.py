@@ -81,16 +81,12 @@ def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
         if (partition_count, replication_factor) != (DEFAULT, DEFAULT):
             field = "numPartitions" if replication_factor == DEFAULT else "replication factor"
             raise KafkaError(
-                INVALID_REQUEST,
-                f"A manual partition assignment was specified, but {field} was not set to -1.",
+                INVALID_REQUEST, f"A manual partition assignment was specified, but {field} was not set to -1."
             )
         node_ids = [node.node_id for node in services.assignment.brokers()]
         partition_count, replication_factor = _assigned(topic.assignments, node_ids)
     return NewTopic(
-        name=topic.name,
-        partition_count=partition_count,
-        replication_factor=replication_factor,
-        overrides=overrides,
+        name=topic.name, partition_count=partition_count, replication_factor=replication_factor, overrides=overrides
     )
 
 

@@ -120,10 +120,7 @@ async def _refused(
 
 
 async def _ask(
-    services: Services,
-    version: int,
-    wanted: AddPartitionsToTxnTransaction,
-    partitions: frozenset[TopicPartition],
+    services: Services, version: int, wanted: AddPartitionsToTxnTransaction, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, int]:
     identity = ProducerIdentity(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch)
     protocol = transaction_version(version, ADD_PARTITIONS_BUMP_VERSION)

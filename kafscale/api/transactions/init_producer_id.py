@@ -22,10 +22,7 @@ from kafscale.cluster.transactions.settings import TRANSACTIONAL_ID_MAX_COUNT
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
 from kafscale.security.acls import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION
-from kafscale.wire.error_codes import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    INVALID_REQUEST,
-)
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, INVALID_REQUEST
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 logger = logging.getLogger(__name__)

@@ -218,11 +218,7 @@ _TABLE = (
         "Shortest session timeout of a group member.",
     ),
     _BrokerConfig(
-        "listener.security.protocol.map",
-        _STRING,
-        _DEFAULT_PROTOCOL_MAP,
-        _protocol_map,
-        "How each listener is secured.",
+        "listener.security.protocol.map", _STRING, _DEFAULT_PROTOCOL_MAP, _protocol_map, "How each listener is secured."
     ),
     _BrokerConfig(
         "listeners",
@@ -419,13 +415,7 @@ _TABLE = (
         lambda s: s.ssl.ssl_client_auth,
         "Whether clients of SSL listeners show a certificate.",
     ),
-    _BrokerConfig(
-        "ssl.enabled.protocols",
-        _LIST,
-        "TLSv1.2,TLSv1.3",
-        _enabled_protocols,
-        "Versions of TLS.",
-    ),
+    _BrokerConfig("ssl.enabled.protocols", _LIST, "TLSv1.2,TLSv1.3", _enabled_protocols, "Versions of TLS."),
     _BrokerConfig(
         "ssl.keystore.location",
         _STRING,
@@ -434,11 +424,7 @@ _TABLE = (
         "File of the certificate of listeners with TLS.",
     ),
     _BrokerConfig(
-        "ssl.keystore.type",
-        _STRING,
-        "JKS",
-        lambda s: _store_type(s.ssl.ssl_certificate_file),
-        "Format of that file.",
+        "ssl.keystore.type", _STRING, "JKS", lambda s: _store_type(s.ssl.ssl_certificate_file), "Format of that file."
     ),
     _BrokerConfig(
         "ssl.principal.mapping.rules",
@@ -455,11 +441,7 @@ _TABLE = (
         "File of the authorities whose client certificates are trusted.",
     ),
     _BrokerConfig(
-        "ssl.truststore.type",
-        _STRING,
-        "JKS",
-        lambda s: _store_type(s.ssl.ssl_client_ca_file),
-        "Format of that file.",
+        "ssl.truststore.type", _STRING, "JKS", lambda s: _store_type(s.ssl.ssl_client_ca_file), "Format of that file."
     ),
     _BrokerConfig(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -497,10 +479,7 @@ def broker_entries(
 ) -> list[ConfigEntry]:
     """Return every config of this broker, in order of name. `advertised` is what clients of each listener are told."""
     definition = ConfigDefinition(
-        name="advertised.listeners",
-        type=_STRING,
-        default="",
-        documentation="What clients are told to connect to.",
+        name="advertised.listeners", type=_STRING, default="", documentation="What clients are told to connect to."
     )
     own = _listeners(advertised)
     entries = [_read_only(definition, own, usual=None if settings.advertised_listeners else own)]

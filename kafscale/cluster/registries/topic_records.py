@@ -178,9 +178,7 @@ def _stored(topic: Topic) -> _Stored:
 
 def _buried(topic: Topic) -> DeletedTopic:
     return DeletedTopic(
-        name=topic.name,
-        deleted_ms=time.time_ns() // 1_000_000,
-        file_delete_delay_ms=topic.config.file_delete_delay_ms,
+        name=topic.name, deleted_ms=time.time_ns() // 1_000_000, file_delete_delay_ms=topic.config.file_delete_delay_ms
     )
 
 

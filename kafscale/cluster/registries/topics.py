@@ -525,8 +525,7 @@ class TopicRegistry(Registry):
             return 1
         if wanted < 1:
             raise KafkaError(
-                INVALID_REPLICATION_FACTOR,
-                "Replication factor must be larger than 0, or -1 to use the default value.",
+                INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 to use the default value."
             )
         most = REPLICATION_FACTOR_MAX if self.policy.accepts_any_replication_factor else 1
         if wanted > most:
