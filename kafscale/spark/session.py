@@ -27,7 +27,7 @@ from kafscale.spark.catalogs import CatalogOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NAMED = re.compile(r"(?:Exception|Error): ")  # the class of what was raised, in front of its message
+_NAMED = re.compile(r"(?:Exception|Error): ")  # the raised class, in front of its message
 
 
 def first_line(exc: Exception) -> str:
@@ -50,7 +50,7 @@ DEFAULTS = {
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|basic[_.]?auth",
 }
 JARS = ("spark.jars", "spark.jars.packages")
-RESOLVED = ("spark.jars", "spark.submit.pyFiles")  # where Spark tells; the first only if nobody has set it
+RESOLVED = ("spark.jars", "spark.submit.pyFiles")  # where Spark lists them; the first only if it was not set
 LOGGING = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOCAL_DEFAULTS = {
@@ -153,7 +153,7 @@ def check_java() -> None:
     program = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     where = f"JAVA_HOME ({home})" if home else "the PATH"
     if program is None:
-        raise StartupError(f"Spark needs Java {JAVA_OLDEST}, and there is none in {where}: install a JDK or JRE")
+        raise StartupError(f"Spark needs Java {JAVA_OLDEST}, and {where} has none: install a JDK or JRE")
     found = _java_version(program)
     if found is None or found < JAVA_OLDEST:
         version = "one that does not tell its version" if found is None else f"Java {found}"

@@ -161,7 +161,7 @@ def test_rows_that_one_of_both_lacks_are_told(spark):
 def test_what_can_not_be_migrated_is_told_and_nothing_is_written(moving):
     from kafscale.spark.pipeline.migration import NotMigrated
 
-    with pytest.raises(ConfigError, match="is no checkpoint of a stream that has run"):
+    with pytest.raises(ConfigError, match="is not a checkpoint of a stream that has run"):
         moving.migrate("nowhere", "second", "kafscale")
     moving.produce(range(10))
     moving.run("kafka", "first")

@@ -78,7 +78,7 @@ def test_the_version_is_in_the_file_beside_java_which_need_not_be_started_for_it
 
 def test_no_java_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(StartupError, match=rf"needs Java 17, and there is none in JAVA_HOME \({tmp_path}\)"):
+    with pytest.raises(StartupError, match=rf"needs Java 17, and JAVA_HOME \({tmp_path}\) has none"):
         session.check_java()
 
 

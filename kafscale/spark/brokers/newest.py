@@ -142,7 +142,7 @@ class NewestReader:
         return self._patiently(attempt)
 
     def first_as_late(self, of: FetchedTopic, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record that is as late; None if there is none, or the topic is not there."""
+        """Return the offset of the first record of this time or later; None without one, or without the topic."""
 
         def attempt() -> int | None:
             found = self._offsets(of.name, [of.partition], timestamp_ms)[of.partition]

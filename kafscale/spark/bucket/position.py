@@ -63,7 +63,7 @@ class Subscription:
 
 
 def some_of(topics: Sequence[str], *, near_to: str, label: str) -> str:
-    """Name the topic that is spelled most like another name, or some, behind a label; or say that there is none."""
+    """Name the topic spelled most like another name, or the first ones, behind a label."""
     near = difflib.get_close_matches(near_to, topics, n=1) or topics[:5]
     return f"{label}: {', '.join(near)}" if near else "there is no topic at all"
 

@@ -126,7 +126,7 @@ class _Attempt:
     writer: BatchWriter
     frame: DataFrame
     batch: Batch
-    tables: TableFormat  # as the stream's own session sees them, whose settings are no other's
+    tables: TableFormat  # as the stream's own session sees them, by its own settings
     is_new: bool = attrs.field(kw_only=True)  # the batch was never tried before
 
     @property

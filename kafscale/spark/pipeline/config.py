@@ -47,7 +47,7 @@ OF_CHANGES = (  # besides, of a change that Debezium tells
     "transaction_collection_order",
 )
 DELETED = "__deleted"
-FLAGS = {  # members of rows that Debezium has unwrapped, which are no columns, by what they are as metadata
+FLAGS = {  # members of rows that Debezium has unwrapped, by their names as metadata; not columns
     "op": "__op",
     "change_ms": "__ts_ms",
     "transaction_id": "__transaction_id",
@@ -148,7 +148,7 @@ def partition_transform(text: str) -> str:
     if re.fullmatch(_COLUMN, text.strip()):
         return _path(text.strip())
     raise ValueError(
-        f"'{text}' is no partition: a column, or {', '.join(TRANSFORMS)} of one, as days(c), bucket(16, c)"
+        f"'{text}' is not a partition: give a column, or {', '.join(TRANSFORMS)} of one, as days(c), bucket(16, c)"
     )
 
 
@@ -156,7 +156,7 @@ def sort_order(text: str) -> str:
     """Return one sort key in Spark's SQL. Raises ValueError."""
     found = _SORT.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"'{text}' is no sort order: a column, then asc or desc, then nulls first or nulls last")
+        raise ValueError(f"'{text}' is not a sort order: give a column, asc or desc, and nulls first or nulls last")
     nulls = f" NULLS {found[3].upper()}" if found[3] else ""
     return f"{_path(found[1])} {(found[2] or 'asc').upper()}{nulls}"
 
@@ -203,7 +203,7 @@ class Encoding:
             raise ValueError(f"the format {self.format} has no changes of Debezium in it")
         flags = [column.name for column in self.columns if column.name in (DELETED, *FLAGS.values())]
         if self.envelope == UNWRAPPED and flags:
-            raise ValueError(f"with the envelope unwrapped {flags[0]} is no column: metadata may have it")
+            raise ValueError(f"with the envelope unwrapped {flags[0]} is not a column: give it as metadata")
         if self.format == "json" and not self.columns:
             raise ValueError("the format json needs columns; for the schema of a registry it is json-schema")
         if self.columns and self.format != "json":
@@ -247,7 +247,7 @@ class FanOut:
         None,
         validator=_checked(_check_seen),
     )
-    max_tables: int = setting("Of `create`: at most so many.", 20, validator=_checked(_at_least_one))
+    max_tables: int = setting("Of `create`: the largest number of tables.", 20, validator=_checked(_at_least_one))
     others: str = setting(
         "Where records go that have no such table: into the mapping's own `table`, or, as a `dead_letter`, into "
         "`dead_letters`.",
@@ -282,7 +282,7 @@ class TableMapping:
         "`append` each record, or `upsert` by key, where a tombstone deletes.", "append", validator=_one_of(MODES)
     )
     value: Encoding = attrs.field(factory=Encoding, metadata={"doc": "How values become columns."})
-    key: Encoding | None = setting("How keys become columns; without it there are none.", None)
+    key: Encoding | None = setting("How keys become columns; without it keys are left out.", None)
     upsert_by: Sequence[str] = setting(
         "Of `upsert`: the columns that tell rows apart; without it those of the key.", ()
     )
@@ -295,8 +295,8 @@ class TableMapping:
     fan_out: FanOut | None = setting("Further tables, by the value of a column.", None)
     create: bool = setting("Whether a table that is missing is created.", True)
     partition_by: Sequence[str] = setting(
-        "Columns, or years, months, days, hours, bucket(N, c), truncate(N, c) of them. Where it is changed later, so "
-        "is an Iceberg table, for what is written from then on; nothing here leaves a table as it is.",
+        "Columns, or years, months, days, hours, bucket(N, c), truncate(N, c) of them. A later change applies to new "
+        "files of an Iceberg table; without the key a table stays as it is.",
         (),
         validator=_each(partition_transform),
     )
@@ -328,12 +328,12 @@ class TableMapping:
         "How often a micro-batch begins, in place of the pipeline's.", None, validator=_checked(parse_duration)
     )
     max_records: int = setting(
-        "At most so many records a micro-batch, so that the first one has an end, however much there is.",
+        "The largest number of records in a micro-batch, so that the first one ends.",
         10_000_000,
         validator=_checked(_at_least_one),
     )
     max_bytes: str | None = setting(
-        "At most about so many bytes a micro-batch, as they are stored.", None, validator=_checked(parse_size)
+        "About the largest stored size of a micro-batch.", None, validator=_checked(parse_size)
     )
 
     def __attrs_post_init__(self) -> None:

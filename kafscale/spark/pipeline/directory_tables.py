@@ -146,7 +146,7 @@ class DirectoryTables:
             for entry in _avro(manifest["manifest_path"]):
                 file = entry["data_file"]
                 if file.get("content", _DATA) != _DATA or file["file_format"].upper() != "PARQUET":
-                    raise NeedsSpark(f"{table} has files that are no rows of Parquet")
+                    raise NeedsSpark(f"{table} has files other than rows of Parquet")
                 if entry["status"] != _DELETED:
                     yield _path_of(file["file_path"])
 
@@ -186,7 +186,7 @@ def _path_of(location: str) -> Path:
     if location.startswith("file:"):
         return Path("/" + unquote(location.removeprefix("file:")).lstrip("/"))
     if "://" in location:
-        raise NeedsSpark(f"{location} is no file of this machine")
+        raise NeedsSpark(f"{location} is not a file of this machine")
     return Path(location)
 
 

@@ -85,7 +85,7 @@ class _Document:
         try:
             value = yaml.SafeLoader("").construct_object(node)
         except ValueError as exc:  # of a date or a number, by its form, that is none
-            raise self.error(path, f"is no value of YAML: {exc}") from exc
+            raise self.error(path, f"is not a value of YAML: {exc}") from exc
         return self._filled(value, path) if isinstance(value, str) else value
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class IcebergTables:
 
     def remove_orphans(self, table: str, older_than: datetime) -> int:
         """See `TableFormat`."""
-        # Iceberg lists by Hadoop's file systems otherwise, of which there is none for s3://.
+        # Otherwise Iceberg lists by Hadoop's file systems, which lack s3://.
         listing = ", prefix_listing => true" if self.catalog.on_s3 else ""
         arguments = f"table => '{table}', older_than => {_moment(older_than)}{listing}"
         return int(self.spark.sql(f"CALL {self.catalog.name}.system.remove_orphan_files({arguments})").count())

@@ -57,7 +57,7 @@ def read_checkpoint(spark: SparkSession, path: str) -> Migration:
     directory = HadoopDirectory(spark, path)
     planned, committed = (_batches(directory, folder) for folder in (OFFSETS, COMMITS))
     if directory.read("metadata") is None or not planned:
-        raise ConfigError(f"{path} is no checkpoint of a stream that has run: it has no metadata, or no {OFFSETS}")
+        raise ConfigError(f"{path} is not a checkpoint of a stream that has run: it has no metadata, or no {OFFSETS}")
     if planned[-1] not in committed:
         raise NotMigrated(
             f"batch {planned[-1]} of {path} has begun and not ended: start the query as it was until it has, and end "

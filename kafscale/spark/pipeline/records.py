@@ -198,7 +198,7 @@ def _unwrapped(decoded: DataFrame, mapping: TableMapping) -> DataFrame:
         raise ConfigError(f"the mapping '{mapping.id}' has values without {lacking[0]}: no changes of Debezium")
     change = functions.col(f"{name}.value")
     op = change.getField("op")
-    error = functions.when(change.isNotNull() & op.isNull(), functions.lit("it has no op, so it is no change of a row"))
+    error = functions.when(change.isNotNull() & op.isNull(), functions.lit("it has no op, as a change of a row has"))
     empties = mapping.mode == "upsert" and (mapping.topic is not None or mapping.topic_column is not None)
     error = error.when(
         ~op.isin(*OPERATIONS, *([EMPTY] if empties else [])),
@@ -289,8 +289,8 @@ def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
         has_row = ~is_deleted(value, StructType(fields))
     is_corrupt = parsed.getField(_CORRUPT).isNotNull()
     error = functions.when(invalid, functions.lit("it is not valid UTF-8"))
-    error = error.when(text.isNotNull() & value.isNull() & ~is_corrupt, functions.lit("it is no JSON object"))
-    error = error.when(is_corrupt, functions.lit("it is no JSON object of the mapping's columns"))
+    error = error.when(text.isNotNull() & value.isNull() & ~is_corrupt, functions.lit("it is not a JSON object"))
+    error = error.when(is_corrupt, functions.lit("it is not a JSON object of the mapping's columns"))
     error = error.when(
         text.isNotNull() & ~_is_whole(text, parsed), functions.lit("something follows the JSON object in it")
     )

@@ -396,8 +396,8 @@ class QueryFailed(KafScaleError):
 
 
 RESET_ADVICE = (
-    "The mapping does not go on without them; `kafscale pipeline reset --topic TOPIC FILE` has it go on with what "
-    "there is of the topic now, and with --dry-run only says where that would be"
+    "The mapping stops without them; `kafscale pipeline reset --topic TOPIC FILE` makes it go on with the topic as it "
+    "is now, and with --dry-run only shows where"
 )
 PASSING = ("StoreUnavailable", "SlowDown", "Undecided", "RegistryError", "BrokerUnavailable")
 NEW_PARTITION = PartitionNotNamed.__name__  # in a query, whose offsets a run has put together itself a moment before

@@ -58,7 +58,7 @@ class Piece:
 
 
 def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[Piece]:
-    """Yield what is to be a batch each: of each partition, rows in their order, as many as go into so many bytes."""
+    """Yield the rows of each batch: of one partition, in order, up to a size in bytes."""
     small = partitions.astype(np.uint16) if int(partitions.max()) < 1 << 16 else partitions  # sorted by counting
     order = np.argsort(small, kind="stable")
     ends = np.cumsum(rows.payload_bytes[order] + RECORD_OVERHEAD_BYTES)
@@ -109,7 +109,7 @@ def encode(
 
 
 def next_sequence(base_sequence: int, record_count: int) -> int:
-    """Return the sequence of what comes behind so many records; behind the greatest one is 0."""
+    """Return the sequence behind these records; 0 comes behind the greatest one."""
     return (base_sequence + record_count) & MAX_SEQUENCE
 
 
@@ -121,7 +121,7 @@ def _runs(partitions: Numbers) -> Iterator[tuple[int, int, int]]:
 
 
 def _cut(ends: Numbers, first: int, last: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield rows, from and to, that are no more than so many bytes together; a larger one is alone."""
+    """Yield ranges of rows up to a size in bytes; a larger row is alone."""
     start = first
     while start < last:
         before = int(ends[start - 1]) if start else 0

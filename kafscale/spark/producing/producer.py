@@ -6,8 +6,8 @@ or a broker can't take a batch now, all connections are closed, and what was not
 first batch on, one batch of each partition at a time: brokers know the last five of each, and there are no more on
 their way.
 
-A broker that knows nothing of what it had acknowledged (OUT_OF_ORDER_SEQUENCE_NUMBER for the first batch that is not
-acknowledged), or that lets others produce by this id (a later epoch), ends it with an error, as it does Kafka's.
+A broker that has forgotten acknowledged batches (OUT_OF_ORDER_SEQUENCE_NUMBER for the first unacknowledged one), or
+that lets others produce by this id (a later epoch), ends it with an error, as it does Kafka's producer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ColumnProducer:
     """Writes rows with the columns of Spark's Kafka sink. To be closed; after an exception it is of no more use.
 
     cluster: where topics and their leaders are. connect: opens a connection that is for records alone. enrolment: the
-    transaction that the records are in; to be closed by who has made it.
+    transaction that the records are in; the caller closes it.
     """
 
     settings: ProducerSettings
@@ -112,7 +112,7 @@ class ColumnProducer:
     def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
         """Take rows, in their order, to this topic or to that of each row.
 
-        Raises ConfigError for a row that is no record; KafkaError, BrokerUnavailable if one of these, or of those
+        Raises ConfigError for an invalid row; KafkaError, BrokerUnavailable if one of these, or of those
         before, was not delivered.
         """
         for name, of_topic in by_topic(rows, topic):
@@ -373,7 +373,7 @@ def _together(queues: dict[Place, deque[Batch]]) -> Iterator[Sequence[Batch]]:
 
 
 def _given_up(cause: Exception) -> Exception:
-    """Return what is to be raised for what was tried for long."""
+    """Return the error after long retries."""
     reason = cause.__cause__ if isinstance(cause, _AgainError) else cause
     if isinstance(reason, KafkaError):
         return _undelivered(reason.code, str(reason))

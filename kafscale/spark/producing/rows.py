@@ -64,7 +64,7 @@ def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.
 
 
 def cut(rows: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut rows into parts that are no larger, but for a row that is."""
+    """Cut rows into parts up to this size; a larger row is a part of its own."""
     if rows.nbytes <= size_bytes:
         yield rows
         return
@@ -83,7 +83,7 @@ def together(parts: Sequence[pa.RecordBatch]) -> Rows:
 
 
 def _column(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column; None if there is none, or nothing in it."""
+    """Return a column; None if it is missing or has only nulls."""
     if name not in rows.schema.names:
         return None
     found = rows[name]

@@ -73,7 +73,7 @@ class Walk:
         empty_left = EMPTY_ITEMS_MAX
         free_left = EMPTY_ITEMS_MAX + EMPTY_PER_BYTE * len(payload)
         position = 0
-        pending: list[tuple[_Step, int, int]] = [(self._step, 1, 0)]  # so many of them, at this depth
+        pending: list[tuple[_Step, int, int]] = [(self._step, 1, 0)]  # steps with their count and depth
         while pending:
             step, count, depth = pending.pop()
             if depth > DEPTH_MAX:

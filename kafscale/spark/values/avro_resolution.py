@@ -24,7 +24,7 @@ WRAPPER = "_kafscale_wrapper"  # in no namespace, which types within it would in
 SHOWN_COUNT = 5  # branches of a union, symbols of an enum
 NAME_MAX_CHARACTERS = 60
 _NAMED = "__named_schemas"  # fastavro's key of all types in a parsed schema
-_SHOWN = ("type", "items", "values", "fields", "symbols")  # keys of what is shown; defaults are values
+_SHOWN = ("type", "items", "values", "fields", "symbols")  # keys that are shown; defaults are values
 
 
 @attrs.define(eq=False, repr=False)

@@ -18,7 +18,7 @@ from kafscale.spark.values.registry import RegistryClient, RegistryOptions
 
 DECODED = "decoded"  # the data source's column
 ID_HEADER = "__value_schema_id"  # as Confluent's serializers name it
-ROWS_AT_ONCE_COUNT = 10_000  # Python objects of so many values are in memory; Spark's own Arrow batches have as many
+ROWS_AT_ONCE_COUNT = 10_000  # values whose Python objects are in memory at once; as many as in Spark's Arrow batches
 ROWS_AT_ONCE_BYTES = 512 << 20  # of memory that they may become, at most; a single value may be as much by itself
 DECODER_MAX_COUNT = 32  # kept by a worker, one for each column of decoded values
 

@@ -64,7 +64,7 @@ class JsonReader:
 
     @property
     def memory(self) -> RowMemory:
-        return RowMemory.of(self.type, more_per_byte=CELL_BYTES)  # of what is parsed, and in no column
+        return RowMemory.of(self.type, more_per_byte=CELL_BYTES)  # of parsed members without a column
 
     def of_writer(self, schema: Schema) -> Decode:
         """Make the decoder of a writer schema. Raises DecodeError unless it is JSON, and, with `validate`, valid."""

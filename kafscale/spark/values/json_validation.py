@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -25,6 +26,7 @@ import jsonschema
 import regex
 
 from kafscale.errors import DecodeError
+from kafscale.lru import LruCache
 
 PATTERN_MAX_LENGTH = 10_000  # characters
 SIZE_MAX_COUNT = 50_000  # atoms and characters of sets, written out; each takes some 300 bytes, and 1 us to compile
@@ -56,19 +58,18 @@ class _Pattern:
         return self.compiled.search(text, timeout=timeout_seconds) is not None
 
 
-_kept: dict[str, _Pattern] = {}
+_kept: LruCache[str, _Pattern] = LruCache(KEPT_MAX_COUNT, size_of=attrgetter("size"))
 _lock = threading.Lock()
 
 
 def compiled(pattern: str) -> _Pattern:
     """Compile a pattern, or take the kept one. Raises DecodeError."""
-    found = _kept.get(pattern)
+    with _lock:
+        found = _kept.get(pattern)
     if found is None:
         found = _compile(pattern)
         with _lock:
-            if sum(pattern.size for pattern in _kept.values()) + found.size > KEPT_MAX_COUNT:
-                _kept.clear()
-            _kept[pattern] = found
+            _kept.put(pattern, found)
     return found
 
 
@@ -79,7 +80,7 @@ def _compile(pattern: str) -> _Pattern:
             warnings.simplefilter("ignore")  # of what a later version may take for sets within sets
             return _Pattern(regex.compile(text, cache_pattern=False), size, capture_count)
     except (regex.error, RecursionError, OverflowError) as exc:
-        raise DecodeError(f"{_shown(pattern)} is no regular expression: {exc}") from exc
+        raise DecodeError(f"{_shown(pattern)} is not a regular expression: {exc}") from exc
 
 
 def _bounded_pattern(pattern: str) -> tuple[str, int, int]:

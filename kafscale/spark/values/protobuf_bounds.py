@@ -147,7 +147,7 @@ def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
             tag, position = read_uvarint(payload, position, MAX_VARLONG_BITS)
             field = message.fields.get(tag >> 3)
             wire_type = tag & 7
-            if wire_type == _GROUP_END:  # that of a group, whose end is that of what it is in
+            if wire_type == _GROUP_END:  # of a group, which ends where its message does
                 if not around:
                     return
                 message, end = around.pop()

@@ -277,11 +277,11 @@ def test_what_is_no_json_of_the_columns_is_told_for_each_value(table):
     table.write([(None, value) for value in [*bad, as_json(id=1, more=2)]], 0, mapping)
     assert table.rows() == [(6, 1, None)]
     assert [error for _, error in table.rows("offset, error", "_dead")] == [
-        "value: it is no JSON object of the mapping's columns",
-        "value: it is no JSON object of the mapping's columns",
+        "value: it is not a JSON object of the mapping's columns",
+        "value: it is not a JSON object of the mapping's columns",
         "value: it is not valid UTF-8",
         "value: it has no id, which is required",
-        "value: it is no JSON object of the mapping's columns",
+        "value: it is not a JSON object of the mapping's columns",
         "value: it has no id, which is required",
     ]
 
@@ -294,7 +294,7 @@ def test_what_follows_a_json_object_was_passed_over(table):
     assert table.rows("a") == [(7,), (8,), (9,)]
     errors = [error for _, error in table.rows("offset, error", "_dead")]
     assert len(errors) == len(bad)
-    assert all("no JSON object" in each or "follows the JSON object" in each for each in errors)
+    assert all("not a JSON object" in each or "follows the JSON object" in each for each in errors)
 
 
 def test_digits_of_decimals_were_rounded_away(table):

@@ -149,15 +149,15 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
     assert lake.rows(f"db.{topic}") == []
     errors = [error for _, error in lake.rows(f"db.{topic}_dead", "offset, error")]
     told = [
-        "no JSON object",
-        "no JSON object",
+        "not a JSON object",
+        "not a JSON object",
         "no op",
         "its op m",
         "nothing in after",
         "no name",
         "price has more digits",
         "nothing in shop or id",
-        "no JSON object of the mapping",
+        "not a JSON object of the mapping",
     ]
     assert len(errors) == len(told)
     for error, each in zip(errors, told, strict=True):

@@ -56,7 +56,7 @@ def test_all_parts_of_a_pipeline_are_read():
         (
             "[days(timestamp)",
             "[dys(timestamp)",
-            "p.yaml:14: mappings[0].partition_by: 'dys(timestamp)' is no partition",
+            "p.yaml:14: mappings[0].partition_by: 'dys(timestamp)' is not a partition",
         ),
         ("file:/data", "fle:/data", "p.yaml:2: source.store: 'fle:/data/bucket' is not a store"),
         (
@@ -88,8 +88,8 @@ def test_all_parts_of_a_pipeline_are_read():
         ("source:\n  store: file", "source: file", "p.yaml:1: source: is a mapping of keys, not text; there are: sto"),
         ("{type: hadoop, warehouse: /data/warehouse}", "", "p.yaml:3: catalog: is a mapping of keys, not nothing; th"),
         ("- topic: orders", "- orders\n  - topic: orders", "p.yaml:7: mappings[0]: is a mapping of keys, not text; th"),
-        ("topic: orders", "topic: 2026-02-31", "p.yaml:7: mappings[0].topic: is no value of YAML: day"),
-        ("topic: orders", "topic: !!int orders", "p.yaml:7: mappings[0].topic: is no value of YAML: invalid literal"),
+        ("topic: orders", "topic: 2026-02-31", "p.yaml:7: mappings[0].topic: is not a value of YAML: day"),
+        ("topic: orders", "topic: !!int orders", "p.yaml:7: mappings[0].topic: is not a value of YAML: invalid"),
         ("topic: orders", "topic: !Orders", "p.yaml:7: could not determine a constructor for the tag '!Orders'"),
         ("topic: orders", "topic: \a", "p.yaml:7: the character '\\x07' can't be in it"),
         ("topic: orders", "topic: &it [*it]", "p.yaml:1: it is nested too deep, or in itself"),
@@ -172,7 +172,7 @@ spark: {spark.hadoop.fs.s3a.secret.key: hidden2}
         ("value: {format: string, envelope: unwrapped}", "the format string has no changes of Debezium"),
         (
             "value: {format: json, envelope: unwrapped, columns: [{name: __op, type: string}]}",
-            "with the envelope unwrapped __op is no column",
+            "with the envelope unwrapped __op is not a column",
         ),
         ("metadata: [op]", "the metadata op is there with value: {envelope: debezium} (or unwrapped) alone"),
         ("deletes: mark", "deletes: mark is for the mode upsert"),

@@ -40,6 +40,7 @@ def committed(end: Position) -> Committed:
         timestamp_ms=0,
         depth=0,
         summary={},
+        start=Position(),
         began=position(t=1),
     )
 

@@ -70,6 +70,8 @@ class Mapped:
             timestamp_ms=0,
             depth=0,
             summary={},
+            start=Position(),
+            began=Position(),
         )
 
     def reset(self, *topics: str, from_beginning: bool) -> bool:

@@ -118,7 +118,7 @@ def test_what_can_not_be_read(options, message):
     [
         ({}, "the option store is required"),
         ({"store": "file:/b"}, "one of the options subscribe"),
-        ({"store": "file:/b", "subscribePattern": "("}, "no regular expression"),
+        ({"store": "file:/b", "subscribePattern": "("}, "not a regular expression"),
         ({"store": "file:/b", "subscribePattern": " "}, "subscribePattern is empty"),
         ({"store": "file:/b", "assign": "t"}, "assign is JSON"),
         ({"store": "file:/b", "assign": "{}"}, "names no partition"),
@@ -193,8 +193,9 @@ def test_limits_of_streams_are_ignored_in_batches_with_a_warning(caplog):
 
 
 def test_every_option_says_what_it_does():
-    assert all(each.doc.endswith((".", "…")) for each in OPTIONS)
-    assert len({each.name.lower() for each in OPTIONS}) == len(OPTIONS)
+    options = [option for group in OPTIONS.values() for option in group]
+    assert all(option.doc.endswith((".", "…")) for option in options)
+    assert len({option.name.lower() for option in options}) == len(options)
 
 
 def test_what_spark_adds_for_a_table_is_not_of_the_user():

@@ -387,7 +387,7 @@ def test_unique_items_were_compared_with_each_other(values):
         ({"patternProperties": {"^n": {}}, "additionalProperties": False}, {"n": 1}, {"m": 1}, "there is 'm'"),
         ({"properties": {"x": {}}, "additionalProperties": {"minimum": 5}}, {"x": 1, "y": 6}, {"y": 4}, "less than"),
         ({"properties": {"x": {"pattern": r"^\p{Lu}"}}}, {"x": "Äa"}, {"x": "äa"}, "does not match"),
-        ({"properties": {"x": {"pattern": "("}}}, {}, {"x": "a"}, "is no regular expression"),
+        ({"properties": {"x": {"pattern": "("}}}, {}, {"x": "a"}, "is not a regular expression"),
     ],
 )
 def test_patterns_and_additional_properties_are_those_of_json_schema(values, schema, good, bad, told):
