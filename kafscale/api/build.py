@@ -17,7 +17,7 @@ from kafscale.api.table import APIS
 from kafscale.cluster.assembly.coordinators import Registries, build_coordinators
 from kafscale.cluster.coordinator import InternalLog
 from kafscale.cluster.membership.leading.following import Following
-from kafscale.cluster.membership.node import register_node
+from kafscale.cluster.membership.node import Node, register_node
 from kafscale.cluster.membership.placement.administration import BrokerAdministration
 from kafscale.cluster.membership.start.member import ClusterMember
 from kafscale.cluster.registries.topic_configs import BrokerDefaults
@@ -37,15 +37,7 @@ async def build_services(
     log = _open_log(settings, member, local, registries, metrics)
     registries.producer_ids.remembered = log.producer_ids
     access, draining = Access.of(settings, registries.acls), trio.Event()
-    node = await register_node(
-        member.metadata,
-        node_id=settings.broker_id,
-        broker_epoch=member.epoch,
-        cluster_id=settings.cluster_id,
-        advertised=member.endpoints,
-        rack=settings.rack,
-    )
-    assignment = member.assign(node, registries.topics)
+    assignment = member.assign(await _register(settings, member), registries.topics)
     coordinators = build_coordinators(
         settings,
         member,
@@ -64,7 +56,7 @@ async def build_services(
         api_versions=[
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in APIS
         ],
-        node=node,
+        node=assignment.node,
         assignment=assignment,
         topics=registries.topics,
         producer_ids=registries.producer_ids,
@@ -96,16 +88,32 @@ async def build_services(
         heard_of=member.heard,
         plan_balance=member.plan_balance,
     )
-    services.following = Following(
-        broker_id=settings.broker_id,
+    services.following = _following(services, member)
+    services.broker_configs.follow(partial(_use_broker_configs, services))
+    return services
+
+
+async def _register(settings: Settings, member: ClusterMember) -> Node:
+    """Record the epoch of this start in the metadata."""
+    return await register_node(
+        member.metadata,
+        node_id=settings.broker_id,
+        broker_epoch=member.epoch,
+        cluster_id=settings.cluster_id,
+        advertised=member.endpoints,
+        rack=settings.rack,
+    )
+
+
+def _following(services: Services, member: ClusterMember) -> Following:
+    return Following(
+        broker_id=services.settings.broker_id,
         state=member.state,
-        log=log,
+        log=services.log,
         spec=services.topic_spec,
         log_start_offsets=services.topics.log_start_offsets,
         refresh=member.check.confirm,
     )
-    services.broker_configs.follow(partial(_use_broker_configs, services))
-    return services
 
 
 def _open_log(

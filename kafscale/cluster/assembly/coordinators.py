@@ -141,11 +141,7 @@ async def end_hanging(
         return await transactions.remote.known(broker_id, producer_ids)
 
     search = HangingSearch(
-        partitions=log.partitions.values,
-        leaders=leaders,
-        ask=ask,
-        look=member.check.confirm,
-        abort=transactions.abort,
+        partitions=log.partitions.values, leaders=leaders, ask=ask, look=member.check.confirm, abort=transactions.abort
     )
     await search.run()
 

@@ -23,14 +23,7 @@ from contextlib import AbstractAsyncContextManager
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import (
-    Change,
-    Entry,
-    LocalMetadataStore,
-    Outcome,
-    Snapshot,
-    Transaction,
-)
+from kafscale.cluster.metadata.base import Change, Entry, LocalMetadataStore, Outcome, Snapshot, Transaction
 from kafscale.cluster.metadata.changes import ChangeReader, revision_of
 from kafscale.concurrency.signals import OneShot, Signal
 from kafscale.errors import StorageFailed, StorageFull, StoreError

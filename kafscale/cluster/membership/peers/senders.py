@@ -23,12 +23,7 @@ from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConn
 from kafscale.cluster.membership.records import BrokerRecord
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.clocks import elapsed
-from kafscale.wire.error_codes import (
-    BROKER_ID_NOT_REGISTERED,
-    CLUSTER_AUTHORIZATION_FAILED,
-    NONE,
-    STALE_BROKER_EPOCH,
-)
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE, STALE_BROKER_EPOCH
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest
 
 SECRET_BYTES = 32

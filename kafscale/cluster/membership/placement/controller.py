@@ -29,13 +29,7 @@ from kafscale.cluster.membership.peers.store_loss import StoreLoss
 from kafscale.cluster.membership.placement.balance import BalancePlanner
 from kafscale.cluster.membership.placement.fail_over import FailOver
 from kafscale.cluster.membership.placement.writer import PlacementWriter
-from kafscale.cluster.membership.records import (
-    CONTROLLER_KEY,
-    NEXT_NUMBER_KEY,
-    NOBODY,
-    BrokerState,
-    ControllerRecord,
-)
+from kafscale.cluster.membership.records import CONTROLLER_KEY, NEXT_NUMBER_KEY, NOBODY, BrokerState, ControllerRecord
 from kafscale.cluster.membership.state import ClusterState, leaderless_count
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer

@@ -33,14 +33,7 @@ from kafscale.cluster.membership.records import (
     record_key,
     rows_of,
 )
-from kafscale.cluster.membership.start.claim import (
-    SEVERAL,
-    Claim,
-    Claimed,
-    SharedBucket,
-    claim_key,
-    decode_claim,
-)
+from kafscale.cluster.membership.start.claim import SEVERAL, Claim, Claimed, SharedBucket, claim_key, decode_claim
 from kafscale.cluster.membership.start.recovery import find_head
 from kafscale.cluster.membership.start.takeover import StartSteps
 from kafscale.cluster.membership.start.unsharing import Unsharing
@@ -52,13 +45,7 @@ from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.registries.topic_configs import BrokerDefaults
 from kafscale.cluster.registries.topic_records import TOPICS, read_topic
 from kafscale.config import Durability, Settings
-from kafscale.errors import (
-    Fenced,
-    NotFound,
-    PlanOutdated,
-    PreconditionFailed,
-    StartupError,
-)
+from kafscale.errors import Fenced, NotFound, PlanOutdated, PreconditionFailed, StartupError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_head, encode_head, head_key

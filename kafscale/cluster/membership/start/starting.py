@@ -20,11 +20,7 @@ __all__ = ["ClusterMember", "start_leading"]
 
 
 async def start_leading(
-    settings: Settings,
-    views: StoreViews,
-    local: LocalMetadataStore,
-    ports: Mapping[str, int],
-    connect: Connect | None,
+    settings: Settings, views: StoreViews, local: LocalMetadataStore, ports: Mapping[str, int], connect: Connect | None
 ) -> ClusterMember:
     """Claim the bucket, or join its brokers: also without being told to where several share it already.
 

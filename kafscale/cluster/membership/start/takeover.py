@@ -93,10 +93,7 @@ async def take_lead(
         metadata = journaled = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
         position = partial(_position, journaled, journal)
     checkpointer = Checkpointer(
-        versions=versions,
-        local=local,
-        position=position,
-        on_kept=_ignore if journal is None else journal.trim,
+        versions=versions, local=local, position=position, on_kept=_ignore if journal is None else journal.trim
     )
     if journal is not None and has_records(settings) and settings.s3_wal_flush_objects_count:
         checkpointer.objects_max_count = settings.s3_wal_flush_objects_count / CHECKPOINTS_PER_FLUSH
@@ -109,17 +106,9 @@ async def take_lead(
         decided=lambda: 0 if journal is not None else local.revision,
         publish=checkpointer.publish,
     )
-    record = BrokerRecord(
-        incarnation=own.epoch,
-        state=BrokerState.LIVE,
-        endpoints=endpoints,
-        directory_id=own.directory_id,
-        acknowledges_locally=own.acknowledges_locally,
-        rack=settings.rack,
-    )
     return LoneMember(
         settings=settings,
-        state=LoneState(metadata, settings.broker_id, record),
+        state=_lone_state(metadata, own, settings, endpoints),
         views=views.guarded(guard),
         epoch=own.epoch,
         metadata=metadata,
@@ -129,6 +118,20 @@ async def take_lead(
         check=check,
         claimed=claimed,
     )
+
+
+def _lone_state(
+    metadata: GroupCommit, own: Claim, settings: Settings, endpoints: Mapping[str, Endpoint | None]
+) -> LoneState:
+    record = BrokerRecord(
+        incarnation=own.epoch,
+        state=BrokerState.LIVE,
+        endpoints=endpoints,
+        directory_id=own.directory_id,
+        acknowledges_locally=own.acknowledges_locally,
+        rack=settings.rack,
+    )
+    return LoneState(metadata, settings.broker_id, record)
 
 
 async def _claim(start: StartSteps, replaces_others: bool) -> Claimed:
@@ -208,11 +211,7 @@ class StartSteps:
             acknowledges_locally=settings.durability is Durability.WAL,
         )
         claimed = await claim(
-            self.store,
-            settings.namespace,
-            wanted,
-            least_epoch=self._least_epoch,
-            replaces_others=replaces_others,
+            self.store, settings.namespace, wanted, least_epoch=self._least_epoch, replaces_others=replaces_others
         )
         if claimed.must_wait:
             logger.warning(

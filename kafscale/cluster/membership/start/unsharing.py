@@ -19,13 +19,7 @@ from contextlib import suppress
 
 import attrs
 
-from kafscale.cluster.membership.records import (
-    BROKERS,
-    CONTROLLER_KEY,
-    NEXT_NUMBER_KEY,
-    BrokerState,
-    parse_record_key,
-)
+from kafscale.cluster.membership.records import BROKERS, CONTROLLER_KEY, NEXT_NUMBER_KEY, BrokerState, parse_record_key
 from kafscale.cluster.membership.start.claim import SEVERAL, Claim, claim_key, decode_claim
 from kafscale.cluster.membership.start.recovery import find_head
 from kafscale.cluster.membership.state import ClusterState
