@@ -1,4 +1,4 @@
-"""The metrics that no component can tell alone. All others are registered by what they are about."""
+"""Metrics that need several components. Every other metric is registered by its component."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafscale.wire.client_rules import lag
 
 
 def register_group_lag(services: Services) -> None:
-    """Register the lag of consumer groups: what they have committed, against what the log has."""
+    """Register the lag of consumer groups, from their committed offsets and the log."""
     lags = _GroupLags(services)
     services.metrics.callback_in_pieces(
         "kafscale_group_lag",
@@ -32,34 +32,29 @@ def register_group_lag(services: Services) -> None:
 
 @attrs.define(eq=False, repr=False)
 class _GroupLags:
-    """`left_out_count` is of the last samples that were read to their end."""
+    """The lags of all groups. `left_out_count` is from the last complete iteration over `samples`."""
 
     services: Services
     left_out_count: int = attrs.field(default=0, init=False)
 
     def samples(self) -> Iterator[Sample | None]:
-        """Yield the largest lags, the largest first; None again and again while they are looked for."""
+        """Yield the largest lags in descending order; before that, None for each committed offset."""
         most_count = self.services.settings.limits.max_group_lag_series_count
         largest: list[tuple[int, Labels]] = []  # a heap, the smallest first
         found_count = 0
-        for committed_offset in self.services.groups.committed_offsets():
+        for committed in self.services.groups.committed_offsets():
             yield None
-            partition = self.services.log.partition_named(committed_offset.topic, committed_offset.partition)
+            partition = self.services.log.partition_named(committed.topic, committed.partition)
             if partition is None:
                 continue
             found_count += 1
             start_offset, end_offset = partition.log_start_offset, partition.high_watermark
-            behind = lag(committed_offset.offset, log_start_offset=start_offset, end_offset=end_offset)
+            behind = lag(committed.offset, log_start_offset=start_offset, end_offset=end_offset)
+            entry = (behind, (committed.group_id, committed.topic, str(committed.partition)))
             if len(largest) < most_count:
-                heappush(
-                    largest,
-                    (behind, (committed_offset.group_id, committed_offset.topic, str(committed_offset.partition))),
-                )
+                heappush(largest, entry)
             elif largest and behind > largest[0][0]:
-                heapreplace(
-                    largest,
-                    (behind, (committed_offset.group_id, committed_offset.topic, str(committed_offset.partition))),
-                )
+                heapreplace(largest, entry)
         self.left_out_count = found_count - len(largest)
-        for behind, labels in sorted(largest, key=lambda each: (-each[0], each[1])):
+        for behind, labels in sorted(largest, key=lambda entry: (-entry[0], entry[1])):
             yield labels, behind

@@ -1,4 +1,4 @@
-"""The process of `kafscale serve`: a broker, signals, and what the interpreter is told so that it wastes no time."""
+"""The process of `kafscale serve`: a broker, signals, and settings of the interpreter that save time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COLLECTED_AFTER_COUNT = 50_000  # objects made and not freed since the last coll
 
 
 async def serve(settings: Settings) -> None:
-    """Run a broker until SIGTERM or SIGINT, and print the line that says it is ready: this is `kafscale serve`.
+    """Run a broker until SIGTERM or SIGINT, and print its ready line.
 
-    Raises DeclaredDead where it should be run anew, and what `Broker.run` does.
+    Raises DeclaredDead if it is to start again, and the errors of `Broker.run`.
     """
     raise_limit()
     _collect_seldom()
@@ -41,12 +41,12 @@ async def serve(settings: Settings) -> None:
 
 
 class _ReadyLine:
-    """Prints where the broker can be reached, once it can be."""
+    """Prints the addresses of the broker when it is ready."""
 
     def started(self, value: Broker | None = None) -> None:
         broker = value
         assert broker is not None
-        first, *others = [str(Address(each.host, each.port)) for each in broker.listeners]
+        first, *others = [str(Address(listener.host, listener.port)) for listener in broker.listeners]
         admin = Address(broker.admin.host, broker.admin.port)
         _calm_collector()
         keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
@@ -54,25 +54,24 @@ class _ReadyLine:
 
 
 def _calm_collector() -> None:
-    """Do not look for cycles among what the start has made, which stays."""
+    """Exclude the objects of the start, which stay, from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def _collect_seldom() -> None:
-    """Look for cycles seldom.
+    """Collect garbage seldom.
 
-    What a start makes stays, and appended batches live until they are flushed: with Python's own threshold of 700 they
-    are looked at again and again and for nothing. To know a group takes 71 us like this, 102 without; 1 KiB batches, 64
-    in flight, cost 31.8 us, 36.4 without.
+    Objects of a start stay, and appended batches live until they are flushed, so that Python's threshold of 700 would
+    scan them often. Loading a group takes 71 us like this, 102 without; 1 KiB batches, 64 in flight, 31.8 and 36.4 us.
     """
     gc.set_threshold(COLLECTED_AFTER_COUNT, 10, 10)
 
 
 async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    """The first signal drains, or ends a start that is under way. A second one exits at once.
+    """Stop the broker, or cancel its start, on the first signal; exit at once on the second.
 
-    Nothing is lost by either: what was acknowledged is durable.
+    Acknowledged records are durable in both cases.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()

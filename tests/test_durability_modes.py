@@ -21,7 +21,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_store import FaultyStore, Gate, On
+from kafscale.testing.faulty_store import FaultyStore, On, StoreGate
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import codec
 from kafscale.wire.batch_header import batches
@@ -434,7 +434,7 @@ async def test_a_segment_that_comes_when_readers_have_seen_another_ones_records_
             await broker.produce(*values)
             raise AssertionError("acknowledged")
 
-    async def arrives(held: int, gate: Gate) -> None:
+    async def arrives(held: int, gate: StoreGate) -> None:
         gate.open()
         with trio.fail_after(1):
             while len(await segment_names(bucket)) < held:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from kafscale.cli.options import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
+from kafscale.cli.options import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client, with_client
 from kafscale.cli.output import say, show
 from kafscale.errors import ConfigError, NotFound
 from kafscale.security.acls import (
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 Code = TypeVar("Code", bound=IntEnum)
 
-OPERATIONS = {each.name.lower().replace("_", "-"): each for each in AclOperation if each >= AclOperation.ALL}
+OPERATIONS = {
+    operation.name.lower().replace("_", "-"): operation for operation in AclOperation if operation >= AclOperation.ALL
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -55,7 +57,7 @@ class AclRow:
         )
 
     def binding(self) -> AclBinding:
-        """The list that the row shows. Raises KeyError for a word that is none of Kafka's."""
+        """Return the ACL of the row. Raises KeyError for an unknown word."""
         return AclBinding(
             resource_type=_code(ResourceType, self.resource),
             pattern_type=_code(PatternType, self.pattern),
@@ -75,61 +77,40 @@ def _code(codes: type[Code], word: str) -> Code:
     return codes[word.upper().replace("-", "_")]
 
 
-@attrs.frozen(kw_only=True)
-class Resource:
-    """The one resource that options name; type ANY if they name none."""
-
-    type: ResourceType
-    name: str | None
-
-    @classmethod
-    def taken(cls, options: dict[str, Any]) -> Resource:
-        """Take it out of the options. Raises ConfigError for more than one."""
-        topic, group = options.pop("topic"), options.pop("group")
-        transactional_id, cluster = options.pop("transactional_id"), options.pop("cluster")
-        named = [
-            cls(type=resource_type, name=name)
-            for resource_type, name in (
-                (ResourceType.TOPIC, topic),
-                (ResourceType.GROUP, group),
-                (ResourceType.TRANSACTIONAL_ID, transactional_id),
-                (ResourceType.CLUSTER, CLUSTER_NAME if cluster else None),
-            )
-            if name is not None
-        ]
-        if len(named) > 1:
-            raise ConfigError("--topic: is not the only resource; allowed: one of --topic, --group, "
-                              "--transactional-id and --cluster")  # fmt: skip
-        return named[0] if named else cls(type=ResourceType.ANY, name=None)
-
-
 def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that name a resource and how its name is meant."""
+    """Give a command the options that name a resource, and those that narrow an ACL."""
     for option in (
-        click.option("--prefixed", is_flag=True, help="The name is the beginning of names."),
-        click.option("--cluster", is_flag=True, help="The cluster itself."),
+        click.option("--prefixed", is_flag=True, help="The name is a prefix of names."),
+        click.option("--cluster", is_flag=True, help="The cluster."),
         click.option("--transactional-id", metavar="ID", help="A transactional id; * for all."),
         click.option("--group", metavar="NAME", help="A consumer group; * for all."),
         click.option("--topic", metavar="NAME", help="A topic; * for all."),
-    ):
-        function = option(function)
-    return function
-
-
-def _entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that narrow down to whom a list says what."""
-    for option in (
-        click.option("--host", metavar="ADDRESS", help="From this address of a client only."),
+        click.option("--host", metavar="ADDRESS", help="Only for clients at this address."),
         click.option(
             "--operation",
             "operations",
             type=click.Choice(list(OPERATIONS), case_sensitive=False),
             cls=ListOption,
-            help="What is allowed or denied; repeatable.",
+            help="Operation to allow or deny; repeatable.",
         ),
     ):
         function = option(function)
     return function
+
+
+def _take_resource(given: dict[str, Any]) -> tuple[ResourceType, str | None]:
+    """Take the one resource out of the options; ANY without one. Raises ConfigError for more than one."""
+    cluster = CLUSTER_NAME if given.pop("cluster") else None
+    named = [
+        (ResourceType.TOPIC, given.pop("topic")),
+        (ResourceType.GROUP, given.pop("group")),
+        (ResourceType.TRANSACTIONAL_ID, given.pop("transactional_id")),
+        (ResourceType.CLUSTER, cluster),
+    ]
+    found = [(resource_type, name) for resource_type, name in named if name is not None]
+    if len(found) > 1:
+        raise ConfigError("give one resource only: --topic, --group, --transactional-id or --cluster")
+    return found[0] if found else (ResourceType.ANY, None)
 
 
 @click.group("acls")
@@ -139,24 +120,27 @@ def command() -> None:
 
 @command.command("add")
 @click.argument("principal")
-@_entry_options
 @_resource_options
-@click.option("--deny", is_flag=True, help="Deny it, whatever else is allowed.")
+@click.option("--deny", is_flag=True, help="Deny the operations, even if another list allows them.")
 @bootstrap_option
 def add_command(
-    principal: str, operations: tuple[str, ...], host: str | None, deny: bool, bootstrap: Bootstrap, **options: Any
+    principal: str,
+    operations: tuple[str, ...],
+    host: str | None,
+    deny: bool,
+    bootstrap: Bootstrap,
+    prefixed: bool,
+    **given: Any,
 ) -> None:
-    """Allow PRINCIPAL, such as User:alice or User:*, operations on a resource, from any host unless one is given."""
-    prefixed: bool = options.pop("prefixed")
-    resource = Resource.taken(options)
-    if resource.name is None or not operations:
-        raise ConfigError("--operation: is missing, or a resource is; allowed: operations, and one of --topic, "
-                          "--group, --transactional-id and --cluster")  # fmt: skip
+    """Allow PRINCIPAL, such as User:alice or User:*, operations on a resource, from any host by default."""
+    resource_type, name = _take_resource(given)
+    if name is None or not operations:
+        raise ConfigError("give --operation, and one of --topic, --group, --transactional-id and --cluster")
     bindings = [
         AclBinding(
-            resource_type=resource.type,
+            resource_type=resource_type,
             pattern_type=PatternType.PREFIXED if prefixed else PatternType.LITERAL,
-            resource_name=resource.name,
+            resource_name=name,
             principal=principal,
             host=host or WILDCARD,
             operation=OPERATIONS[operation],
@@ -174,31 +158,26 @@ def add_command(
 
 
 @command.command("list")
-@click.option("--principal", metavar="TYPE:NAME", help="Only what is said to this principal itself.")
-@_entry_options
+@click.option("--principal", metavar="TYPE:NAME", help="Only lists of this principal itself.")
 @_resource_options
-@bootstrap_option
 @json_option
-def list_command(bootstrap: Bootstrap, as_json: bool, **options: Any) -> None:
-    """List what there is; of a resource that is named all that acts on it, by prefixes and * too."""
-    wanted = _filters(options, pattern_type=PatternType.MATCH)
+@with_client
+async def list_command(client: Client, as_json: bool, **given: Any) -> None:
+    """List all ACLs, or those that apply to a resource, including prefixes and *."""
+    from kafscale.client.access import list_acls
 
-    async def use(client: Client) -> None:
-        from kafscale.client.access import list_acls
-
-        found = [binding for each in wanted for binding in await list_acls(client, each)]
-        show(AclRow, _rows(found), as_json=as_json)
-
-    run_with_client(bootstrap, use)
+    filters = _filters(given, pattern_type=PatternType.MATCH)
+    found = [binding for acl_filter in filters for binding in await list_acls(client, acl_filter)]
+    show(AclRow, _rows(found), as_json=as_json)
 
 
 @command.command("load")
 @click.argument("file", type=click.File())
 @bootstrap_option
 def load_command(file: IO[str], bootstrap: Bootstrap) -> None:
-    """Add all that FILE has, as `list --json` prints it; - is the standard input.
+    """Add all ACLs of FILE, as `list --json` prints them; - is the standard input.
 
-    What is listed may be another broker's, also Apache Kafka's. What is there already stays.
+    They may come from another broker, including Apache Kafka. Existing ACLs stay.
     """
     bindings = _read_rows(file)
 
@@ -213,59 +192,54 @@ def load_command(file: IO[str], bootstrap: Bootstrap) -> None:
 
 @command.command("remove")
 @click.argument("principal")
-@_entry_options
 @_resource_options
-@bootstrap_option
 @json_option
-def remove_command(principal: str, bootstrap: Bootstrap, *, as_json: bool, **options: Any) -> None:
-    """Remove what is said to PRINCIPAL, of a resource, an operation or a host only where they are given."""
-    wanted = _filters({"principal": principal, **options}, pattern_type=PatternType.LITERAL)
+@with_client
+async def remove_command(client: Client, as_json: bool, **given: Any) -> None:
+    """Remove the ACLs of PRINCIPAL, or those of a resource, an operation or a host."""
+    from kafscale.client.access import delete_acls
 
-    async def use(client: Client) -> None:
-        from kafscale.client.access import delete_acls
-
-        gone = [binding for each in wanted for binding in await delete_acls(client, each)]
-        if not gone:
-            raise NotFound(f"{principal}: there is no such ACL; `kafscale acls list` tells which there are")
-        if as_json:
-            show(AclRow, _rows(gone), as_json=True)
-            return
-        for binding in gone:
-            say(f"removed: {binding}")
-
-    run_with_client(bootstrap, use)
+    filters = _filters(given, pattern_type=PatternType.LITERAL)
+    removed = [binding for acl_filter in filters for binding in await delete_acls(client, acl_filter)]
+    if not removed:
+        raise NotFound(f"{given['principal']} has no such ACL; see `kafscale acls list`")
+    if as_json:
+        show(AclRow, _rows(removed), as_json=True)
+        return
+    for binding in removed:
+        say(f"removed: {binding}")
 
 
-def _filters(options: dict[str, Any], *, pattern_type: PatternType) -> Sequence[AclFilter]:
-    """A filter for each operation that is given. `pattern_type` is how a name is meant that is given without more."""
-    prefixed: bool = options.pop("prefixed")
-    operations: Sequence[str] = options.pop("operations")
-    resource = Resource.taken(options)
-    if resource.name is None:
+def _filters(given: dict[str, Any], *, pattern_type: PatternType) -> Sequence[AclFilter]:
+    """Return a filter for each operation. `pattern_type` is for a name without --prefixed."""
+    resource_type, name = _take_resource(given)
+    if given["prefixed"]:
+        pattern_type = PatternType.PREFIXED
+    elif name is None:
         pattern_type = PatternType.ANY
     return [
         AclFilter(
-            resource_type=resource.type,
-            resource_name=resource.name,
-            pattern_type=PatternType.PREFIXED if prefixed else pattern_type,
-            principal=options["principal"],
-            host=options["host"],
+            resource_type=resource_type,
+            resource_name=name,
+            pattern_type=pattern_type,
+            principal=given["principal"],
+            host=given["host"],
             operation=operation,
         )
-        for operation in [OPERATIONS[each] for each in operations] or [AclOperation.ANY]
+        for operation in [OPERATIONS[word] for word in given["operations"]] or [AclOperation.ANY]
     ]
 
 
 def _read_rows(file: IO[str]) -> list[AclBinding]:
-    """Read what `list --json` has printed. Raises ConfigError."""
+    """Read the output of `list --json`. Raises ConfigError."""
     try:
         rows = json.load(file)
         if not isinstance(rows, list):
-            raise ValueError("it is no array")
+            raise ValueError("not an array")
         return [AclRow(**row).binding() for row in rows]
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         reason = f"{type(exc).__name__}: {exc}"
-        raise ConfigError(f"{file.name}: is not what `kafscale acls list --json` prints ({reason})") from exc
+        raise ConfigError(f"{file.name}: this is not the output of `kafscale acls list --json` ({reason})") from exc
 
 
 def _rows(bindings: Sequence[AclBinding]) -> list[AclRow]:

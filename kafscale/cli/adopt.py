@@ -1,22 +1,20 @@
-"""`kafscale adopt`: register topics that the bucket or the local log holds and the metadata does not know."""
+"""`kafscale adopt`: register topics of the bucket or the local log that the metadata doesn't have."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from kafscale.cli.offline import copied_metadata, led_metadata
-from kafscale.cli.options import SETTING, json_option
+from kafscale.cli.options import SETTING, WRITING_OPTIONS, json_option, with_settings
 from kafscale.cli.output import show
 from kafscale.cli.progress import counting
-from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load
+from kafscale.config import Loaded, Settings
 from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
@@ -24,22 +22,10 @@ if TYPE_CHECKING:
     from kafscale.cluster.metadata.base import MetadataStore
     from kafscale.cluster.registries.topics import TopicRegistry
 
-STORE_OPTIONS = (
-    "data_dir",
-    "store",
-    "namespace",
-    "s3_endpoint",
-    "s3_region",
-    "s3_path_style",
-    "s3_ca_file",
-    "s3_concurrency",
-)
-WRITING_OPTIONS = (*STORE_OPTIONS, "s3_sse", "broker_id")  # of commands that take the place of a stopped broker
-
 
 @attrs.frozen(kw_only=True)
 class AdoptedRow:
-    """A topic that was found, and what became of it."""
+    """A topic that was found, and the outcome."""
 
     topic: str
     id: str
@@ -53,50 +39,46 @@ class AdoptedRow:
 
 @click.command("adopt")
 @click.argument("chosen", metavar="[TOPIC-OR-ID]...", nargs=-1)
-@click.option(
-    "--as", "new_name", metavar="NAME", help="The name of the one topic chosen, where its own is taken or unknown."
-)
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--as", "new_name", metavar="NAME", help="Name for the one chosen topic, if its own is taken or unknown.")
+@click.option("--dry-run", is_flag=True, help="Show the outcome, and change nothing.")
 @click.option(
     "--topic-config",
     "configs",
     type=SETTING,
     multiple=True,
-    help="A config of the adopted topics; repeatable.  [default: retention.ms=-1, so that nothing is deleted]",
+    help="A config of the adopted topics; repeatable.  [default: retention.ms=-1, which deletes nothing]",
 )
 @json_option
-@settings_flags(only=WRITING_OPTIONS)
+@with_settings(only=WRITING_OPTIONS)
 def command(
     chosen: tuple[str, ...],
     new_name: str | None,
     dry_run: bool,
     configs: tuple[tuple[str, str], ...],
     as_json: bool,
-    config_file: str | None,
-    **flags: Any,
+    loaded: Loaded,
 ) -> None:
-    """Register topics that the bucket, or the write-ahead log of --data-dir, holds and the metadata does not know.
+    """Register topics that are in the bucket, or in the write-ahead log of --data-dir, but not in the metadata.
 
-    For a bucket that KafScale's Go broker has written (version 1), and where metadata was lost. Segments stay where
-    they are; record batches that a start has kept aside for want of their topic are put back into the write-ahead log,
-    and what is appended goes behind. The broker of this --data-dir must be stopped.
+    This is for a bucket of KafScale's Go broker (version 1), and for lost metadata. Segments stay where they are.
+    Record batches that a start has set aside because their topic was unknown go back into the write-ahead log, before
+    new records. The broker of --data-dir must be stopped.
     """
     import trio
 
     if new_name is not None and len(chosen) != 1:
-        raise click.UsageError("--as needs exactly one topic, by its id or name")
-    settings = load(flags, os.environ, config_file).settings
-    plan = _Plan(chosen=chosen, new_name=new_name, configs=dict(configs), dry_run=dry_run)
-    adoptions = trio.run(_adopt, settings, plan)
-    show(AdoptedRow, [_row(each, dry_run=dry_run) for each in adoptions], as_json=as_json)
-    refused = [each for each in adoptions if each.refusal is not None]
+        raise click.UsageError("--as is for one topic; name it, or give its id")
+    plan = _AdoptionPlan(chosen=chosen, new_name=new_name, configs=dict(configs), dry_run=dry_run)
+    adoptions = trio.run(_adopt, loaded.settings, plan)
+    show(AdoptedRow, [_row(adoption, dry_run=dry_run) for adoption in adoptions], as_json=as_json)
+    refused = [adoption for adoption in adoptions if adoption.refusal is not None]
     if chosen and refused:
         raise StartupError(f"{refused[0].topic.name} can't be adopted: {refused[0].refusal}")
 
 
 @attrs.frozen(kw_only=True)
-class _Plan:
-    """The user's choice: topics (all if empty), a new name for one of them, and their configs."""
+class _AdoptionPlan:
+    """The chosen topics (all if empty), a new name for one, and their configs."""
 
     chosen: Sequence[str]
     new_name: str | None
@@ -104,21 +86,21 @@ class _Plan:
     dry_run: bool
 
     def choose(self, found: Sequence[UnknownTopic], store: str) -> Sequence[UnknownTopic]:
-        """Return those topics that are wanted. Raises NotFound, StartupError."""
+        """Return the chosen topics. Raises NotFound, StartupError."""
         from kafscale.store.paths import topic_id_text
 
         if not self.chosen:
             return found
         names = {name for topic in found for name in (topic.name, topic_id_text(topic.topic_id))}
         if unknown := [name for name in self.chosen if name not in names]:
-            raise NotFound(f"{unknown[0]}: no topic of this name or id that is to be adopted in {store}")
+            raise NotFound(f"{unknown[0]}: {store} has no topic of this name or id to adopt")
         found = [topic for topic in found if {topic.name, topic_id_text(topic.topic_id)} & {*self.chosen}]
         if self.new_name is None:
             return found
         if found[1:]:
-            raise StartupError(f"{self.chosen[0]}: there are several topics of this name; choose one by its id")
+            raise StartupError(f"{self.chosen[0]}: several topics have this name; give an id")
         if found[0].segment_count:
-            raise StartupError(f"{found[0].name}: --as can't rename it, as its objects in the bucket have this name")
+            raise StartupError(f"{found[0].name}: --as can't rename a topic with objects in the bucket")
         return [attrs.evolve(found[0], name=self.new_name)]
 
 
@@ -140,8 +122,8 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
     )
 
 
-async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
-    """Adopt what the plan finds. The lead is claimed only if there is something: a live broker loses it by that."""
+async def _adopt(settings: Settings, plan: _AdoptionPlan) -> Sequence[Adoption]:
+    """Adopt the chosen topics. The lead is claimed only if there are any, since a live broker would lose it."""
     from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics, give_nothing_back
     from kafscale.cluster.membership.start.directory_notes import MetadataExtents
     from kafscale.cluster.membership.start.recovery import preview
@@ -167,7 +149,7 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
                 found = await batches.find(found)
             found = plan.choose(found, str(settings.store))
             planned = await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=None)
-        if plan.dry_run or all(each.refusal is not None for each in planned):
+        if plan.dry_run or all(adoption.refusal is not None for adoption in planned):
             return planned
         metadata = await stack.enter_async_context(led_metadata(settings, store))
         topics = await _topics_of(metadata, settings)
@@ -175,7 +157,7 @@ async def _adopt(settings: Settings, plan: _Plan) -> Sequence[Adoption]:
         if batches is not None:
             batches.extents = MetadataExtents(metadata)
             give_back = partial(batches.give_back, segment_bytes=settings.wal_segment_bytes)
-        found = [each for each in found if not all(topics.has(each.topic_id, index) for index in each.partitions)]
+        found = [topic for topic in found if not all(topics.has(topic.topic_id, index) for index in topic.partitions)]
         return await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=give_back)
 
 

@@ -1,4 +1,4 @@
-"""`kafscale consume`: records to stdout, from the beginning, an offset, a time, a group's place or the end on."""
+"""`kafscale consume`: write records to stdout, from the beginning, an offset, a time, a group's offsets or the end."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ LAST_COMMIT_SECONDS = 5.0
 
 
 @attrs.frozen(kw_only=True)
-class Start:
-    """Where to begin in each partition; at the end if nothing is given."""
+class StartPoint:
+    """Start of each partition; the end if nothing is given."""
 
     beginning: bool = False
     offset: int | None = None
@@ -46,12 +46,12 @@ class Start:
 
     @property
     def given_count(self) -> int:
-        return [self.beginning, *(each is not None for each in (self.offset, self.last, self.time_ms))].count(True)
+        return [self.beginning, *(value is not None for value in (self.offset, self.last, self.time_ms))].count(True)
 
 
 @attrs.frozen(kw_only=True)
 class Style:
-    """How a record is written."""
+    """Output format of records."""
 
     as_json: bool
     raw: bool
@@ -59,14 +59,12 @@ class Style:
     template: str | None
 
     def check(self) -> None:
-        """Raise UsageError unless there is one way at most to write a record."""
+        """Raise UsageError for more than one format."""
         if [self.as_json, self.raw, self.key_separator is not None, self.template is not None].count(True) > 1:
-            raise click.UsageError(
-                "how to write records is not clear; allowed: one of --json, --raw, --key-separator, --format"
-            )
+            raise click.UsageError("give only one of --json, --raw, --key-separator and --format")
 
     def formatter(self, topic: str) -> Formatter:
-        """The function that writes a record."""
+        """Return the function that formats a record."""
         for_terminal = sys.stdout.isatty()
         if self.as_json:
             return json_formatter(topic, for_terminal=for_terminal)
@@ -83,26 +81,26 @@ class Style:
 
 @click.command("consume")
 @click.argument("topic")
-@click.option("--from-beginning", "beginning", is_flag=True, help="Begin at the first record.")
-@click.option("--offset", type=OFFSET, help="Begin at this offset.")
-@click.option("--last", type=Number(1), metavar="NUMBER", help="Begin this many before the end.")
-@click.option("--time", "time_ms", type=TIME, help="Begin at the first record not older; 15m means that long ago.")
+@click.option("--from-beginning", "beginning", is_flag=True, help="Start at the first record.")
+@click.option("--offset", type=OFFSET, help="Start at this offset.")
+@click.option("--last", type=Number(1), metavar="NUMBER", help="Start this many records before the end.")
 @click.option(
-    "--group", metavar="NAME", help="Begin where this consumer group has got to, and commit how far this gets."
+    "--time", "time_ms", type=TIME, help="Start at the first record at or after a time; 15m is that long ago."
 )
-@click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only this one; repeatable.")
-@click.option("--max-messages", type=Number(1), help="Stop after this many.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for more at the end.")
+@click.option("--group", metavar="NAME", help="Start at the committed offsets of this consumer group, and commit.")
+@click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only this partition; repeatable.")
+@click.option("--max-messages", type=Number(1), help="Stop after this many records.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end.")
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
-    help="Whether records of transactions that are open or were aborted are written; they are not at read_committed.  "
+    help="Whether to include records of open and aborted transactions (read_uncommitted) or not (read_committed).  "
     "[default: read_uncommitted, as with kafka-console-consumer]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line.")
-@click.option("--raw", is_flag=True, help="Write the values only, with nothing between them.")
-@click.option("--key-separator", metavar="TEXT", help=r"Write KEY, this and VALUE; \t is a tab.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each record.")
+@click.option("--raw", is_flag=True, help="Write values only, without separators.")
+@click.option("--key-separator", metavar="TEXT", help=r"Write KEY, this text and VALUE; \t is a tab.")
 @click.option("--format", "template", type=Parsed("TEXT", parse_template), help=f"{FORMAT_HELP}.")
 @bootstrap_option
 def command(
@@ -118,23 +116,21 @@ def command(
 ) -> None:
     """Write the records of TOPIC to stdout.
 
-    In a pipe or a file they are as they are; a terminal gets escapes for control characters in them.
+    A pipe or a file gets the bytes as they are; a terminal gets escapes for control characters.
 
-    Without a place to begin at it waits for new records. With one it stops at what is the end now, unless --follow is
-    given. At read_committed the end is where the first transaction begins that is open.
+    Without a start it waits for new records. With one it stops at the present end, unless --follow is given. At
+    read_committed the end is the start of the first open transaction.
 
-    With --group what was written is committed every 5 seconds and at the end, also after Ctrl-C. It reads all
-    partitions by itself, as no member of the group: that must have none. Where nothing is committed it begins at the
-    end, or with --from-beginning at the first record.
+    With --group, offsets are committed every 5 seconds and at the end, also after Ctrl-C. It reads all partitions and
+    doesn't join the group, which must have no members. A partition without a committed offset starts at the end, or
+    with --from-beginning at the first record.
     """
-    start, style = take(options, Start), take(options, Style)
+    start, style = take(options, StartPoint), take(options, Style)
     if start.given_count > 1:
-        raise click.UsageError(
-            "where to begin is not clear; allowed: one of --from-beginning, --offset, --last, --time"
-        )
+        raise click.UsageError("give only one of --from-beginning, --offset, --last and --time")
     style.check()
     if group is not None and start.given_count > start.beginning:
-        raise click.UsageError("--group says where to begin; allowed beside it: --from-beginning")
+        raise click.UsageError("--group sets the start; it allows --from-beginning only")
 
     async def use(client: Client) -> None:
         from kafscale.client import Consumer, IsolationLevel
@@ -154,15 +150,15 @@ def command(
 
 
 async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer: Writer) -> None:
-    """Read from where the group has got to, and commit how far this gets, also if it is interrupted."""
+    """Read from the group's committed offsets, and commit, also if it is interrupted."""
     import trio
 
     from kafscale.client import IsolationLevel
     from kafscale.client.groups import GroupReader
 
     client, topic = consumer.client, consumer.topic
-    beginnings = await _positions(client, topic, ends, Start(beginning=True), consumer.isolation_level)
-    # What it has committed at the other level may be behind the end of what is decided.
+    beginnings = await _positions(client, topic, ends, StartPoint(beginning=True), consumer.isolation_level)
+    # An offset committed at read_uncommitted may be beyond the end at read_committed.
     most = await _ends(client, topic, tuple(ends), IsolationLevel.READ_UNCOMMITTED)
     writer.reader = reader = GroupReader(client=client, group=group, topic=topic)
     consumer.positions = await reader.positions(consumer.positions, least=beginnings, most=most)
@@ -181,14 +177,14 @@ async def _ends(client: Client, topic: str, partitions: tuple[int, ...], level: 
 
 
 async def _positions(
-    client: Client, topic: str, ends: dict[int, int], start: Start, level: IsolationLevel
+    client: Client, topic: str, ends: dict[int, int], start: StartPoint, level: IsolationLevel
 ) -> dict[int, int]:
     from kafscale.client.consumer import EARLIEST, list_offsets
 
     if start.offset is not None:
         last = max(ends.values())
         if start.offset > last:
-            raise ConfigError(f"--offset: '{start.offset}' is behind the end of topic '{topic}'; allowed: 0 to {last}")
+            raise ConfigError(f"--offset: '{start.offset}' is beyond the end of topic '{topic}'; allowed: 0 to {last}")
         return dict.fromkeys(ends, start.offset)
     if start.time_ms is not None:
         return await list_offsets(client, topic, dict.fromkeys(ends, start.time_ms), level)
@@ -197,11 +193,11 @@ async def _positions(
     beginnings = await list_offsets(client, topic, dict.fromkeys(ends, EARLIEST))
     if start.last is None:
         return beginnings
-    return {each: max(beginnings[each], end - start.last) for each, end in ends.items()}
+    return {partition: max(beginnings[partition], end - start.last) for partition, end in ends.items()}
 
 
 def _is_file(output: IO[bytes]) -> bool:
-    """Tell whether stdout is a file: then the count is shown, and no other program draws on the terminal."""
+    """Tell whether stdout is a file, so that a count may be drawn on the terminal."""
     try:
         return stat.S_ISREG(os.fstat(output.fileno()).st_mode)
     except OSError:
@@ -210,12 +206,12 @@ def _is_file(output: IO[bytes]) -> bool:
 
 @attrs.define(kw_only=True)
 class Writer:
-    """Writes records until `remaining` are written, or every partition is where `stops` says."""
+    """Writes records until `remaining` are written, or every partition is at its offset in `stops`."""
 
     write: Formatter
     remaining: int | None
     stops: dict[int, int] | None
-    reader: GroupReader | None = None  # is told what has been written
+    reader: GroupReader | None = None  # commits the offsets of written records
 
     async def run(self, consumer: Consumer) -> None:
         """Poll and write."""
@@ -231,22 +227,24 @@ class Writer:
                     await self.reader.used(positions)
 
     def _write(self, records: Sequence[Consumed], consumer: Consumer) -> dict[int, int]:
-        """Returns the offsets behind what has been used up."""
+        """Write records, and return the next offset of each partition."""
         used: dict[int, int] = {}
-        for each in records:
-            if self.stops is not None and each.record.offset >= self.stops[each.partition]:
+        for consumed in records:
+            if self.stops is not None and consumed.record.offset >= self.stops[consumed.partition]:
                 continue
-            sys.stdout.buffer.write(self.write(each.partition, each.record))
-            used[each.partition] = each.record.offset + 1
+            sys.stdout.buffer.write(self.write(consumed.partition, consumed.record))
+            used[consumed.partition] = consumed.record.offset + 1
             if self.remaining is not None:
                 self.remaining -= 1
                 if self.remaining == 0:
                     return used
         stops = self.stops or {}
-        return {each: min(offset, stops.get(each, offset)) for each, offset in consumer.positions.items()}
+        return {
+            partition: min(offset, stops.get(partition, offset)) for partition, offset in consumer.positions.items()
+        }
 
     def _drop_finished(self, consumer: Consumer) -> bool:
-        """Stop reading partitions that are where they shall stop; whether any is left."""
+        """Stop reading partitions that are at their stop; return whether any is left."""
         for partition, stop in (self.stops or {}).items():
             if consumer.positions.get(partition, stop) >= stop:
                 consumer.positions.pop(partition, None)

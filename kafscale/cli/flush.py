@@ -1,4 +1,4 @@
-"""`kafscale flush`: take what a running broker has not yet in the bucket there, now."""
+"""`kafscale flush`: flush a running broker's records to the bucket now, through its admin server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -16,30 +17,22 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.options import BOOTSTRAP, Bootstrap, Parsed, json_option, value_or_file
+from kafscale.cli.options import BOOTSTRAP, SECONDS, Bootstrap, Parsed, json_option, value_or_file
 from kafscale.cli.output import show_json
 from kafscale.cli.progress import measuring
-from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address, parse_duration
+from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address
 from kafscale.errors import ConfigError
 from kafscale.network_errors import why_unreachable
 
 DEFAULT_PORT = 9644
 DEFAULT_ADMIN = f"127.0.0.1:{DEFAULT_PORT}"
 ADMIN_VARIABLE = "KAFSCALE_ADMIN_LISTEN"
-SILENCE_MAX_SECONDS = 15.0  # the broker says each second how far it has come
-
-
-def _admin_address(text: str) -> Address:
-    return Address.parse(text, allows_tls=True)
-
-
-def _seconds(text: str) -> float:
-    return parse_duration(text) / 1_000_000
+SILENCE_MAX_SECONDS = 15.0  # the broker reports its progress each second
 
 
 @attrs.frozen(kw_only=True)
 class AdminEndpoint:
-    """Where the broker's admin server is, and what it takes to be let in."""
+    """Address and credentials of a broker's admin server."""
 
     admin: Address
     admin_ssl: bool
@@ -47,7 +40,7 @@ class AdminEndpoint:
     admin_token_file: str | None
 
     def connection(self) -> HTTPConnection:
-        """Make a connection that is not open yet. Raises ConfigError."""
+        """Return a connection that is not open yet. Raises ConfigError."""
         uses_tls = self.admin_ssl or self.admin_ca_file is not None
         if uses_tls and self.admin.wants_tls is False:
             raise ConfigError(
@@ -65,7 +58,7 @@ class AdminEndpoint:
         return HTTPSConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS, context=context)
 
     def headers(self) -> dict[str, str]:
-        """Return what is sent along: the token. Raises ConfigError."""
+        """Return the header with the token, if there is one. Raises ConfigError."""
         if self.admin_token_file is None:
             return {}
         try:
@@ -78,7 +71,7 @@ class AdminEndpoint:
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option(
     "--admin",
-    type=Parsed("HOST:PORT", _admin_address),
+    type=Parsed("HOST:PORT", partial(Address.parse, allows_tls=True)),
     envvar=ADMIN_VARIABLE,
     help=f"The broker's --admin-listen; https://HOST:PORT means TLS.  [default: port {DEFAULT_PORT} of each host in "
     f"--bootstrap, or {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",
@@ -87,27 +80,28 @@ class AdminEndpoint:
     "--bootstrap",
     type=BOOTSTRAP,
     envvar=BOOTSTRAP_VARIABLE,
-    help=f"Brokers whose admin servers listen on port {DEFAULT_PORT} of the same hosts.  [{BOOTSTRAP_VARIABLE}]",
+    help=f"Brokers whose admin servers are at port {DEFAULT_PORT} of the same hosts; for others give --admin.  "
+    f"[{BOOTSTRAP_VARIABLE}]",
 )
-@click.option("--admin-ssl", is_flag=True, envvar="KAFSCALE_ADMIN_SSL", help="Reach it over TLS.  [KAFSCALE_ADMIN_SSL]")
+@click.option("--admin-ssl", is_flag=True, envvar="KAFSCALE_ADMIN_SSL", help="Connect with TLS.  [KAFSCALE_ADMIN_SSL]")
 @click.option(
     "--admin-ca-file",
     type=click.Path(),
     envvar=ADMIN_CA_VARIABLE,
-    help=f"PEM file of the authorities to trust for it; means TLS.  [default: the system's; {ADMIN_CA_VARIABLE}]",
+    help=f"PEM file of the authorities to trust; implies TLS.  [default: the system's; {ADMIN_CA_VARIABLE}]",
 )
 @click.option(
     "--admin-token-file",
     type=click.Path(),
     envvar="KAFSCALE_ADMIN_TOKEN_FILE",
-    help="File with the token that it wants, if it wants one.  [KAFSCALE_ADMIN_TOKEN_FILE]",
+    help="File with the token of the admin server, if it has one.  [KAFSCALE_ADMIN_TOKEN_FILE]",
 )
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=Parsed("DURATION", _seconds),
+    type=SECONDS,
     default="5m",
-    help="Give up after this long.  [default: 5m]",
+    help="Longest time to wait.  [default: 5m]",
 )
 @json_option
 def command(
@@ -119,10 +113,10 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Take all records of TOPIC, or of all topics, that are acknowledged and not in the bucket yet there, and wait.
+    """Flush all acknowledged records of TOPIC, or of all topics, to the bucket, and wait until they are there.
 
-    For a reader of the bucket that should see them now, or before a machine is taken away. The broker goes on serving.
-    It exits with 0 when all is in the bucket, and with 1 if that can't be known.
+    Use it before a read of the bucket that must see them, or before a machine is removed. The broker serves meanwhile.
+    The exit code is 1 if it is unknown whether all records are in the bucket.
     """
     result = {"segments": 0, "bytes": 0, "seconds": 0.0}
     for address in _admins(admin, bootstrap):
@@ -136,33 +130,32 @@ def command(
 
 
 def _admins(admin: Address | None, bootstrap: Bootstrap | None) -> list[Address]:
-    """Return the admin servers to ask: what a flag says goes before what a variable says, and --admin first."""
+    """Return the admin servers to ask: flags go before variables, and --admin before --bootstrap."""
     source = click.get_current_context().get_parameter_source
     is_named = bootstrap is not None and source("bootstrap") is ParameterSource.COMMANDLINE
     if admin is not None and not (is_named and source("admin") is ParameterSource.ENVIRONMENT):
         return [admin]
     if bootstrap is None:
         return [Address.parse(DEFAULT_ADMIN)]
-    return [Address(host, DEFAULT_PORT) for host in dict.fromkeys(each.host for each in bootstrap)]
+    return [Address(host, DEFAULT_PORT) for host in dict.fromkeys(address.host for address in bootstrap)]
 
 
 @contextmanager
 def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPResponse]:
-    """The broker's answer, once it has begun to flush."""
+    """Give the broker's answer once the flush has begun."""
     connection, headers, admin = endpoint.connection(), endpoint.headers(), endpoint.admin
     try:
         try:
             connection.connect()
         except ssl.SSLError as exc:
             raise click.ClickException(
-                f"the TLS handshake with {admin} failed: {why_unreachable(exc)}; is that admin "
-                "server started with --admin-ssl (else leave out https:// and --admin-ssl here), and is its authority "
-                "in --admin-ca-file?"
+                f"the TLS handshake with {admin} failed: {why_unreachable(exc)}; give --admin-ca-file with the "
+                "authority of its certificate, or leave out https:// and --admin-ssl if it has no TLS"
             ) from exc
         except OSError as exc:
             raise click.ClickException(
-                f"no broker's admin server at {admin}: {why_unreachable(exc)}; start the broker, or give --admin "
-                "HOST:PORT, which is its --admin-listen"
+                f"no broker's admin server at {admin}: {why_unreachable(exc)}; start the broker, or give its "
+                "--admin-listen as --admin HOST:PORT"
             ) from exc
         query = urlencode([("topic", topic) for topic in topics])
         connection.request("POST", f"/flush?{query}" if query else "/flush", headers=headers)
@@ -171,11 +164,11 @@ def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPRes
             raise click.ClickException(_refusal(admin, response))
         yield response
     except TimeoutError as exc:
-        raise click.ClickException(f"the broker at {admin} has said nothing for {SILENCE_MAX_SECONDS:g} s") from exc
+        raise click.ClickException(f"no answer from the broker at {admin} for {SILENCE_MAX_SECONDS:g} s") from exc
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as exc:  # JSON of another server, too
         raise click.ClickException(
-            f"lost the admin server at {admin} before all was flushed: {exc or type(exc).__name__}; "
-            "is that a broker's --admin-listen, is it still running, and does it want TLS (--admin-ssl)?"
+            f"lost the admin server at {admin} before the flush was done: {exc or type(exc).__name__}; check that this "
+            "is a running broker's --admin-listen, and whether it needs --admin-ssl"
         ) from exc
     finally:
         connection.close()
@@ -186,16 +179,16 @@ def _refusal(admin: Address, response: HTTPResponse) -> str:
     if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return f"the broker at {admin} is not ready: {said}; try again later"
     if response.status == HTTPStatus.UNAUTHORIZED:
-        return f"{admin} wants the token of its --admin-token-file: give --admin-token-file"
+        return f"{admin} needs a token: give --admin-token-file"
     if response.status == HTTPStatus.FORBIDDEN:
-        return f"{admin} refuses that: {said}"
+        return f"{admin} refuses the request: {said}"
     if response.status == HTTPStatus.NOT_FOUND and said.startswith("there is no topic"):
-        return f"{said}; `kafscale topics list` shows them"
-    return f"{admin} answered {response.status} ({said or 'nothing'}): that is not the --admin-listen of this version"
+        return f"{said}; see `kafscale topics list`"
+    return f"{admin} answered {response.status} ({said or 'nothing'}): it is not a broker's --admin-listen"
 
 
 def _follow(response: HTTPResponse, timeout_seconds: float) -> Mapping[str, Any]:
-    """Read how far it has come, until it is done. Raises OSError, ValueError."""
+    """Read progress lines until the flush is done, and return the last one. Raises OSError, ValueError."""
     until = time.monotonic() + timeout_seconds
     told = _next_line(response)
     with measuring("flushing", told["wanted_bytes"]) as report:
@@ -203,7 +196,7 @@ def _follow(response: HTTPResponse, timeout_seconds: float) -> Mapping[str, Any]
             if time.monotonic() > until:
                 raise click.ClickException(
                     f"not done in {timeout_seconds:g} s: {told['bytes']} of {told['wanted_bytes']} bytes are in the "
-                    "bucket; the broker goes on, and its log says so if the store fails; --timeout waits for longer"
+                    "bucket. The broker goes on; see its log for errors of the store, or give a longer --timeout"
                 )
             report(told["bytes"])
             told = _next_line(response)

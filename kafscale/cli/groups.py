@@ -20,8 +20,9 @@ from kafscale.cli.options import (
     json_option,
     run_with_client,
     take,
+    with_client,
 )
-from kafscale.cli.output import say, show, show_json
+from kafscale.cli.output import show, show_described
 from kafscale.errors import KafkaError, NotFound
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class OffsetRow:
 
 
 @attrs.frozen(kw_only=True)
-class MemberRow:
+class GroupMemberRow:
     member: str
     client: str
     host: str
@@ -66,16 +67,8 @@ class ResetRow:
 
 
 @attrs.frozen(kw_only=True)
-class Selection:
-    """What to reset: all partitions of all topics that have offsets, unless topics or partitions are given."""
-
-    topics: tuple[str, ...]
-    partitions: tuple[int, ...]
-
-
-@attrs.frozen(kw_only=True)
 class Target:
-    """Where to reset to: one of these is given."""
+    """The new position of offsets; exactly one field must be given."""
 
     earliest: bool = False
     latest: bool = False
@@ -85,7 +78,7 @@ class Target:
 
     @property
     def is_one(self) -> bool:
-        given = [self.earliest, self.latest, *(each is not None for each in (self.offset, self.time_ms, self.shift))]
+        given = [self.earliest, self.latest, *(value is not None for value in (self.offset, self.time_ms, self.shift))]
         return given.count(True) == 1
 
 
@@ -95,126 +88,109 @@ def command() -> None:
 
 
 @command.command("list")
-@bootstrap_option
 @json_option
-def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
+@with_client
+async def list_command(client: Client, as_json: bool) -> None:
     """List all consumer groups."""
+    from kafscale.client.groups import CLASSIC, list_groups
 
-    async def use(client: Client) -> None:
-        from kafscale.client.groups import CLASSIC, list_groups
-
-        rows = [
-            GroupRow(
-                group=each.group_id,
-                type=each.group_type or CLASSIC,  # a broker that does not tell has only these
-                state=each.group_state,
-                protocol=each.protocol_type,
-            )
-            for each in await list_groups(client)
-        ]
-        show(GroupRow, rows, as_json=as_json)
-
-    run_with_client(bootstrap, use)
+    rows = [
+        GroupRow(
+            group=group.group_id,
+            type=group.group_type or CLASSIC,  # older brokers know only these, and name no type
+            state=group.group_state,
+            protocol=group.protocol_type,
+        )
+        for group in await list_groups(client)
+    ]
+    show(GroupRow, rows, as_json=as_json)
 
 
 @command.command("describe")
 @click.argument("group")
-@bootstrap_option
 @json_option
-def describe_command(group: str, bootstrap: Bootstrap, as_json: bool) -> None:
-    """Show the members of GROUP, its committed offsets, and how far they are behind."""
+@with_client
+async def describe_command(client: Client, group: str, as_json: bool) -> None:
+    """Show the members of GROUP, its committed offsets and their lag."""
+    from kafscale.client.groups import describe_group
 
-    async def use(client: Client) -> None:
-        from kafscale.client.groups import describe_group
-
-        described = await describe_group(client, group)
-        offsets = await _offset_rows(client, group, described.owners)
-        members = [
-            MemberRow(
-                member=each.member_id,
-                client=each.client_id,
-                host=each.client_host,
-                partitions=len(each.partitions),
-            )
-            for each in described.members
-        ]
-        if as_json:
-            found = {"members": [*map(attrs.asdict, members)], "offsets": [*map(attrs.asdict, offsets)]}
-            show_json({"group": group, "type": described.type, "state": described.state, **found})
-            return
-        say(f"group {group} ({described.type}) is {described.state}; members: {len(members)}")
-        for row_class, rows in ((MemberRow, members), (OffsetRow, offsets)):
-            if rows:
-                click.echo()
-                show(row_class, rows)
-
-    run_with_client(bootstrap, use)
+    described = await describe_group(client, group)
+    offsets = await _offset_rows(client, group, described.owners)
+    members = [
+        GroupMemberRow(
+            member=member.member_id,
+            client=member.client_id,
+            host=member.client_host,
+            partitions=len(member.partitions),
+        )
+        for member in described.members
+    ]
+    show_described(
+        {"group": group, "type": described.type, "state": described.state},
+        {"members": (GroupMemberRow, members), "offsets": (OffsetRow, offsets)},
+        as_json=as_json,
+        heading=f"group {group} ({described.type}) is {described.state}; members: {len(members)}",
+    )
 
 
 @command.command("delete")
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
-@bootstrap_option
-def delete_command(groups: tuple[str, ...], bootstrap: Bootstrap) -> None:
-    """Delete each GROUP, which must have no members, with its offsets."""
+@with_client
+async def delete_command(client: Client, groups: tuple[str, ...]) -> None:
+    """Delete each GROUP with its offsets. It must have no members."""
+    from kafscale.client.groups import delete_group
 
-    async def use(client: Client) -> None:
-        from kafscale.client.groups import delete_group
-
-        for group in groups:
-            await delete_group(client, group)
-
-    run_with_client(bootstrap, use)
+    for group in groups:
+        await delete_group(client, group)
 
 
 @command.command("reset-offsets")
 @click.argument("group")
-@click.option("--topic", "topics", cls=ListOption, help="Topic to reset; repeatable. All with offsets without it.")
+@click.option("--topic", "topics", cls=ListOption, help="Topic to reset; repeatable.  [default: all with offsets]")
 @click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only these partitions; repeatable.")
 @click.option("--to-earliest", "earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")
 @click.option("--to-offset", "offset", type=OFFSET, help="To an offset.")
-@click.option("--to-time", "time_ms", type=TIME, help="To the first record not older; 15m means that long ago.")
-@click.option("--shift", type=Number(-INT64_MAX, INT64_MAX), help="Forward, or backward if negative, by this many.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@bootstrap_option
+@click.option("--to-time", "time_ms", type=TIME, help="To the first record at or after a time; 15m is that long ago.")
+@click.option("--shift", type=Number(-INT64_MAX, INT64_MAX), help="By this many records, backward if negative.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets, and change nothing.")
 @json_option
-def reset_command(
-    group: str,
-    bootstrap: Bootstrap,
-    *,
-    dry_run: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+@bootstrap_option
+def reset_command(bootstrap: Bootstrap, *, as_json: bool, **given: Any) -> None:
     """Move the committed offsets of GROUP, which must have no members.
 
-    An offset outside of a partition's log becomes the nearer end of it.
+    An offset outside a partition's log becomes the nearer end of the log.
     """
-    selection, target = take(options, Selection), take(options, Target)
+    target = take(given, Target)
     if not target.is_one:
         raise click.UsageError(
-            "where to is not clear; allowed: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift"
+            "no single target; give one of --to-earliest, --to-latest, --to-offset, --to-time, --shift"
         )
 
     async def use(client: Client) -> None:
-        from kafscale.client.groups import TopicPartition, commit_offsets, committed_offsets
-
-        before = await committed_offsets(client, group)
-        if not (before or selection.topics):
-            raise NotFound(f"group '{group}' has no offsets to move; allowed: --topic, for those that it is to have")
-        wanted = await _wanted(client, selection.topics or {each.topic for each in before}, selection.partitions)
-        if target.shift is not None:
-            wanted = [each for each in wanted if each in before]
-        after = await _targets(client, wanted, before, target)
-        rows = [
-            ResetRow(topic=each.topic, partition=each.partition, before=before.get(each), after=after[each])
-            for each in wanted
-        ]
-        if not dry_run and after:
-            await commit_offsets(client, group, {TopicPartition(r.topic, r.partition): r.after for r in rows})
-        show(ResetRow, rows, as_json=as_json)
+        show(ResetRow, await _reset(client, target, **given), as_json=as_json)
 
     run_with_client(bootstrap, use)
+
+
+async def _reset(
+    client: Client, target: Target, *, group: str, topics: tuple[str, ...], partitions: tuple[int, ...], dry_run: bool
+) -> list[ResetRow]:
+    from kafscale.client.groups import commit_offsets, committed_offsets
+
+    before = await committed_offsets(client, group)
+    if not (before or topics):
+        raise NotFound(f"group '{group}' has no committed offsets; give --topic for the topics to set")
+    wanted = await _wanted(client, topics or {place.topic for place in before}, partitions)
+    if target.shift is not None:
+        wanted = [place for place in wanted if place in before]
+    after = await _targets(client, wanted, before, target)
+    if not dry_run and after:
+        await commit_offsets(client, group, {place: after[place] for place in wanted})
+    return [
+        ResetRow(topic=place.topic, partition=place.partition, before=before.get(place), after=after[place])
+        for place in wanted
+    ]
 
 
 async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]) -> list[OffsetRow]:
@@ -225,17 +201,18 @@ async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartitio
     partitions = sorted({*committed, *owners})
     starts, ends = await _bounds(client, partitions)
     rows = []
-    for each in partitions:
-        owner, offset, end = owners.get(each), committed.get(each), ends.get(each)
+    for place in partitions:
+        owner, offset, end = owners.get(place), committed.get(place), ends.get(place)
+        behind = None
+        if offset is not None and end is not None:
+            behind = lag(offset, log_start_offset=starts[place], end_offset=end)
         rows.append(
             OffsetRow(
-                topic=each.topic,
-                partition=each.partition,
+                topic=place.topic,
+                partition=place.partition,
                 committed=offset,
                 end=end,
-                lag=None
-                if offset is None or end is None
-                else lag(offset, log_start_offset=starts[each], end_offset=end),
+                lag=behind,
                 member=owner.member_id if owner else None,
                 client=owner.client_id if owner else None,
                 host=owner.client_host if owner else None,
@@ -247,16 +224,16 @@ async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartitio
 async def _bounds(
     client: Client, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return where logs begin and where they end; topics that were deleted since a commit are left out."""
+    """Return the start and end offsets of partitions, without topics that were deleted since a commit."""
     from kafscale.client.consumer import EARLIEST, LATEST
     from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
-    for each in partitions:
+    for place in partitions:
         try:
-            starts |= await _offsets_at(client, [each], EARLIEST)
-            ends |= await _offsets_at(client, [each], LATEST)
+            starts |= await _offsets_at(client, [place], EARLIEST)
+            ends |= await _offsets_at(client, [place], LATEST)
         except KafkaError as exc:
             if exc.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -264,13 +241,13 @@ async def _bounds(
 
 
 async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, ...]) -> list[TopicPartition]:
-    """Raises NotFound for a partition that none of the topics has."""
+    """Return partitions of topics, all or those given. Raises NotFound for a partition that no topic has."""
     from kafscale.client.groups import TopicPartition
 
     found = [await client.topic(name) for name in sorted(topics)]
     missing = set(partitions).difference(*(topic.leaders for topic in found))
     if missing:
-        raise NotFound(f"--partition: no topic that is to be reset has a partition {min(missing)}")
+        raise NotFound(f"--partition: none of the topics has a partition {min(missing)}")
     return [
         TopicPartition(topic.name, partition)
         for topic in found
@@ -292,8 +269,11 @@ async def _targets(
         return latest
     if target.time_ms is not None:
         return await _offsets_at(client, wanted, target.time_ms)
-    moved = {each: before[each] + target.shift if target.shift is not None else target.offset or 0 for each in wanted}
-    return {each: min(max(offset, earliest[each]), latest[each]) for each, offset in moved.items()}
+    if target.shift is not None:
+        moved = {place: before[place] + target.shift for place in wanted}
+    else:
+        moved = dict.fromkeys(wanted, target.offset or 0)
+    return {place: min(max(offset, earliest[place]), latest[place]) for place, offset in moved.items()}
 
 
 async def _offsets_at(client: Client, wanted: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
@@ -301,8 +281,8 @@ async def _offsets_at(client: Client, wanted: Iterable[TopicPartition], timestam
     from kafscale.client.groups import TopicPartition
 
     by_topic: dict[str, dict[int, int]] = {}
-    for each in wanted:
-        by_topic.setdefault(each.topic, {})[each.partition] = timestamp
+    for place in wanted:
+        by_topic.setdefault(place.topic, {})[place.partition] = timestamp
     return {
         TopicPartition(topic, partition): offset
         for topic, timestamps in by_topic.items()

@@ -1,8 +1,7 @@
-"""`kafscale inspect`: print and verify any object that KafScale writes, or a file of the WAL."""
+"""`kafscale inspect`: print and check an object that KafScale writes, or a file of the write-ahead log."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,43 +9,37 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.options import json_option
+from kafscale.cli.options import BUCKET_OPTIONS, json_option, with_settings
 from kafscale.cli.output import say, show, show_json
-from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load
+from kafscale.config import Loaded, Settings
 from kafscale.errors import DamagedObject, NotFound
 
 if TYPE_CHECKING:
     from kafscale.cli.inspection import Inspection
 
-_STORE_OPTIONS = ("data_dir", "store", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
-
 
 @click.command("inspect")
 @click.argument("name", metavar="FILE-OR-KEY")
-@click.option("--batches", "with_rows", is_flag=True, help="List every record batch; of a checkpoint, every entry.")
+@click.option("--batches", "with_rows", is_flag=True, help="List all record batches, or the entries of a checkpoint.")
 @click.option(
     "--transactions",
     "with_transactions",
     is_flag=True,
-    help="List the transactions that a segment's footer tells of: those aborted in it, and those open at its end.",
+    help="List the transactions in a segment's footer: aborted ones, and those open at its end.",
 )
 @json_option
-@settings_flags(only=_STORE_OPTIONS)
-def command(
-    name: str, *, with_rows: bool, with_transactions: bool, as_json: bool, config_file: str | None, **flags: Any
-) -> None:
-    """Print and verify an object: a segment (.kfs), its .index, a part of the write-ahead log (.wal), a checkpoint of
-    the metadata, the claim of who leads (epoch); or a file of the local write-ahead log.
+@with_settings(only={"data_dir", *BUCKET_OPTIONS} - {"namespace"})
+def command(name: str, *, with_rows: bool, with_transactions: bool, as_json: bool, loaded: Loaded) -> None:
+    """Print and check an object: a segment (.kfs), its .index, an object of the write-ahead log (.wal), a checkpoint of
+    the metadata, the claim of a leader (epoch); or a file of the local write-ahead log.
 
-    FILE-OR-KEY is a path, or else a key in the store that `kafscale serve` would use with the same options. Exits with
-    1 if anything in it is damaged.
+    FILE-OR-KEY is a path, or a key in the store that `kafscale serve` uses with the same options. The exit code is 1 if
+    anything is damaged.
     """
     from kafscale.cli.inspection import inspect
 
-    settings = load(flags, os.environ, config_file).settings
     data = _read_file(name)
-    found = inspect(_read_object(settings, name) if data is None else data, name)
+    found = inspect(_read_object(loaded.settings, name) if data is None else data, name)
     _show(found, name, with_rows=with_rows, with_transactions=with_transactions, as_json=as_json)
     if found.damage:
         raise DamagedObject(
@@ -64,8 +57,8 @@ def _show(found: Inspection, name: str, *, with_rows: bool, with_transactions: b
         document: dict[str, Any] = {"name": name, "kind": found.kind, "whole": not found.damage, "damage": found.damage}
         document |= {fact.name.replace(" ", "_").lower(): fact.value for fact in found.facts}
         if with_rows:
-            document["rows"] = [attrs.asdict(row) for row in found.rows]
-        document |= {kind: [attrs.asdict(each) for each in told] for kind, told in transactions.items()}
+            document["rows"] = [*map(attrs.asdict, found.rows)]
+        document |= {kind: [*map(attrs.asdict, told)] for kind, told in transactions.items()}
         show_json(document)
         return
     show(Fact, [Fact("kind", found.kind), *found.facts])
@@ -81,11 +74,11 @@ def _show(found: Inspection, name: str, *, with_rows: bool, with_transactions: b
         say(f"damaged: {line}")
     if not found.damage:
         checked = f"; {'entries' if found.kind == 'checkpoint' else 'batches'}: {len(found.rows)}" if found.rows else ""
-        click.echo(f"whole: every checksum is right{checked}")
+        click.echo(f"whole: every checksum is correct{checked}")
 
 
 def _read_file(name: str) -> bytes | None:
-    """Return what is in a file; None if there is none. Raises ClickException."""
+    """Return the content of a file; None if it doesn't exist. Raises ClickException."""
     try:
         return Path(name).read_bytes() if Path(name).is_file() else None
     except OSError as exc:

@@ -1,7 +1,7 @@
-"""What is in an object or a file of KafScale's, and whether it is whole: bytes in, findings out, no I/O.
+"""Content and damage of an object or file that KafScale writes: bytes in, an `Inspection` out, no I/O.
 
-Every checksum is computed anew, and what is written twice must agree: header with footer, footer with batches, index
-with where the batches are. Findings are gathered, not raised, so that one look shows all that is wrong.
+Checksums are computed again, and values that are stored twice must agree: header and footer, footer and batches, index
+and positions of batches. Damage is collected rather than raised, so that one look shows all of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_DECOMPRESSED_BYTES = 1 << 30  # of one batch, when it is checked
 
 @attrs.frozen
 class Fact:
-    """One line of the summary."""
+    """A line of the summary."""
 
     name: str
     value: str | int
@@ -48,9 +48,9 @@ class Fact:
 
 @attrs.frozen(kw_only=True)
 class BatchRow:
-    """One record batch; `position` is that of its first byte.
+    """A record batch; `position` is that of its first byte.
 
-    `transaction` is "data" for one that is part of a transaction, "commit" or "abort" for a marker, else "".
+    `transaction` is "data" for a batch of a transaction, "commit" or "abort" for a marker, else "".
     """
 
     position: int
@@ -67,7 +67,7 @@ class BatchRow:
 
 @attrs.frozen(kw_only=True)
 class EntryRow(BatchRow):
-    """One record batch in a WAL file, where those of all partitions are together."""
+    """A record batch in the write-ahead log, which has batches of all partitions."""
 
     topic_id: str
     partition: int
@@ -75,7 +75,7 @@ class EntryRow(BatchRow):
 
 @attrs.frozen(kw_only=True)
 class MetadataRow:
-    """One entry of a checkpoint."""
+    """An entry of a checkpoint."""
 
     key: str
     value: str
@@ -83,7 +83,7 @@ class MetadataRow:
 
 @attrs.define(kw_only=True)
 class Inspection:
-    """What was found. It is whole if `damage` is empty. `aborted` and `open` are the transactions that a footer has."""
+    """Facts, rows and damage of an object. `aborted` and `open` are the transactions in a segment's footer."""
 
     kind: str
     facts: list[Fact] = attrs.field(factory=list)
@@ -93,146 +93,122 @@ class Inspection:
     aborted: tuple[AbortedTransaction, ...] = ()
     open: tuple[OpenTransaction, ...] = ()
 
-    def add(self, name: str, value: str | int) -> None:
-        self.facts.append(Fact(name, value))
-
-    def damaged(self, exc: DamagedObject, *names: str) -> Inspection:
-        """Note what a decoder tells, but for the name of the object that it begins with, and give this back."""
-        told = str(exc)
-        for name in names:
-            told = told.removeprefix(f"{name}: ")
-        self.damage.append(told)
-        return self
+    def add(self, **facts: str | int) -> None:
+        """Add facts, whose names have spaces for underscores."""
+        self.facts += [Fact(name.replace("_", " "), value) for name, value in facts.items()]
 
     def expect(self, what: str, found: object, expected: object) -> None:
-        """Note damage unless two things that must agree do."""
+        """Add damage unless two values agree."""
         if found != expected:
             self.damage.append(f"{what} is {found}, not {expected}")
 
 
 def inspect(data: Buffer, name: str) -> Inspection:
-    """Look at an object or file by what is in it; `name` is its key or path. Raises DamagedObject if it is none."""
+    """Inspect an object or file; `name` is its key or path. Raises DamagedObject if its kind is unknown."""
     view = memoryview(data)
     look = _BY_MAGIC.get(bytes(view[:8])) or _BY_MAGIC.get(bytes(view[:4]))
     if look is None and view[-4:] == segment.TRAILER_MAGIC:
-        look = _inspect_index
+        look = _Inspector("index", BatchRow, _inspect_index)
     if look is None and name.endswith("/epoch"):
-        look = _inspect_claim
+        look = _Inspector("claim", BatchRow, _inspect_claim)
     if look is None:
-        raise DamagedObject(f"{name}: is nothing that KafScale writes, or its beginning is damaged")
-    return look(view, name)
-
-
-def _inspect_segment(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="segment")
-    if len(view) < segment.HEADER.size:
+        raise DamagedObject(f"{name}: this is not an object of KafScale, or its beginning is damaged")
+    if look.kind == "segment" and len(view) < segment.HEADER.size:
         raise DamagedObject(f"{name}: {len(view)} bytes are too few for a header")
+    found = Inspection(kind=look.kind, row_class=look.row_class)
+    try:
+        look.inspect(found, view, name)
+    except DamagedObject as exc:
+        key = _segment_key(name)
+        found.damage.append(str(exc).removeprefix(f"{name}: ").removeprefix(f"{key.key if key else name}: "))
+    return found
+
+
+def _inspect_segment(found: Inspection, view: memoryview, name: str) -> None:
     version = segment.HEADER.unpack_from(view)[1]
-    found.add("format version", version)
+    found.add(format_version=version)
     if version == segment_v1.VERSION:
-        return _inspect_version_1(found, view, name)
+        _inspect_version_1(found, view, name)
+        return
     if version not in (segment.VERSION, segment.VERSION_WITH_TRANSACTIONS):
         newest = segment.VERSION_WITH_TRANSACTIONS
-        found.damage.append(f"format version {version} is not known, only {segment_v1.VERSION} to {newest}")
-        return found
-    footer = _footer(found, view, name)
-    if footer is None:
-        return found
+        raise DamagedObject(f"format version {version} is not known, only {segment_v1.VERSION} to {newest}")
+    footer = _inspect_footer(found, view, name)
     found.expect("the header", bytes(view[: segment.HEADER.size]).hex(), segment.encode_header(footer).hex())
     size_bytes = footer.end_position + segment.footer_bytes_needed(view, name)
     found.expect("the size", len(view), size_bytes)
     _check_body(found, view[segment.HEADER.size : footer.end_position], footer)
-    return found
 
 
-def _inspect_version_1(found: Inspection, view: memoryview, name: str) -> Inspection:
+def _inspect_version_1(found: Inspection, view: memoryview, name: str) -> None:
+    header, trailer = segment_v1.decode_header(view, name), segment_v1.decode_trailer(view, name)
     key = _segment_key(name)
-    try:
-        header, trailer = segment_v1.decode_header(view, name), segment_v1.decode_trailer(view, name)
-        if key is None:
-            key = SegmentKey(topic="unknown", topic_id=bytes(16), partition=0, base_offset=header.base_offset)
-        footer = segment_v1.footer_without_index(segment_v1.decode_ends(key, view, view, len(view)))
-    except DamagedObject as exc:
-        return found.damaged(exc, name, key.key if key else name)
+    if key is None:
+        key = SegmentKey(topic="unknown", topic_id=bytes(16), partition=0, base_offset=header.base_offset)
+    footer = segment_v1.footer_without_index(segment_v1.decode_ends(key, view, view, len(view)))
     if view[: segment.HEADER.size] != segment_v1.encode_header(header):
-        found.damage.append("the header has something where version 1 has nothing")
-    for fact, value in (
-        ("base offset", header.base_offset),
-        ("last offset", trailer.last_offset),
-        ("created", iso_time(header.created_ms)),
-        ("records", header.record_count),
-        ("bytes of batches", footer.identity.body_bytes),
-    ):
-        found.add(fact, value)
+        found.damage.append("reserved bytes of the header are not empty")
+    found.add(
+        base_offset=header.base_offset,
+        last_offset=trailer.last_offset,
+        created=iso_time(header.created_ms),
+        records=header.record_count,
+        bytes_of_batches=footer.identity.body_bytes,
+    )
     _check_body(found, view[segment.HEADER.size : footer.end_position], footer)
-    return found
 
 
-def _inspect_version_1_index(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="index")
-    found.add("format version", segment_v1.VERSION)
-    try:
-        entries = segment_v1.decode_index(view, name)
-    except DamagedObject as exc:
-        return found.damaged(exc, name)
-    found.add("index rows", len(entries))
-    found.add("base offset", entries[0].base_offset)
+def _inspect_version_1_index(found: Inspection, view: memoryview, name: str) -> None:
+    found.add(format_version=segment_v1.VERSION)
+    entries = segment_v1.decode_index(view, name)
+    found.add(index_rows=len(entries), base_offset=entries[0].base_offset)
     if any(b.base_offset <= a.base_offset or b.position <= a.position for a, b in pairwise(entries)):
         found.damage.append("the index is not in order")
-    return found
 
 
-def _inspect_index(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="index")
-    footer = _footer(found, view, name)
-    if footer is not None:
-        found.expect("the size", len(view), segment.footer_bytes_needed(view, name))
-    return found
+def _inspect_index(found: Inspection, view: memoryview, name: str) -> None:
+    _inspect_footer(found, view, name)
+    found.expect("the size", len(view), segment.footer_bytes_needed(view, name))
 
 
-def _footer(found: Inspection, view: memoryview, name: str) -> segment.Footer | None:
-    try:
-        footer = segment.decode_footer(view, name)
-        segment.check_index_order(footer, name)
-    except DamagedObject as exc:
-        found.damaged(exc, name)
-        return None
+def _inspect_footer(found: Inspection, view: memoryview, name: str) -> segment.Footer:
+    footer = segment.decode_footer(view, name)
+    segment.check_index_order(footer, name)
     *_, reserved, _ = segment.TRAILER.unpack(view[-segment.TRAILER.size :])
-    found.expect("what the trailer keeps free", reserved, 0)
+    found.expect("the reserved field of the trailer", reserved, 0)
     found.aborted, found.open = footer.aborted, footer.open_transactions
     identity, earliest_ms = footer.identity, footer.index.min_timestamps_ms
-    for fact, value in (
-        ("topic id", topic_id_text(identity.topic_id)),
-        ("partition", identity.partition),
-        ("base offset", identity.base_offset),
-        ("last offset", footer.last_offset),
-        ("generation", identity.generation),
-        ("leader epoch", identity.leader_epoch),
-        ("created", iso_time(identity.created_ms)),
-        ("batches", identity.batch_count),
-        ("records", footer.record_count),
-        ("bytes of batches", identity.body_bytes),
-        ("max timestamp", iso_time(identity.max_timestamp_ms)),
-        ("index rows", len(footer.index.positions)),
-        ("rows with an earliest time", len(earliest_ms) - earliest_ms.count(MIN_TIMESTAMP_UNKNOWN)),
-        ("producers", len(footer.producers)),
-        ("aborted transactions", len(footer.aborted)),
-        ("open transactions", len(footer.open_transactions)),
-        ("stable end", footer.stable_end),
-        ("leader epochs", ", ".join(f"{each.epoch} from {each.start_offset}" for each in footer.epochs) or "none"),
-    ):
-        found.add(fact, value)
+    found.add(
+        topic_id=topic_id_text(identity.topic_id),
+        partition=identity.partition,
+        base_offset=identity.base_offset,
+        last_offset=footer.last_offset,
+        generation=identity.generation,
+        leader_epoch=identity.leader_epoch,
+        created=iso_time(identity.created_ms),
+        batches=identity.batch_count,
+        records=footer.record_count,
+        bytes_of_batches=identity.body_bytes,
+        max_timestamp=iso_time(identity.max_timestamp_ms),
+        index_rows=len(footer.index.positions),
+        rows_with_an_earliest_time=len(earliest_ms) - earliest_ms.count(MIN_TIMESTAMP_UNKNOWN),
+        producers=len(footer.producers),
+        aborted_transactions=len(footer.aborted),
+        open_transactions=len(footer.open_transactions),
+        stable_end=footer.stable_end,
+        leader_epochs=", ".join(f"{start.epoch} from {start.start_offset}" for start in footer.epochs) or "none",
+    )
     key = _segment_key(name)
     if key is not None:
         epoch = identity.leader_epoch if key.epoch == EPOCH_UNKNOWN else key.epoch
-        told = (topic_id_text(key.topic_id), key.partition, key.base_offset, epoch, key.generation)
+        of_key = (topic_id_text(key.topic_id), key.partition, key.base_offset, epoch, key.generation)
         own = (identity.partition, identity.base_offset, identity.leader_epoch, identity.generation)
-        found.expect("what it says of itself", (topic_id_text(identity.topic_id), *own), told)
+        found.expect("the identity in the footer", (topic_id_text(identity.topic_id), *own), of_key)
     return footer
 
 
 def _segment_key(name: str) -> SegmentKey | None:
-    """Return what a key says, also at the end of the path of a file store."""
+    """Return the key in a name, which may be a path in a file store."""
     parts = name.split("/")
     return parse_segment_key("/".join(parts[-5:])) or parse_segment_key("/".join(parts[-4:]))
 
@@ -251,38 +227,39 @@ def _check_body(found: Inspection, body: memoryview, footer: segment.Footer) -> 
     found.damage += map(str, check.damage)
 
 
-def _inspect_wal(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="WAL file", row_class=EntryRow)
+def _inspect_wal(found: Inspection, view: memoryview, name: str) -> None:
     check = WalFileCheck(name=name, content=view, check_batch=validated)
     header, topics = check.header, set()
     if header is not None:
-        found.add("file number", header.number)
-        found.add("first sequence number", header.sequence)
-        found.add("created", iso_time(header.created_ms))
-        found.add("started", "yes" if header.started else "no")
+        found.add(
+            file_number=header.number,
+            first_sequence_number=header.sequence,
+            created=iso_time(header.created_ms),
+            started=_yes(header.started),
+        )
         for checked in check.entries():
             if checked.entry.kind == wal_entries.TOPIC_NAME:
-                name = bytes(checked.entry.data).decode(errors="replace")
-                found.add(f"topic {name}", topic_id_text(checked.entry.topic_id))
+                topic = bytes(checked.entry.data).decode(errors="replace")
+                found.facts.append(Fact(f"topic {topic}", topic_id_text(checked.entry.topic_id)))
                 continue
             topics.add((checked.entry.topic_id, checked.entry.partition))
             if checked.header is not None:
                 found.rows.append(_entry_row(checked.entry, checked.header))
-        found.add("entries", check.next_sequence - header.sequence)
-        found.add("partitions", len(topics))
-        found.add("may have transactions", "yes" if header.has_transactions else "no")
-        found.add("bytes in use", check.end)
-        found.add("bytes of the file", len(view))
+        found.add(
+            entries=check.next_sequence - header.sequence,
+            partitions=len(topics),
+            may_have_transactions=_yes(header.has_transactions),
+            bytes_in_use=check.end,
+            bytes_of_the_file=len(view),
+        )
         if check.tail is not None:
-            found.add("tail", check.tail)
+            found.add(tail=check.tail)
     elif not check.damage:
         found.damage.append("the file's header is damaged")
     found.damage += map(str, check.damage)
-    return found
 
 
-def _inspect_wal_object(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="WAL object", row_class=EntryRow)
+def _inspect_wal_object(found: Inspection, view: memoryview, name: str) -> None:
     check = WalObjectCheck(name=_own_key(name), content=view, check_batch=validated)
     header, topics, transactions = check.header, set(), 0
     if header is not None:
@@ -293,21 +270,19 @@ def _inspect_wal_object(view: memoryview, name: str) -> Inspection:
             elif checked.header is not None:
                 topics.add((checked.entry.topic_id, checked.entry.partition))
                 found.rows.append(_entry_row(checked.entry, checked.header))
-        for fact, value in (
-            ("is a fence", "yes" if header.is_fence else "no"),
-            ("epoch", header.epoch),
-            ("number", header.number),
-            ("acknowledged up to number", header.durable_number),
-            ("first sequence number", header.sequence),
-            ("entries", header.entry_count),
-            ("changes of metadata", transactions),
-            ("partitions", len(topics)),
-            ("has transactions", "yes" if header.has_transactions else "no"),
-            ("bytes of entries", header.body_bytes),
-        ):
-            found.add(fact, value)
+        found.add(
+            is_a_fence=_yes(header.is_fence),
+            epoch=header.epoch,
+            number=header.number,
+            acknowledged_up_to_number=header.durable_number,
+            first_sequence_number=header.sequence,
+            entries=header.entry_count,
+            changes_of_metadata=transactions,
+            partitions=len(topics),
+            has_transactions=_yes(header.has_transactions),
+            bytes_of_entries=header.body_bytes,
+        )
     found.damage += map(str, check.damage)
-    return found
 
 
 def _inspect_transaction(found: Inspection, entry: wal_entries.WalEntry) -> None:
@@ -317,70 +292,51 @@ def _inspect_transaction(found: Inspection, entry: wal_entries.WalEntry) -> None
         found.damage.append(f"the change of metadata at byte {entry.position}: {exc}")
 
 
-def _inspect_checkpoint(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="checkpoint", row_class=MetadataRow)
-    try:
-        read = metadata_checkpoint.decode_checkpoint(name, view)
-    except DamagedObject as exc:
-        return found.damaged(exc, name)
+def _inspect_checkpoint(found: Inspection, view: memoryview, name: str) -> None:
+    read = metadata_checkpoint.decode_checkpoint(name, view)
     puts = read.transaction.puts
-    found.add("log epoch", read.position.epoch)
-    found.add("log number", read.position.number)
+    found.add(log_epoch=read.position.epoch, log_number=read.position.number)
     if read.base is not None:
-        found.add("changes since checkpoint number", read.base)
-        found.add("deleted", len(read.transaction.deletes))
-        found.add("deleted prefixes", len(read.transaction.delete_prefixes))
-    found.add("entries", len(puts))
-    found.add("bytes", len(view))
+        found.add(
+            changes_since_checkpoint_number=read.base,
+            deleted=len(read.transaction.deletes),
+            deleted_prefixes=len(read.transaction.delete_prefixes),
+        )
+    found.add(entries=len(puts), bytes=len(view))
     for kind, count in sorted(Counter(key.partition("/")[0] for key in puts).items()):
-        found.add(f"entries of {kind}", count)
+        found.facts.append(Fact(f"entries of {kind}", count))
     found.rows += [MetadataRow(key=key, value=value.decode(errors="replace")) for key, value in sorted(puts.items())]
-    return found
 
 
-def _inspect_head(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="head of the metadata", row_class=MetadataRow)
-    try:
-        read = metadata_head.decode_head(name, view)
-        transactions = [decode_transaction(memoryview(entry.data)) for entry in read.entries]
-    except DamagedObject as exc:
-        return found.damaged(exc, name)
-    found.add("epoch", read.epoch)
-    found.add("kept until revision", read.kept_until)
-    found.add("entries", len(read.entries))
-    found.add("bytes", len(view))
+def _inspect_head(found: Inspection, view: memoryview, name: str) -> None:
+    read = metadata_head.decode_head(name, view)
+    transactions = [decode_transaction(memoryview(entry.data)) for entry in read.entries]
+    found.add(epoch=read.epoch, kept_until_revision=read.kept_until, entries=len(read.entries), bytes=len(view))
     if read.claim is not None:
-        found.add("ended by the claim", read.claim.decode(errors="replace"))
-    for each in transactions:
-        found.rows += [MetadataRow(key=key, value=value.decode(errors="replace")) for key, value in each.puts.items()]
-    return found
+        found.add(ended_by_the_claim=read.claim.decode(errors="replace"))
+    for transaction in transactions:
+        found.rows += [
+            MetadataRow(key=key, value=value.decode(errors="replace")) for key, value in transaction.puts.items()
+        ]
 
 
-def _inspect_manifests(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="checkpoint of the manifests")
-    try:
-        read = manifest_checkpoint.decode_manifests(name, view)
-    except DamagedObject as exc:
-        return found.damaged(exc, name)
-    found.add("partitions", len(read))
-    found.add("segments", sum(known.segment_count for known in read.values()))
-    found.add("bytes", len(view))
-    return found
+def _inspect_manifests(found: Inspection, view: memoryview, name: str) -> None:
+    read = manifest_checkpoint.decode_manifests(name, view)
+    segment_count = sum(known.segment_count for known in read.values())
+    found.add(partitions=len(read), segments=segment_count, bytes=len(view))
 
 
-def _inspect_claim(view: memoryview, name: str) -> Inspection:
-    found = Inspection(kind="claim")
-    try:
-        claim = decode_claim(name, view)
-    except DamagedObject as exc:
-        return found.damaged(exc, name)
-    for field, value in attrs.asdict(claim).items():
-        found.add(field.replace("_", " "), ("yes" if value else "no") if isinstance(value, bool) else value)
-    return found
+def _inspect_claim(found: Inspection, view: memoryview, name: str) -> None:
+    for field, value in attrs.asdict(decode_claim(name, view)).items():
+        found.add(**{field: _yes(value) if isinstance(value, bool) else value})
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _own_key(name: str) -> str:
-    """The key of a WAL object, also at the end of the path of a file store."""
+    """Return the key of a WAL object in a name, which may be a path in a file store."""
     key = "/".join(name.split("/")[-5:])
     return key if parse_numbered_key(key) is not None else name
 
@@ -391,7 +347,7 @@ def _entry_row(entry: wal_entries.WalEntry, header: BatchHeader) -> EntryRow:
 
 
 def validated(batch: memoryview) -> BatchHeader:
-    """The header of a batch that is whole, compressed or not. Raises KafkaError."""
+    """Return the header of a valid batch, compressed or not. Raises KafkaError."""
     header = validate(batch)
     if header.codec != NONE:
         validate_compressed(batch, header, MAX_DECOMPRESSED_BYTES)
@@ -399,7 +355,7 @@ def validated(batch: memoryview) -> BatchHeader:
 
 
 def batch_row(header: BatchHeader, batch: memoryview, position: int) -> BatchRow:
-    """Return the row by which a batch is shown."""
+    """Return the row of a batch."""
     return BatchRow(
         position=position,
         base_offset=header.base_offset,
@@ -426,12 +382,19 @@ def _in_transaction(header: BatchHeader, batch: memoryview) -> str:
     return "commit" if marker.is_commit else "abort"
 
 
-_BY_MAGIC: dict[bytes, Callable[[memoryview, str], Inspection]] = {
-    wal_entries.FILE_MAGIC: _inspect_wal,
-    wal_objects.MAGIC: _inspect_wal_object,
-    metadata_checkpoint.MAGIC: _inspect_checkpoint,
-    metadata_head.MAGIC: _inspect_head,
-    manifest_checkpoint.MAGIC: _inspect_manifests,
-    segment.HEADER_MAGIC: _inspect_segment,
-    segment_v1.INDEX_MAGIC: _inspect_version_1_index,
+@attrs.frozen
+class _Inspector:
+    kind: str
+    row_class: type[BatchRow | MetadataRow]
+    inspect: Callable[[Inspection, memoryview, str], None]
+
+
+_BY_MAGIC: dict[bytes, _Inspector] = {
+    wal_entries.FILE_MAGIC: _Inspector("WAL file", EntryRow, _inspect_wal),
+    wal_objects.MAGIC: _Inspector("WAL object", EntryRow, _inspect_wal_object),
+    metadata_checkpoint.MAGIC: _Inspector("checkpoint", MetadataRow, _inspect_checkpoint),
+    metadata_head.MAGIC: _Inspector("head of the metadata", MetadataRow, _inspect_head),
+    manifest_checkpoint.MAGIC: _Inspector("checkpoint of the manifests", BatchRow, _inspect_manifests),
+    segment.HEADER_MAGIC: _Inspector("segment", BatchRow, _inspect_segment),
+    segment_v1.INDEX_MAGIC: _Inspector("index", BatchRow, _inspect_version_1_index),
 }

@@ -1,8 +1,7 @@
-"""The broker's own log: on stderr, one record a line, as text or JSON.
+"""The broker's own log: on stderr, one record a line, as text or JSON, in UTC.
 
-Only `kafscale.*` follows `--log-level`; libraries log warnings and above, since httpx tells of each request at `info`.
-Times are UTC. Clients choose names and ids, and must not be able to write lines of their own into the log, nor to do
-anything to the terminal that shows it: `kafscale.escaping` escapes what could, and a line has a maximum.
+`--log-level` is for `kafscale.*`; libraries log warnings and above. Clients choose names and ids, so line ends and
+control characters are escaped, and lines have a maximum length.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from types import TracebackType
 from kafscale.config import LogFormat, LogLevel
 from kafscale.escaping import bounded, escaped, escaped_json, escaped_lines
 
-MESSAGE_MAX_COUNT = 4_000  # characters; of a traceback as many times more as its frames are likely to need
+MESSAGE_MAX_COUNT = 4_000  # characters
 TRACEBACK_MAX_COUNT = 40_000
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -43,7 +42,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """One JSON object a line: time, level, logger, message, and exception if there is one."""
+    """A JSON object a line: time, level, logger, message, and exception if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

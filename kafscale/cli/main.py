@@ -1,13 +1,12 @@
 """The command `kafscale`: finds the subcommand, and turns every expected error into one line and an exit code.
 
     exit 0    done
-    exit 1    it can't be done: the broker can't start, the store or another broker refused, stdout is full (one line on
-              stderr)
-    exit 2    the command or a setting is wrong (one line on stderr: option, value, what is allowed)
-    exit 3    the broker was declared dead by the others: `kafscale serve --processes` starts it anew
+    exit 1    failed: the broker can't start, the store or another broker refused, stdout is full
+    exit 2    the command or a setting is wrong
+    exit 3    the other brokers declared this one dead; `kafscale serve --processes` starts it again
     exit 130  interrupted
 
-An unexpected exception is a bug and keeps its traceback.
+Errors are one line on stderr. An unexpected exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from importlib import import_module
 
 import click
 
@@ -25,6 +23,29 @@ import kafscale
 from kafscale.cli.output import OutputLost, ReaderGone, discard_stdout, open_standard_files, say
 from kafscale.config.sources import REMOVED
 from kafscale.errors import ConfigError, KafScaleError
+
+
+class WholeWords(click.HelpFormatter):
+    """Help with line breaks at spaces only; textwrap would break --from-beginning at its hyphens."""
+
+    _HYPHEN = "\ue000"  # a character that is part of a word
+
+    def write(self, string: str) -> None:
+        """See click."""
+        super().write(string.replace(self._HYPHEN, "-"))
+
+    def write_text(self, text: str) -> None:
+        """See click."""
+        super().write_text(text.replace("-", self._HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """See click."""
+        whole = [(term, text.replace("-", self._HYPHEN)) for term, text in rows]
+        super().write_dl(whole, col_max, col_spacing)
+
+
+click.Context.formatter_class = WholeWords
+
 
 COMMANDS = (
     "serve",
@@ -48,39 +69,92 @@ COMMANDS = (
 )
 
 
-class WholeWords(click.HelpFormatter):
-    """Help whose lines are broken between words only: Python's textwrap breaks --from-beginning at its hyphens."""
+def load_command(name: str) -> click.Command:
+    """Import the module of a command, and no other, so that a command starts quickly."""
+    match name:
+        case "serve":
+            from kafscale.cli import serve
 
-    _HYPHEN = "\ue000"  # a character that is part of a word
+            return serve.command
+        case "config":
+            from kafscale.cli import serve
 
-    def write(self, string: str) -> None:
-        """See click."""
-        super().write(string.replace(self._HYPHEN, "-"))
+            return serve.config_command
+        case "topics":
+            from kafscale.cli import topics
 
-    def write_text(self, text: str) -> None:
-        """See click."""
-        super().write_text(text.replace("-", self._HYPHEN))
+            return topics.command
+        case "brokers":
+            from kafscale.cli import brokers
 
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """See click."""
-        whole = [(term, text.replace("-", self._HYPHEN)) for term, text in rows]
-        super().write_dl(whole, col_max, col_spacing)
+            return brokers.command
+        case "partitions":
+            from kafscale.cli import partitions
 
+            return partitions.command
+        case "groups":
+            from kafscale.cli import groups
 
-click.Context.formatter_class = WholeWords
+            return groups.command
+        case "transactions":
+            from kafscale.cli import transactions
+
+            return transactions.command
+        case "users":
+            from kafscale.cli import users
+
+            return users.command
+        case "acls":
+            from kafscale.cli import acls
+
+            return acls.command
+        case "produce":
+            from kafscale.cli import produce
+
+            return produce.command
+        case "consume":
+            from kafscale.cli import consume
+
+            return consume.command
+        case "flush":
+            from kafscale.cli import flush
+
+            return flush.command
+        case "inspect":
+            from kafscale.cli import inspect
+
+            return inspect.command
+        case "adopt":
+            from kafscale.cli import adopt
+
+            return adopt.command
+        case "verify":
+            from kafscale.cli import verify
+
+            return verify.command
+        case "storage":
+            from kafscale.cli import storage
+
+            return storage.command
+        case "sql":
+            from kafscale.cli import sql
+
+            return sql.command
+        case "pipeline":
+            from kafscale.cli import pipeline
+
+            return pipeline.command
+    raise AssertionError(name)
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are found by name in modules of this package, each imported when it is needed."""
+    """The commands of `kafscale`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"kafscale.cli.{cmd_name}").command
-        return command
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -108,7 +182,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        # Not standalone: click would print a usage block of several lines for a wrong option.
+        # Not standalone, as click would print a block of several lines for a wrong option.
         returned = cli.main(list(arguments), prog_name="kafscale", standalone_mode=False)
         return returned if isinstance(returned, int) else 0
     except click.exceptions.NoArgsIsHelpError as exc:
@@ -138,22 +212,21 @@ def _without_option(exc: click.UsageError) -> str | None:
 
 
 def _with_commands(exc: click.UsageError) -> str | None:
-    """Return what to say of a command that there is not, with the nearest ones; None of another error."""
+    """Return the message for an unknown command, with similar ones; None for another error."""
     found = re.match(r"No such command '(.*)'\.", exc.message, re.DOTALL)
     if found is None or exc.ctx is None or not isinstance(exc.ctx.command, click.Group):
         return None
     nearest = difflib.get_close_matches(found[1], exc.ctx.command.list_commands(exc.ctx))
     names = " or ".join(f"'{name}'" for name in nearest)
     return f"No such command '{found[1]}'. " + (
-        f"Did you mean {names}?" if nearest else f"`{exc.ctx.command_path} --help` lists what there is."
+        f"Did you mean {names}?" if nearest else f"`{exc.ctx.command_path} --help` lists the commands."
     )
 
 
 def expected_error(exc: BaseException) -> KafScaleError | None:
-    """The error to tell the user about, or None if `exc` is, or holds, anything that is a bug.
+    """Return the error to report, or None if `exc` is, or contains, an unexpected one.
 
-    Nurseries wrap what their tasks raise into groups; of several errors the first says most, since the others usually
-    follow from it.
+    Nurseries raise groups. The first of several errors is reported, since the others usually follow from it.
     """
     leaves = list(_leaves(exc))
     expected = [leaf for leaf in leaves if isinstance(leaf, KafScaleError)]
@@ -162,8 +235,8 @@ def expected_error(exc: BaseException) -> KafScaleError | None:
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
     if isinstance(exc, BaseExceptionGroup):
-        for each in exc.exceptions:
-            yield from _leaves(each)
+        for inner in exc.exceptions:
+            yield from _leaves(inner)
     else:
         yield exc
 
@@ -173,7 +246,7 @@ def _one_line(text: str) -> str:
 
 
 def _fail(line: str, code: int) -> int:
-    with suppress(OSError):  # stderr, too, may be a full disk
+    with suppress(OSError):  # stderr may be on a full disk too
         say(line, err=True)
     return code
 

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.options import BOOTSTRAP, SPARK_SETTING, Bootstrap, Number, json_option
+from kafscale.cli.options import (
+    BOOTSTRAP,
+    BUCKET_OPTIONS,
+    SPARK_SETTING,
+    Bootstrap,
+    Number,
+    json_option,
+    with_settings,
+)
 from kafscale.cli.output import show
-from kafscale.cli.serve import settings_flags
-from kafscale.cli.sql_options import MASTER_DEFAULT, read_settings, store_options
-from kafscale.config import Settings
+from kafscale.cli.sql_options import MASTER_DEFAULT, store_options
+from kafscale.config import Loaded, Settings
 from kafscale.errors import KafScaleError
 
 if TYPE_CHECKING:
@@ -22,19 +29,18 @@ if TYPE_CHECKING:
 
     from kafscale.spark.pipeline.migration import Migration
 
-STORE_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 TARGETS = ("kafscale", "kafka")
 LAST_DEFAULT = 100_000
 Given = tuple[tuple[str, str], ...]
 
 
 class NotTheSame(KafScaleError):
-    """Both sources do not read the same; rows were shown."""
+    """Raised if the sources read different rows."""
 
 
 @attrs.frozen(kw_only=True)
 class MigrateOptions:
-    """What the command was told, besides where the bucket is."""
+    """The options of the command, without those of the bucket."""
 
     to: str
     source: str
@@ -56,7 +62,7 @@ class MigrateOptions:
 
 @attrs.frozen(kw_only=True)
 class MigrationRow:
-    """One partition, as it is shown."""
+    """A partition of the checkpoint."""
 
     topic: str
     partition: int
@@ -69,18 +75,18 @@ class MigrationRow:
 @click.command("migrate")
 @click.argument("source")
 @click.argument("target")
-@click.option("--to", type=click.Choice(TARGETS), required=True, help="Which source is to go on with TARGET.")
+@click.option("--to", type=click.Choice(TARGETS), required=True, help="The source that continues with TARGET.")
 @click.option(
     "--bootstrap",
     type=BOOTSTRAP,
-    help="Compare both sources row by row first, with brokers that have the same topics.",
+    help="Compare the sources row by row first, with brokers that have the same topics.",
 )
 @click.option(
     "--last",
     type=Number(0),
     default=LAST_DEFAULT,
     show_default=True,
-    help="How many offsets of each partition to compare, before where the query goes on; 0 for all there are.",
+    help="Number of offsets of each partition to compare, before the position of the query; 0 for all.",
 )
 @click.option("--dry-run", is_flag=True, help="Check and compare, and write nothing.")
 @click.option(
@@ -102,21 +108,18 @@ class MigrationRow:
 )
 @click.option("--master", default=MASTER_DEFAULT, show_default=True, envvar="KAFSCALE_SPARK_MASTER", help="Of Spark.")
 @json_option
-@settings_flags(only=STORE_OPTIONS)
-def command(config_file: str | None = None, **given: Any) -> None:
-    """Copy the checkpoint SOURCE of a stream to TARGET, where the query goes on with the other source.
+@with_settings(only=BUCKET_OPTIONS)
+def command(loaded: Loaded, **given: Any) -> None:
+    """Copy the checkpoint SOURCE of a stream to TARGET, from which the query continues with the other source.
 
-    SOURCE stays as it is. The query must have been ended between two batches. Partitions are shown, and where they go
-    on; the exit code is 1 if both sources do not read the same.
+    SOURCE stays as it is. The query must have ended between two batches. Partitions are shown with their positions. The
+    exit code is 1 if the sources read different rows.
     """
-    names = {each.name for each in attrs.fields(MigrateOptions)}
-    flags = {name: value for name, value in given.items() if name not in names}
-    options = MigrateOptions(**{name: value for name, value in given.items() if name in names})
-    settings = read_settings(flags, config_file)
+    options = MigrateOptions(**given)
     with ExitStack() as stack:
         spark = _session(options)
         stack.callback(spark.stop)
-        _run(spark, settings, options)
+        _run(spark, loaded.settings, options)
 
 
 def _session(options: MigrateOptions) -> SparkSession:
@@ -150,8 +153,8 @@ def _run(spark: SparkSession, settings: Settings, options: MigrateOptions) -> No
         found = compare(spark, migration.offsets, logs, of_source, options.for_kafka, last_count=last)
         if not found.is_same:
             raise NotTheSame(
-                f"of {found.rows} rows of the bucket, {found.only_kafscale} are not at the brokers, and "
-                f"{found.only_kafka} of theirs are not in the bucket: {'; '.join(found.shown)}"
+                f"of {found.rows} rows in the bucket, {found.only_kafscale} are not at the brokers; "
+                f"{found.only_kafka} rows of the brokers are not in the bucket: {'; '.join(found.shown)}"
             )
         click.echo(f"both sources read the same {found.rows} rows", err=True)
     if not options.dry_run:

@@ -1,7 +1,4 @@
-"""The metadata of a broker that is stopped, to be changed: by taking its place for a moment.
-
-Beside others nobody's place need be taken: what is changed is a commit like that of any of them.
-"""
+"""The metadata of a stopped broker: a copy to read, or the lead for a moment to change it."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIterator[MetadataStore]:
-    """A copy in memory of what the data directory has, if it is to be looked at and has something.
+    """Give a copy in memory of the metadata in the data directory, if it is wanted; else an empty store.
 
-    Raises StartupError if that belongs to another store.
+    Raises StartupError if the directory belongs to another store.
     """
     from kafscale.cluster.membership.start.directory_notes import check_same_store
     from kafscale.cluster.metadata.base import Transaction
@@ -44,7 +41,7 @@ async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIt
 async def previewed_topics(
     settings: Settings, store: ObjectStore, *, with_data_dir: bool
 ) -> AsyncIterator[TopicRegistry | None]:
-    """The topics that a start would know; None if neither bucket nor data directory has any metadata.
+    """Give the topics that a start would have; None if neither bucket nor data directory has metadata.
 
     Raises StartupError, DamagedObject, StoreError.
     """
@@ -66,11 +63,11 @@ async def previewed_topics(
 async def led_metadata(
     settings: Settings, store: ObjectStore, *, may_be_shared: bool = False
 ) -> AsyncIterator[MetadataStore]:
-    """Claim the lead as a start does, give the metadata, and have it in the bucket at the end; then give the lead back.
+    """Claim the lead as a start does, give the metadata, write it to the bucket, and return the lead.
 
-    What the bucket has of metadata goes before what this directory has, also at the next start. The data directory must
-    be locked. Raises StartupError if it belongs to another store, or if several brokers share the bucket; where
-    `may_be_shared`, it gives what they share then, and they go on meanwhile.
+    The metadata in the bucket replaces that of the directory, as at a start. The data directory must be locked. Raises
+    StartupError if it belongs to another store, or if several brokers share the bucket; with `may_be_shared`, it gives
+    the shared metadata instead, while they run.
     """
     from kafscale.cluster.membership.start.claim import SharedBucket, give_back
     from kafscale.cluster.membership.start.directory_notes import check_same_store

@@ -1,12 +1,14 @@
-"""What all client commands share: `--bootstrap` and how it is reached, running on trio, and options that hold times."""
+"""Options that commands share: types of values, settings of `kafscale serve`, and `--bootstrap` with its client."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,23 +18,34 @@ import click
 from kafscale.config import (
     BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
+    CONFIG_VARIABLE,
     Address,
+    Option,
     SecurityProtocol,
+    Settings,
+    load,
+    options,
     parse_duration,
     split_list,
 )
 from kafscale.errors import ConfigError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-INT16_MAX, INT32_MAX, INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1  # what Kafka's protocol has room for
+INT16_MAX, INT32_MAX, INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1  # of Kafka's protocol
 
-Bootstrap = tuple[Address, ...]  # brokers of the cluster, of which the first that answers is asked
+# Options of `kafscale serve` that say where a bucket is, for commands that read it.
+BUCKET_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
+STORE_OPTIONS = ("data_dir", *BUCKET_OPTIONS, "s3_concurrency")
+WRITING_OPTIONS = (*STORE_OPTIONS, "s3_sse", "broker_id")  # of commands that take the place of a stopped broker
+
+Bootstrap = tuple[Address, ...]  # brokers of the cluster; the first one that answers is used
+Function = Callable[..., Any]
 
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic in newer versions only
-    """An option's type from a function that reads text and raises ValueError with a message for the user."""
+    """Type of an option whose text is read by a function that raises ValueError with a message for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -69,14 +82,14 @@ class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
 
 
 class ListOption(click.Option):
-    """An option that may be repeated, and whose values may have commas between them."""
+    """A repeatable option whose values may be separated by commas."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs | {"multiple": True})
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """See click."""
-        return super().type_cast_value(ctx, [each for text in value or () for each in split_list(text)])
+        return super().type_cast_value(ctx, [item for text in value or () for item in split_list(text)])
 
 
 def parse_setting(text: str) -> tuple[str, str]:
@@ -88,17 +101,15 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def parse_spark_setting(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE, where the value may be a secret and come from a file. Raises ValueError."""
+    """Read NAME=VALUE, or NAME=@PATH for a value in a file. Raises ValueError."""
     name, value = parse_setting(text)
     return name, value_or_file(value)
 
 
 def value_or_file(value: str) -> str:
-    """@PATH stands for what is in that file, without the end of its line.
+    """Return the text of the file for @PATH, without its last line end; @@ stands for a value that begins with @.
 
-    Arguments are seen by whoever lists the processes. A value that begins with @ is written with two of them.
-
-    Raises ValueError.
+    A list of processes shows arguments, so that secrets are better in files. Raises ValueError.
     """
     if not value.startswith("@"):
         return value
@@ -107,12 +118,12 @@ def value_or_file(value: str) -> str:
     try:
         return Path(value[1:]).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
         raise ValueError(f"'{value[1:]}' can't be read: {why}; write @@ for a value that begins with @") from exc
 
 
 def parse_time(text: str) -> int:
-    """Read a time: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or `15m` for that long ago.
+    """Read a time in milliseconds: ISO 8601 (UTC by default), milliseconds since 1970, or `15m` for that long ago.
 
     Raises ValueError.
     """
@@ -136,25 +147,69 @@ def _time_ms(text: str) -> int:
 
 
 def parse_bootstrap(text: str) -> Bootstrap:
-    """Read HOST:PORT, or several with commas between them. Raises ValueError."""
-    return tuple(Address.parse(each, allows_tls=True) for each in split_list(text))
+    """Read HOST:PORT, or several separated by commas. Raises ValueError."""
+    return tuple(Address.parse(part, allows_tls=True) for part in split_list(text))
 
 
-def take(options: dict[str, Any], cls: type[T]) -> T:
-    """Move the options that are fields of an attrs class out of `options` into an instance of it."""
-    return cls(**{field.name: options.pop(field.name) for field in attrs.fields(cls)})
+def take(given: dict[str, Any], cls: type[T]) -> T:
+    """Move the fields of an attrs class out of `given` into an instance."""
+    return cls(**{field.name: given.pop(field.name) for field in attrs.fields(cls)})
 
 
 ADDRESS = Parsed("HOST:PORT", Address.parse)
 BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)
-INDEX = Number(0, INT32_MAX)  # of a partition, or a broker's id
+SECONDS = Parsed("DURATION", lambda text: parse_duration(text) / 1_000_000)
+INDEX = Number(0, INT32_MAX)  # a partition, or a broker's id
 COUNT = Number(1, INT32_MAX)
 OFFSET = Number(0, INT64_MAX)
 SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 
-COMMAND_CONFIG = "kafscale.command-config"  # in what click keeps for a command
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def settings_flags(*, only: Container[str] | None = None) -> Callable[[Function], Function]:
+    """Give a command `--config` and a flag for every option of `kafscale serve`, or for those with these attributes.
+
+    Values stay text: one parser, in `kafscale.config`, reads flags, environment and file.
+    """
+
+    def decorate(function: Function) -> Function:
+        defaults = Settings()
+        for option in reversed(options()):
+            if only is None or option.attribute in only:
+                function = _flag(option, option.format(defaults.value(option)))(function)
+        help_text = f"TOML file of options, named as their flags without the dashes.  [{CONFIG_VARIABLE}]"
+        return click.option("--config", "config_file", metavar="FILE", help=help_text)(function)
+
+    return decorate
+
+
+def with_settings(*, only: Container[str]) -> Callable[[Function], Function]:
+    """Give a command `--config` and flags, as `settings_flags`, and call it with `loaded`, the settings and sources."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def run(config_file: str | None, **given: Any) -> Any:
+            flags = {option.attribute: given.pop(option.attribute, None) for option in options()}
+            return function(loaded=load(flags, os.environ, config_file), **given)
+
+        return settings_flags(only=only)(run)
+
+    return decorate
+
+
+def _flag(option: Option, default: str) -> Callable[[Function], Function]:
+    shown_default = f"default: {default}; " if default else ""
+    help_text = f"{option.help.text}  [{shown_default}{option.variable}]"
+    names = (option.flag, option.attribute)
+    if option.is_switch:  # alone it means true; a value may be given, as in --auto-create-topics=false
+        return click.option(*names, is_flag=False, flag_value="true", metavar=f"[{option.form}]", help=help_text)
+    return click.option(*names, multiple=option.is_repeatable, metavar=option.form, help=help_text)
+
+
+COMMAND_CONFIG = "kafscale.command-config"  # key of click's context
 
 
 def _keep_command_config(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -166,7 +221,7 @@ _bootstrap = click.option(
     type=BOOTSTRAP,
     envvar=BOOTSTRAP_VARIABLE,
     default=DEFAULT_BOOTSTRAP,
-    help="Brokers of the cluster, of which the first that answers is asked.  "
+    help="Brokers of the cluster; the first one that answers is used.  "
     f"[default: {DEFAULT_BOOTSTRAP}; {BOOTSTRAP_VARIABLE}]",
 )
 _command_config = click.option(
@@ -175,21 +230,28 @@ _command_config = click.option(
     envvar=COMMAND_CONFIG_VARIABLE,
     expose_value=False,
     callback=_keep_command_config,
-    help="File of Kafka's client settings, NAME=VALUE in lines; security.protocol, ssl.… and sasl.… count.  "
+    help="File of Kafka client settings, a NAME=VALUE on each line: security.protocol, ssl.… and sasl.….  "
     f"[{COMMAND_CONFIG_VARIABLE}]",
 )
 
 
-def bootstrap_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--bootstrap`, and `--command-config`, which `run_with_client` knows of."""
+def bootstrap_option(function: Function) -> Function:
+    """Give a command `--bootstrap`, and `--command-config` for `run_with_client`."""
     return _bootstrap(_command_config(function))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def with_client(function: Callable[..., Awaitable[None]]) -> Function:
+    """Make a command of an async function of a client: connect to `--bootstrap`, and call it with its other options."""
+
+    @wraps(function)
+    def run(bootstrap: Bootstrap, **given: Any) -> None:
+        run_with_client(bootstrap, lambda client: function(client, **given))
+
+    return bootstrap_option(run)
 
 
 def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]]) -> None:
-    """Connect to the first broker that answers, call `use(client)`, close. What it raises comes out as it is."""
+    """Connect to the first broker that answers, call `use(client)`, and close the connection."""
     import trio
 
     from kafscale.client import connect
@@ -206,12 +268,12 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
 
 def _check_schemes(bootstrap: Bootstrap, protocol: SecurityProtocol) -> None:
     """Raise ConfigError if a URL in `--bootstrap` contradicts the security protocol of `--command-config`."""
-    for each in bootstrap:
-        if each.wants_tls not in (None, protocol.uses_tls):
-            wanted = "with TLS" if each.wants_tls else "without TLS"
+    for address in bootstrap:
+        if address.wants_tls not in (None, protocol.uses_tls):
+            wanted = "with TLS" if address.wants_tls else "without TLS"
             raise ConfigError(
-                f"--bootstrap: '{each.scheme}://{each}' is {wanted}, and security.protocol is {protocol}; allowed: "
-                "HOST:PORT, with security.protocol in the file of --command-config"
+                f"--bootstrap: '{address.scheme}://{address}' is {wanted}, and security.protocol is {protocol}; "
+                "allowed: HOST:PORT, with security.protocol in the file of --command-config"
             )
 
 

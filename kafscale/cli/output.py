@@ -1,8 +1,8 @@
-"""Print rows of a command: a table on a terminal, records on a narrow one, plain columns in a pipe, JSON for programs.
+"""Output of commands: a table on a terminal, records on a narrow one, plain columns in a pipe, JSON for programs.
 
-Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects; so the three can't
-differ in what they tell. What a terminal would act on in them, such as control characters in a name, it gets as
-escapes.
+Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects. A terminal gets
+control characters, such as those in a name, as escapes. A failed write raises OutputLost, which names the file: an
+OSError could also be of a file that the command reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstance], *, as_json: bool = False) -> None:
-    """Print rows of one class in the form that suits where the output goes."""
+    """Print rows of one class as a table, or as a JSON array."""
     if as_json:
         show_json([attrs.asdict(row) for row in rows])
         return
@@ -37,8 +37,28 @@ def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstanc
     show_cells(titles if sys.stdout.isatty() else [title.upper() for title in titles], cells)
 
 
+def show_described(
+    facts: Mapping[str, Any],
+    tables: Mapping[str, tuple[type[Any], Sequence[Any]]],
+    *,
+    as_json: bool,
+    heading: str = "",
+) -> None:
+    """Print facts and tables as one JSON object; or `heading`, which tells the facts, and the tables that have rows."""
+    if as_json:
+        show_json({**facts, **{name: [attrs.asdict(row) for row in rows] for name, (_, rows) in tables.items()}})
+        return
+    if heading:
+        say(heading)
+    for index, (row_class, rows) in enumerate(tables.values()):
+        if rows:
+            if heading or index:
+                click.echo()
+            show(row_class, rows)
+
+
 def show_cells(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[str] | None = None) -> None:
-    """Print a table on a terminal, and plain columns elsewhere. file: instead of stdout."""
+    """Print a table on a terminal, and plain columns elsewhere; to `file` instead of stdout."""
     if (file or sys.stdout).isatty():
         _show_table(titles, cells)
     else:
@@ -52,17 +72,17 @@ def show_json(value: Any) -> None:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line that may have text of others in it, such as a broker's message. err: to stderr."""
+    """Print a line that may contain foreign text, such as a broker's message; with `err` to stderr."""
     click.echo(escaped_lines(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
 
 
 def fit(lines: Iterable[str], file: IO[str]) -> Iterator[str]:
-    """The lines as that file may have them."""
+    """Return lines for a file, with escapes if it is a terminal."""
     return map(escaped_lines, lines) if file.isatty() else iter(lines)
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """A timestamp to read; as it is if it has no year of four digits."""
+    """Format a timestamp as ISO 8601; as a number if its year doesn't have four digits."""
     if not 0 <= timestamp_ms < 253_402_300_800_000:
         return str(timestamp_ms)
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -104,7 +124,7 @@ def _table(lines: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
 
 
 def _fitting_widths(lines: Sequence[Sequence[str]], available: int) -> list[int] | None:
-    """Return the widths of columns that need at most `available` together and split no word; None if none do."""
+    """Return widths of columns whose sum is at most `available` and that split no word; else None."""
     from rich.cells import cell_len
 
     columns = list(zip(*lines, strict=True))
@@ -119,7 +139,7 @@ def _fitting_widths(lines: Sequence[Sequence[str]], available: int) -> list[int]
 
 
 def _show_records(lines: Sequence[Sequence[str]]) -> None:
-    """Print a row for each value, as the terminal is too narrow for a table."""
+    """Print a line for each value, on a terminal that is too narrow for a table."""
     titles, *rows = lines
     if not rows:
         click.echo("  ".join(titles))
@@ -139,15 +159,15 @@ def _show_columns(titles: Sequence[str], cells: Sequence[Sequence[str]], file: I
 
 
 class OutputLost(KafScaleError):
-    """Output of a command can't be written. The message names the file and says why."""
+    """Raised when output can't be written; the message names the file and the reason."""
 
 
 class ReaderGone(OutputLost):
-    """The reader of a pipe has closed it, as `head` does, and wants no more."""
+    """Raised when the reader of a pipe has closed it, as `head` does."""
 
 
 class Output(io.FileIO):
-    """A file that a command prints to. Writing raises OutputLost instead of OSError."""
+    """A file whose `write` raises OutputLost instead of OSError."""
 
     def __init__(self, file: int | Path, shown: str) -> None:
         super().__init__(file, "w", closefd=not isinstance(file, int))
@@ -164,15 +184,15 @@ class Output(io.FileIO):
 
 
 def open_output(path: Path) -> IO[str]:
-    """Open a file for text that a command prints. Raises OSError."""
+    """Open a file for the output of a command. Raises OSError."""
     return io.TextIOWrapper(io.BufferedWriter(Output(path, f"'{path}'")), encoding="utf-8")
 
 
 def open_standard_files() -> None:
-    """Make stdout an `Output`, and open what the caller has closed, so that nothing is read and all is discarded.
+    """Make stdout an `Output`, and open /dev/null for standard files that are closed.
 
-    Python has None for a closed standard file. The next file to be opened would get its number, and what is printed,
-    in child processes too.
+    Otherwise the next file that is opened gets the number of a closed one, and with it what is printed, in child
+    processes too.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -195,5 +215,5 @@ def _as_output(stdout: TextIO) -> TextIO:
 
 
 def discard_stdout() -> None:
-    """Discard what is still printed, or waits in a buffer, so that the interpreter does not complain at exit."""
+    """Discard buffered and further output, so that the interpreter doesn't report an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

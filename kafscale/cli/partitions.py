@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.options import INDEX, Bootstrap, bootstrap_option, json_option, run_with_client
+from kafscale.cli.options import INDEX, json_option, with_client
 from kafscale.cli.output import say, show, show_json
 from kafscale.cli.progress import timeout_option, wait_until_none_is_left
 from kafscale.errors import NotFound
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from kafscale.client.brokers import At, Place
     from kafscale.wire.messages.replicas import BalancedBroker
 
-CALM_SECONDS = 12.0  # without a move, after which there is none to come: balance is looked at every 5 s
+CALM_SECONDS = 12.0  # without a move; brokers look at the balance every 5 s
 
 
 @attrs.frozen(kw_only=True)
-class PartitionRow:
-    """One partition. `waits_for` is a broker that does not serve just now."""
+class PlacementRow:
+    """A partition. `waits_for` is a broker that doesn't serve at present."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class PartitionRow:
 
 @attrs.frozen(kw_only=True)
 class MoveRow:
-    """A partition that would move. `bytes_per_second` is told where it is among the busiest."""
+    """A partition that would move. `bytes_per_second` is known for the busiest only."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class MoveRow:
 
 @attrs.frozen(kw_only=True)
 class BalanceRow:
-    """A broker, what it leads and has to do in bytes a second, and what it would."""
+    """A broker's partitions and load, now and after the planned moves."""
 
     broker: int
     leads: int
@@ -57,114 +57,102 @@ class BalanceRow:
 
 @click.group("partitions")
 def command() -> None:
-    """List which broker leads which partition, and move partitions between brokers."""
+    """List the leaders of partitions, and move partitions between brokers."""
 
 
 @command.command("list")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
-@bootstrap_option
 @json_option
-def list_command(topics: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
-    """List who leads the partitions of TOPIC, or of all topics, and which are on their way."""
+@with_client
+async def list_command(client: Client, topics: tuple[str, ...], as_json: bool) -> None:
+    """List the leaders of the partitions of TOPIC, or of all topics, and the partitions that are moving."""
+    from kafscale.client.brokers import NOBODY, list_reassignments
 
-    async def use(client: Client) -> None:
-        from kafscale.client.brokers import NOBODY, list_reassignments
-
-        moving = await list_reassignments(client)
-        rows = [
-            PartitionRow(
-                topic=each.topic,
-                partition=each.partition,
-                leader=None if each.leader == NOBODY else each.leader,
-                moves_to=moving.get((each.topic, each.partition)),
-                waits_for=None if each.waits_for == NOBODY else each.waits_for,
-            )
-            for each in await _places(client, topics)
-        ]
-        show(PartitionRow, rows, as_json=as_json)
-
-    run_with_client(bootstrap, use)
+    moving = await list_reassignments(client)
+    rows = [
+        PlacementRow(
+            topic=place.topic,
+            partition=place.partition,
+            leader=None if place.leader == NOBODY else place.leader,
+            moves_to=moving.get(place.at),
+            waits_for=None if place.waits_for == NOBODY else place.waits_for,
+        )
+        for place in await _places(client, topics)
+    ]
+    show(PlacementRow, rows, as_json=as_json)
 
 
 @command.command("move")
 @click.argument("topic")
 @click.argument("partitions", metavar="[PARTITION]...", nargs=-1, type=INDEX)
-@click.option("--to", "broker_id", metavar="ID", type=INDEX, required=True, help="The broker that is to lead them.")
+@click.option("--to", "broker_id", metavar="ID", type=INDEX, required=True, help="The new leader.")
 @timeout_option
-@bootstrap_option
-def move_command(
-    topic: str, partitions: tuple[int, ...], broker_id: int, timeout_seconds: float, bootstrap: Bootstrap
+@with_client
+async def move_command(
+    client: Client, topic: str, partitions: tuple[int, ...], broker_id: int, timeout_seconds: float
 ) -> None:
-    """Have each PARTITION of TOPIC, or all of them, led by broker --to, and wait until it leads them.
+    """Move each PARTITION of TOPIC, or all of them, to broker --to, and wait until it leads them.
 
-    They stay there as long as that broker serves and is not drained, until `kafscale partitions balance`.
+    They stay there while that broker serves and is not drained, until `kafscale partitions balance`.
     """
-
-    async def use(client: Client) -> None:
-        wanted = [each for each in await _places(client, [topic]) if not partitions or each.partition in partitions]
-        missing = sorted(set(partitions) - {each.partition for each in wanted})
-        if missing:
-            raise NotFound(f"topic '{topic}' has no partition {missing[0]}; `kafscale partitions list {topic}`")
-        await _move(client, wanted, broker_id, timeout_seconds)
-
-    run_with_client(bootstrap, use)
+    wanted = [place for place in await _places(client, [topic]) if not partitions or place.partition in partitions]
+    missing = sorted(set(partitions) - {place.partition for place in wanted})
+    if missing:
+        raise NotFound(f"topic '{topic}' has no partition {missing[0]}; see `kafscale partitions list {topic}`")
+    await _move(client, wanted, broker_id, timeout_seconds)
 
 
 @command.command("balance")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only show what would move, and what brokers would have to do then.")
+@click.option("--dry-run", is_flag=True, help="Show which partitions would move, and the load of brokers afterwards.")
 @timeout_option
 @json_option
-@bootstrap_option
-def balance_command(
-    topics: tuple[str, ...], dry_run: bool, timeout_seconds: float, as_json: bool, bootstrap: Bootstrap
+@with_client
+async def balance_command(
+    client: Client, topics: tuple[str, ...], dry_run: bool, timeout_seconds: float, as_json: bool
 ) -> None:
-    """Forget which brokers partitions of TOPIC, or of all topics, were moved to by hand, and wait for balance.
+    """Undo moves by hand of partitions of TOPIC, or of all topics, and wait until the load is balanced.
 
-    Partitions move until all brokers have about as much to do: by what is written to their partitions and read from
-    them, and by the number of those. What was moved by hand of other topics stays. --json is of --dry-run.
+    Partitions move until all brokers have about the same load: bytes written and read, and number of partitions.
+    Partitions of other topics that were moved by hand stay. --json is for --dry-run.
     """
-
-    async def use(client: Client) -> None:
-        places = await _places(client, topics)
-        if dry_run:
-            await _show_balance(client, places, topics, as_json)
-            return
-        await _release(client, places)
-        await _wait_for_balance(client, timeout_seconds)
-
-    run_with_client(bootstrap, use)
+    places = await _places(client, topics)
+    if dry_run:
+        await _show_balance(client, places, topics, as_json)
+        return
+    await _release(client, places)
+    await _wait_for_balance(client, timeout_seconds)
 
 
 async def _places(client: Client, topics: Collection[str]) -> list[Place]:
-    """Raises NotFound for a topic that there is not."""
+    """Return the places of the partitions of topics, or of all. Raises NotFound for an unknown topic."""
     from kafscale.client.brokers import list_places
 
     found = await list_places(client, topics)
-    missing = sorted(set(topics) - {each.topic for each in found})
+    missing = sorted(set(topics) - {place.topic for place in found})
     if missing:
-        raise NotFound(f"there is no topic '{missing[0]}'; `kafscale topics list` shows them")
+        raise NotFound(f"there is no topic '{missing[0]}'; see `kafscale topics list`")
     return found
 
 
 async def _move(client: Client, wanted: Collection[Place], broker_id: int, timeout_seconds: float) -> None:
     from kafscale.client.brokers import list_places, reassign
 
-    factors = {each.at: max(1, len(each.replicas)) for each in wanted}
+    factors = {place.at: max(1, len(place.replicas)) for place in wanted}
     refused = await reassign(client, {at: [broker_id] * factor for at, factor in factors.items()})
     for error in refused.values():
         raise error
 
     async def look() -> int:
-        places = await list_places(client, {each.topic for each in wanted})
-        return sum(each.leader != broker_id for each in places if each.at in factors)
+        places = await list_places(client, {place.topic for place in wanted})
+        return sum(place.leader != broker_id for place in places if place.at in factors)
 
     await wait_until_none_is_left(
         look,
         timeout_seconds,
         otherwise=lambda left_count: (
-            f"broker {broker_id} does not lead {left_count} of the partitions yet; they go on to move, and the logs of "
-            "the brokers that lead them say what fails"
+            f"broker {broker_id} doesn't lead {left_count} of the partitions yet. The move goes on; see the logs of "
+            "the brokers that lead them"
         ),
     )
     say(f"broker {broker_id} leads {len(factors)} of {len(factors)} partitions")
@@ -175,12 +163,12 @@ async def _release(client: Client, places: Collection[Place]) -> None:
     from kafscale.wire.error_codes import NO_REASSIGNMENT_IN_PROGRESS
 
     moving = await list_reassignments(client)
-    wanted: dict[At, None] = {each.at: None for each in places if each.at not in moving}
+    wanted: dict[At, None] = {place.at: None for place in places if place.at not in moving}
     refused = await reassign(client, wanted)
     for error in refused.values():
-        if error.code != NO_REASSIGNMENT_IN_PROGRESS:  # that one was not moved by hand
+        if error.code != NO_REASSIGNMENT_IN_PROGRESS:  # the answer for a partition that was not moved by hand
             raise error
-    say(f"{len(wanted) - len(refused)} partitions had been moved by hand, and may move again")
+    say(f"{len(wanted) - len(refused)} partitions that were moved by hand may move again")
 
 
 async def _show_balance(client: Client, places: Collection[Place], topics: Collection[str], as_json: bool) -> None:
@@ -189,10 +177,10 @@ async def _show_balance(client: Client, places: Collection[Place], topics: Colle
     balance = await find_balance(client, topics or None)
     if balance is None:
         raise click.ClickException(
-            "no broker tells what would move: none decides for all just now, so try again in some seconds; or it is of "
-            "an earlier version, so upgrade it (`kafscale brokers list` shows the controller, and all versions)"
+            "no broker has a plan: there is no controller at present, so try again in some seconds; or its version is "
+            "too old, so upgrade it (`kafscale brokers list` shows the controller and all versions)"
         )
-    leaders = {each.at: each.broker_id for each in (await list_places(client) if topics else places)}
+    leaders = {place.at: place.broker_id for place in (await list_places(client) if topics else places)}
     moves = [
         MoveRow(
             topic=at[0],
@@ -203,12 +191,12 @@ async def _show_balance(client: Client, places: Collection[Place], topics: Colle
         )
         for at, target in balance.moves.items()
     ]
-    brokers = [_balance_row(each) for each in balance.brokers.values()]
+    brokers = [_balance_row(broker) for broker in balance.brokers.values()]
     if as_json:
-        show_json({"moves": list(map(attrs.asdict, moves)), "brokers": list(map(attrs.asdict, brokers))})
+        show_json({"moves": [*map(attrs.asdict, moves)], "brokers": [*map(attrs.asdict, brokers)]})
         return
     if balance.is_waiting:
-        say("brokers are measuring what they have to do: nothing moves before they have, which takes half a minute")
+        say("brokers are measuring their load, which takes half a minute; nothing moves before that")
     show(MoveRow, moves)
     click.echo()
     show(BalanceRow, brokers)
@@ -227,22 +215,22 @@ def _balance_row(told: BalancedBroker) -> BalanceRow:
 
 
 async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:
-    """Wait until brokers lead alike, or as much so as what was moved by hand allows."""
+    """Wait until the load is balanced, as far as moves by hand allow."""
     balance = _Balance(client)
     await wait_until_none_is_left(
         balance.look,
         timeout_seconds,
-        otherwise=lambda left_count: f"{left_count} partitions move still; they go on to",
+        otherwise=lambda left_count: f"{left_count} partitions are still moving. The moves go on",
     )
-    led = ", ".join(f"broker {each} leads {count}" for each, count in sorted(balance.led.items()))
-    say(f"no partition moves any more: {led}")
+    led = ", ".join(f"broker {broker_id} leads {count}" for broker_id, count in sorted(balance.led.items()))
+    say(f"all moves are done: {led}")
 
 
 @attrs.define
 class _Balance:
-    """How many partitions move, or are to; `led` is what each broker that may lead partitions leads.
+    """Counts partitions that move, or will; `led` counts the partitions of each broker that may lead some.
 
-    Where nobody tells what is to move, it is over when all lead as many, or when nothing has moved for a while.
+    Without a plan of the controller, it is done when all lead the same number, or nothing has moved for CALM_SECONDS.
     """
 
     client: Client
@@ -252,13 +240,14 @@ class _Balance:
     async def look(self) -> int:
         from kafscale.client.brokers import DRAINING, broker_configs, find_balance, list_brokers
 
-        live = [each.broker_id for each in await list_brokers(self.client) if not each.is_fenced]
+        live = [broker.broker_id for broker in await list_brokers(self.client) if not broker.is_fenced]
         configs = await broker_configs(self.client, live)
-        self.led = Counter({each: 0 for each in live if configs.get(each, {}).get(DRAINING) != "true"})
+        self.led = Counter({broker_id: 0 for broker_id in live if configs.get(broker_id, {}).get(DRAINING) != "true"})
         balance = await find_balance(self.client)
         if balance is None:
             return await self._look_at_numbers()
-        self.led.update({each: balance.brokers[each].partition_count for each in self.led if each in balance.brokers})
+        known = {id_: balance.brokers[id_].partition_count for id_ in self.led if id_ in balance.brokers}
+        self.led.update(known)
         return balance.moving_count + len(balance.moves) + balance.is_waiting
 
     async def _look_at_numbers(self) -> int:
@@ -266,7 +255,8 @@ class _Balance:
 
         from kafscale.client.brokers import list_places, list_reassignments
 
-        self.led.update(each.leader for each in await list_places(self.client) if each.leader in self.led)
+        places = await list_places(self.client)
+        self.led.update(place.leader for place in places if place.leader in self.led)
         moving_count = len(await list_reassignments(self.client))
         if moving_count:
             self._calm_since = None

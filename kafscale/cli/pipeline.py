@@ -36,12 +36,12 @@ Settings = tuple[tuple[str, str], ...]
 
 
 class PipelineFailed(KafScaleError):
-    """Mappings have failed; each was told when it did."""
+    """Raised at the end if mappings failed; each failure was reported before."""
 
 
 @click.group("pipeline")
 def command() -> None:
-    """Keep Iceberg tables up to date with topics, each record exactly once, without touching a broker."""
+    """Keep Iceberg tables up to date with topics, each record exactly once, without a broker."""
 
 
 command.add_command(migrate_command)
@@ -70,12 +70,12 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 @command.command("run")
 @file_argument
-@click.option("--once", is_flag=True, help="End when what is in the bucket now is in the tables.")
+@click.option("--once", is_flag=True, help="End when the tables have what is in the bucket now.")
 @spark_options
 def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
-    """Run the pipeline that FILE describes until it is told to end.
+    """Run the pipeline that FILE describes until a signal.
 
-    A mapping that fails is told on stderr, and the others go on; the exit code is 1 then.
+    A mapping that fails is reported on stderr, and the others go on. The exit code is then 1.
     """
     pipeline = _read(file)
     with ExitStack() as stack:
@@ -97,14 +97,18 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
 @json_option
 @spark_options
 def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
-    """Check FILE, and that topics, schemas and tables which it names are there and go together."""
+    """Check FILE, and that its topics, schemas and tables exist and fit together."""
     pipeline = _read(file)
     from kafscale.spark.pipeline.document import Check
 
     if offline:
         if as_json:
             found = "is a mapping; nothing was connected to"
-            show(Check, [Check(mapping=each.id, what="file", found=found) for each in pipeline.mappings], as_json=True)
+            show(
+                Check,
+                [Check(mapping=mapping.id, what="file", found=found) for mapping in pipeline.mappings],
+                as_json=True,
+            )
         else:
             click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
         return
@@ -115,7 +119,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
         with _session(pipeline, master, conf) as spark:
             checks = list(check(SparkTables(spark, pipeline), pipeline))
     show(Check, checks, as_json=as_json)
-    wrong = [each for each in checks if not each.ok]
+    wrong = [found for found in checks if not found.ok]
     if wrong:
         raise PipelineFailed(f"{wrong[0].mapping}: {wrong[0].what}: {wrong[0].found}")
 
@@ -125,7 +129,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
 @json_option
 @spark_options
 def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
-    """Show how far each mapping of FILE is: offsets in its table, lag, last snapshot, dead letters."""
+    """Show the progress of each mapping of FILE: offsets in its table, lag, last snapshot, dead letters."""
     pipeline = _read(file)
     from kafscale.spark.pipeline.inspection import SparkTables, status
 
@@ -134,33 +138,33 @@ def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) ->
         with _session(pipeline, master, conf) as spark:
             found = status(SparkTables(spark, pipeline), pipeline)
     if as_json:
-        show_json([attrs.asdict(each) for each in found])
+        show_json([*map(attrs.asdict, found)])
         return
     rows = [
         StatusRow(
-            mapping=each.mapping,
-            table=each.table,
-            batch=each.batch_id,
+            mapping=status.mapping,
+            table=status.table,
+            batch=status.batch_id,
             offsets=[
                 f"{topic}/{partition}:{offset}"
-                for topic, ends in each.offsets.items()
+                for topic, ends in status.offsets.items()
                 for partition, offset in ends.items()
             ],
-            lag=each.lag,
-            lag_bytes=each.lag_bytes,
-            lag_seconds=round(each.lag_seconds),
-            committed=None if each.committed_ms is None else iso_time(each.committed_ms),
-            snapshot=each.snapshot_id,
-            dead_letters=each.dead_letters,
+            lag=status.lag,
+            lag_bytes=status.lag_bytes,
+            lag_seconds=round(status.lag_seconds),
+            committed=None if status.committed_ms is None else iso_time(status.committed_ms),
+            snapshot=status.snapshot_id,
+            dead_letters=status.dead_letters,
         )
-        for each in found
+        for status in found
     ]
     show(StatusRow, rows)
 
 
 @attrs.frozen(kw_only=True)
 class StatusRow:
-    """One mapping, as it is shown."""
+    """A mapping's progress."""
 
     mapping: str
     table: str
@@ -182,10 +186,10 @@ class StatusRow:
 def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, master: str, conf: Settings) -> None:
     """Derive the tables of FILE again from the bucket, and compare them row by row.
 
-    Nothing is changed. The exit code is 1 if a table is not what follows from the bucket.
+    Nothing is changed. The exit code is 1 if a table differs.
     """
     pipeline = _read(file)
-    unknown = set(mappings) - {each.id for each in pipeline.mappings}
+    unknown = set(mappings) - {mapping.id for mapping in pipeline.mappings}
     if unknown:
         raise ConfigError(f"{file} has no mapping '{min(unknown)}'")
     with _session(pipeline, master, conf) as spark:
@@ -193,7 +197,7 @@ def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, maste
 
         proofs = list(prove(spark, pipeline, mappings))
     show(Proof, proofs, as_json=as_json)
-    wrong = [each for each in proofs if not each.is_proven]
+    wrong = [proof for proof in proofs if not proof.is_proven]
     if wrong:
         raise PipelineFailed(f"{wrong[0].mapping}: {wrong[0].found}")
 
@@ -203,25 +207,25 @@ def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, maste
 @json_option
 @spark_options
 def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
-    """Compact the tables of FILE, expire their old snapshots and delete files that none of them knows."""
+    """Compact the tables of FILE, expire old snapshots and delete orphaned files."""
     pipeline = _read(file)
     with _session(pipeline, master, conf) as spark:
         from kafscale.spark.pipeline.maintenance import Care, maintain
 
         done = list(maintain(spark, pipeline))
     show(Care, done, as_json=as_json)
-    problems = [f"{each.table}: {each.problem}" for each in done if each.problem]
+    problems = [f"{care.table}: {care.problem}" for care in done if care.problem]
     if problems:
         raise PipelineFailed("; ".join(problems))
 
 
 @command.command("reset")
 @file_argument
-@click.option("--topic", "topics", cls=ListOption, required=True, help="Which topic; repeatable.")
+@click.option("--topic", "topics", cls=ListOption, required=True, help="Topic to reset; repeatable.")
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Begin at the first record also where it is the topic of before: what was read comes once more.",
+    help="Read from the first record even if it is the same topic; its records are then read again.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @json_option
@@ -229,10 +233,10 @@ def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) 
 def reset_command(
     file: Path, *, topics: tuple[str, ...], from_beginning: bool, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
-    """Let the mappings of FILE go on with what there is of a topic now, and show where that is.
+    """Let the mappings of FILE continue with the present records of a topic, and show where.
 
-    A topic that was deleted and created again is read from its beginning; of one whose records were deleted before
-    they were read, those that are left are. All else goes on where the tables are, and rows in them stay.
+    A topic that was deleted and created again is read from its beginning. If records were deleted before they were
+    read, the remaining ones are read. Everything else continues at the offsets of the tables, whose rows stay.
     """
     pipeline = _read(file)
     with _session(pipeline, options["master"], options["conf"]) as spark:
@@ -242,12 +246,12 @@ def reset_command(
             resets = plan(spark, pipeline, topics, from_beginning=from_beginning)
             if not dry_run:
                 carry_out(spark, pipeline, resets)
-    show(ResetRow, [ResetRow.of(each, dry_run=dry_run) for each in resets], as_json=as_json)
+    show(TopicResetRow, [TopicResetRow.of(reset, dry_run=dry_run) for reset in resets], as_json=as_json)
 
 
 @attrs.frozen(kw_only=True)
-class ResetRow:
-    """One topic of one mapping, as it is shown."""
+class TopicResetRow:
+    """A topic of a mapping, before and after the reset."""
 
     mapping: str
     topic: str
@@ -258,8 +262,8 @@ class ResetRow:
     outcome: str
 
     @classmethod
-    def of(cls, reset: Reset, *, dry_run: bool) -> ResetRow:
-        """Return the row of what was done, or would be."""
+    def of(cls, reset: Reset, *, dry_run: bool) -> TopicResetRow:
+        """Return the row of a reset."""
         return cls(
             mapping=reset.mapping.id,
             topic=reset.topic,
@@ -272,13 +276,13 @@ class ResetRow:
 
 
 def _offsets_of(position: Position, topic: str) -> list[str]:
-    """Return a topic's offsets in the form in which `status` shows them, but without the topic's name."""
+    """Return a topic's offsets as PARTITION:OFFSET."""
     return [f"{index}:{offset}" for (name, index), offset in sorted(position.offsets.items()) if name == topic]
 
 
 @attrs.frozen
 class Pace:
-    """How far a mapping was behind, and when."""
+    """A mapping's lag at a time."""
 
     lag: int
     at_seconds: float
@@ -286,13 +290,13 @@ class Pace:
 
 @attrs.frozen
 class Terminal:
-    """Says on stderr what a pipeline does. `clock` is in seconds."""
+    """Reports a pipeline's progress on stderr. `clock` is in seconds."""
 
     clock: Callable[[], float] = time.monotonic
     _paces: dict[str, Pace] = attrs.field(factory=dict, init=False)
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """Print one line for each batch."""
+        """Print a line for a batch."""
         if outcome.commit_seconds is None:
             click.echo(f"{mapping}: batch {outcome.batch.batch_id} was in the table already", err=True)
             return
@@ -304,7 +308,7 @@ class Terminal:
         )
 
     def _estimate(self, mapping: str, lag: int) -> str:
-        """Say how long the rest will take, if it goes on as since the last batch."""
+        """Return the estimated time for the rest at the pace since the last batch."""
         before, self._paces[mapping] = self._paces.get(mapping), Pace(lag, self.clock())
         if before is None or not 0 < lag < before.lag:
             return ""
@@ -312,20 +316,20 @@ class Terminal:
         return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
     def lag_measured(self, mapping: str, lag: Lag) -> None:
-        """Print nothing: it is for metrics."""
+        """Print nothing; metrics use it."""
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """Print the error in one line."""
+        """Print the error."""
         click.echo(f"{mapping}: failed: {_one_line(error)}", err=True)
 
     def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """Print one line."""
+        """Print the error and the delay."""
         click.echo(f"{mapping}: starts again in {delay_seconds:.0f} s: {_one_line(error)}", err=True)
 
     def maintained(self, care: Care) -> None:
-        """Print one line for each table."""
+        """Print a line for a table."""
         if care.problem:
-            click.echo(f"{care.table}: maintenance is left for the next time: {care.problem}", err=True)
+            click.echo(f"{care.table}: maintenance failed and will be tried again: {care.problem}", err=True)
             return
         click.echo(
             f"{care.table}: {care.compacted_files} files compacted, {care.expired_files} expired, "
@@ -335,7 +339,7 @@ class Terminal:
 
 
 def _one_line(error: Exception) -> str:
-    """The message of an error that was meant; of others the kind too, and of Java's stacks beginning and root."""
+    """Return the message of an expected error; else its type, and of a Java error the beginning and root cause."""
     if isinstance(error, KafScaleError):
         return " ".join(str(error).split())
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -352,7 +356,7 @@ def _read(file: Path) -> Pipeline:
 
 
 def _without_spark(pipeline: Pipeline, conf: Settings, look: Callable[[DirectoryTables], T]) -> T | None:
-    """Return what a look at the tables finds, if they can be looked at without Spark, which takes 20 s to start."""
+    """Return the result of `look` if it needs no Spark, which takes 20 s to start; else None."""
     from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark
 
     tables = None if conf else DirectoryTables.of(pipeline)
@@ -361,7 +365,7 @@ def _without_spark(pipeline: Pipeline, conf: Settings, look: Callable[[Directory
     try:
         return look(tables)
     except NeedsSpark as exc:
-        say(f"kafscale: Spark looks, because {exc}", err=True)
+        say(f"kafscale: starting Spark, because {exc}", err=True)
         return None
 
 
@@ -384,7 +388,7 @@ def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkS
 
 @contextmanager
 def _observing(pipeline: Pipeline) -> Iterator[Observer]:
-    """The terminal, and Prometheus if the pipeline says where."""
+    """Give the observer of a run: the terminal, and Prometheus if the pipeline has an address for it."""
     if pipeline.metrics is None:
         yield Terminal()
         return
@@ -398,31 +402,26 @@ def _observing(pipeline: Pipeline) -> Iterator[Observer]:
 
 @attrs.frozen
 class Observers:
-    """Tells several observers what happens."""
+    """Notifies several observers."""
 
-    each: tuple[Observer, ...]
+    observers: tuple[Observer, ...]
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """See `Observer`."""
-        for observer in self.each:
+        for observer in self.observers:
             observer.batch_done(mapping, outcome, row_count, lag)
 
     def lag_measured(self, mapping: str, lag: Lag) -> None:
-        """See `Observer`."""
-        for observer in self.each:
+        for observer in self.observers:
             observer.lag_measured(mapping, lag)
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """See `Observer`."""
-        for observer in self.each:
+        for observer in self.observers:
             observer.mapping_failed(mapping, error)
 
     def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """See `Observer`."""
-        for observer in self.each:
+        for observer in self.observers:
             observer.mapping_restarts(mapping, error, delay_seconds)
 
     def maintained(self, care: Care) -> None:
-        """See `Observer`."""
-        for observer in self.each:
+        for observer in self.observers:
             observer.maintained(care)

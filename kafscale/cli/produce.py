@@ -1,7 +1,6 @@
 """`kafscale produce`: each line of stdin becomes a record.
 
-What is there is sent at once, so it serves a person who types as well as a pipe: a read gives as many lines as have
-come, and they go out together, in order.
+Lines that are available are sent together at once, in order, so that it suits typing and pipes.
 """
 
 from __future__ import annotations
@@ -25,17 +24,8 @@ ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 @attrs.frozen(kw_only=True)
-class Delivery:
-    """Where records go, packed how, and when they count as written."""
-
-    partition: int | None
-    acks: str
-    compression: str
-
-
-@attrs.frozen(kw_only=True)
 class LineForm:
-    """How a line becomes a record."""
+    """The form of lines."""
 
     as_json: bool
     key_separator: str | None
@@ -54,10 +44,10 @@ class LineForm:
 
 @click.command("produce")
 @click.argument("topic")
-@click.option("--key-separator", metavar="TEXT", help=r"Lines are KEY, this and VALUE; \t is a tab.")
-@click.option("--header", "headers", type=SETTING, multiple=True, help="A header for every record; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Lines are as `kafscale consume --json` writes them.")
-@click.option("--partition", type=INDEX, help="Write to this partition, whatever the keys.")
+@click.option("--key-separator", metavar="TEXT", help=r"Separator of KEY and VALUE in a line; \t is a tab.")
+@click.option("--header", "headers", type=SETTING, multiple=True, help="A header of every record; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON, as `kafscale consume --json` writes them.")
+@click.option("--partition", type=INDEX, help="Write all records to this partition.")
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Acknowledgement.")
 @click.option(
     "--compression",
@@ -68,29 +58,27 @@ class LineForm:
 )
 @bootstrap_option
 def command(
-    topic: str,
-    bootstrap: Bootstrap,
-    **options: Any,
+    topic: str, bootstrap: Bootstrap, *, partition: int | None, acks: str, compression: str, **options: Any
 ) -> None:
     """Write the lines of stdin to TOPIC, which the broker may create.
 
-    Records with a key go to the partition that Kafka's own clients would choose.
+    Records with a key go to the partition that Kafka's clients choose.
     """
-    delivery, line_form = take(options, Delivery), take(options, LineForm)
+    line_form = take(options, LineForm)
     if line_form.as_json and line_form.key_separator is not None:
-        raise click.UsageError("lines are JSON or KEY and VALUE; allowed: one of --json, --key-separator")
+        raise click.UsageError("lines are either JSON or KEY and VALUE; give --json or --key-separator")
 
     async def use(client: Client) -> None:
         from kafscale.client import Producer
         from kafscale.wire.compression import NAMES
 
-        codec = next(number for number, name in NAMES.items() if name == delivery.compression)
-        producer = Producer(client=client, topic=topic, acks=ACKS[delivery.acks], codec=codec)
+        codec = next(number for number, name in NAMES.items() if name == compression)
+        producer = Producer(client=client, topic=topic, acks=ACKS[acks], codec=codec)
         reader, count = LineReader(stdin()), 0
         try:
             with counting("records written:", is_wanted=not sys.stdin.isatty()) as report:
                 while lines := await reader.read():
-                    await producer.send([line_form.record(line) for line in lines], partition=delivery.partition)
+                    await producer.send([line_form.record(line) for line in lines], partition=partition)
                     count += len(lines)
                     report(count)
         finally:
@@ -102,16 +90,13 @@ def command(
 
 @attrs.define(eq=False, repr=False)
 class LineReader:
-    """Lines of an unbuffered stream as they come."""
+    """Reads lines of an unbuffered stream as they arrive."""
 
     stream: IO[bytes]
     _rest: bytes = b""
 
     async def read(self) -> list[bytes]:
-        """Return the lines that are there without their ends, at least one; none at the end of the stream.
-
-        The last line need not have an end.
-        """
+        """Return the available lines without their ends, at least one; none at the end of the stream."""
         import trio
 
         while data := await trio.to_thread.run_sync(_read_what_is_there, self.stream, abandon_on_cancel=True):
@@ -123,10 +108,9 @@ class LineReader:
 
 
 def stdin() -> IO[bytes]:
-    """Standard input, unbuffered: a read gives what is there.
+    """Return standard input without its buffer, whose lock an abandoned thread would hold.
 
-    A buffered stream has a lock. The thread that Ctrl-C abandons in a read would hold it, and Python aborts when it
-    can't take that lock at exit.
+    Python aborts at exit if it can't take that lock after Ctrl-C.
     """
     buffered: IO[bytes] = sys.stdin.buffer
     return getattr(buffered, "raw", buffered)

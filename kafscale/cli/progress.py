@@ -1,4 +1,4 @@
-"""How far a long command has come: a bar on a terminal's stderr, and nothing elsewhere."""
+"""Progress of long commands: a bar on a terminal's stderr, and nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from contextlib import ExitStack, contextmanager
 
 import click
 
-from kafscale.cli.options import Parsed
-from kafscale.config import parse_duration
+from kafscale.cli.options import SECONDS
 from kafscale.config.units import MIB
 
-READING_MIN_BYTES = 16 * MIB  # are read in some tenths of a second
+READING_MIN_BYTES = 16 * MIB  # takes some tenths of a second
 
 
 @contextmanager
 def counting(what: str, *, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show a count whose end is not known, if it is wanted. The function that is given takes how many it is now."""
+    """Show a count without a known end, if it is wanted. Yields a function that takes the current count."""
     if not is_wanted:
         yield lambda _: None
         return
@@ -27,14 +26,14 @@ def counting(what: str, *, is_wanted: bool = True) -> Iterator[Callable[[int], N
 
 @contextmanager
 def counting_down(what: str, total_count: int) -> Iterator[Callable[[int], None]]:
-    """Show how many of a known number are left. The function that is given takes how many that is now."""
+    """Show how many of a known number are left. Yields a function that takes that number."""
     with _bar("[progress.description]{task.description} {task.remaining:,.0f}", what, total_count) as report:
         yield lambda left_count: report(total_count - left_count)
 
 
 @contextmanager
 def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show how many bytes of a known total are done. The function that is given takes their number."""
+    """Show how many bytes of a known total are done. Yields a function that takes that number."""
     text = f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / MIB:,.0f} MiB"
     with _bar(text, what, total_bytes) as report:
         yield report
@@ -42,9 +41,9 @@ def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def reading(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many bytes are read, where their total becomes known, and grows, while they are.
+    """Show how many bytes are read of a total that grows meanwhile. Yields a function that takes both numbers.
 
-    The function that is given takes both. There is no bar before there is much to read.
+    There is no bar for a total below READING_MIN_BYTES.
     """
     text = "[progress.description]{task.description}"
     with ExitStack() as stack:
@@ -59,12 +58,12 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
         try:
             yield report
         finally:
-            bar[:] = [lambda _done, _total: None]  # for who reports later
+            bar[:] = [lambda _done, _total: None]  # for later reports
 
 
 @contextmanager
 def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) -> Iterator[Callable[..., None]]:
-    """Show a bar. The function that is given takes how much is done, and how much there is if that has changed."""
+    """Show a bar. Yields a function that takes how much is done, and the total if it has changed."""
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
@@ -81,23 +80,19 @@ def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) ->
 LOOK_SECONDS = 0.5
 
 
-def _seconds(text: str) -> float:
-    return parse_duration(text) / 1_000_000
-
-
 timeout_option = click.option(
     "--timeout",
     "timeout_seconds",
-    type=Parsed("DURATION", _seconds),
+    type=SECONDS,
     default="10m",
-    help="Wait no longer than this.  [default: 10m]",
+    help="Longest time to wait.  [default: 10m]",
 )
 
 
 async def wait_until_none_is_left(
     look: Callable[[], Awaitable[int]], timeout_seconds: float, *, otherwise: Callable[[int], str]
 ) -> None:
-    """Call `look` until it returns 0. If that takes too long, fail with what `otherwise` says of its last number."""
+    """Call `look` until it returns 0. Fail with `otherwise` of its last number if that takes too long."""
     import trio
 
     left_count = first_count = await look()

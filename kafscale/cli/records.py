@@ -1,8 +1,8 @@
-"""Records as text: lines that `produce` reads and lines that `consume` writes.
+"""Records as lines of text, which `produce` reads and `consume` writes.
 
-A JSON line is an object with `key`, `value` and `headers` (a list of pairs, since Kafka lets a name repeat); bytes that
-are not UTF-8 are under `key_base64`, `value_base64`, or a pair's third element. `consume` adds topic, partition, offset
-and timestamp, which `produce` ignores but for the timestamp: what one writes the other reads.
+A JSON line is an object with `key`, `value` and `headers` (a list of pairs, as names may repeat). Bytes that are not
+UTF-8 are in `key_base64`, `value_base64`, or the third element of a pair. `consume` adds topic, partition, offset and
+timestamp, of which `produce` uses the timestamp.
 """
 
 from __future__ import annotations
@@ -43,20 +43,18 @@ def parse_template(text: str) -> str:
 
 
 def record_of_line(line: bytes, separator: bytes | None, headers: Sequence[Header]) -> Record:
-    """A plain line: the value, or key and value around the first separator. Raises ConfigError without one."""
+    """Read a plain line: a value, or key and value around the first separator. Raises ConfigError."""
     key, value = None, line
     if separator is not None:
         key, found, value = line.partition(separator)
         if not found:
             shown = line[:60].decode(errors="replace")
-            raise ConfigError(
-                f"--key-separator: line '{shown}' has no '{separator.decode()}'; allowed: KEY and VALUE around it"
-            )
+            raise ConfigError(f"--key-separator: line '{shown}' has no '{separator.decode()}' between KEY and VALUE")
     return Record(key=key, value=value, timestamp_ms=_now_ms(), headers=headers)
 
 
 def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
-    """A JSON line. Raises ConfigError if it is none."""
+    """Read a JSON line. Raises ConfigError."""
     try:
         fields = json.loads(line)
         if not fields.keys() & {"value", "value_base64"}:
@@ -70,13 +68,13 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
         shown = line[:60].decode(errors="replace")
         raise ConfigError(
             f"--json: line '{shown}' is not a record; allowed: as `kafscale consume --json` writes, such as "
-            '{"key": "k", "value": "v"}, where the value is a text, or null to delete the key'
+            '{"key": "k", "value": "v"}, where the value is a string, or null to delete the key'
         ) from exc
     return Record(key=key, value=value, timestamp_ms=timestamp_ms, headers=[*own, *headers])
 
 
 def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
-    """One JSON object a line. for_terminal: what a terminal would act on is shown as JSON's escapes."""
+    """Return a formatter that writes a JSON object a line; for a terminal, with JSON escapes for control characters."""
 
     def render(partition: int, record: Record) -> bytes:
         fields: dict[str, Any] = {
@@ -95,9 +93,9 @@ def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
 
 
 def text_formatter(topic: str, template: str, *, for_terminal: bool = False) -> Formatter:
-    """A template with the letters of FORMAT_HELP; a null key or value is empty.
+    """Return a formatter for a template with the letters of FORMAT_HELP; a null key or value is empty.
 
-    for_terminal: what a terminal would act on in a record is shown as escapes, but for line ends and tabs.
+    For a terminal, control characters in a record are escaped, except for line ends and tabs.
     """
     encoded = template.encode()
 

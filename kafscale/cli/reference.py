@@ -33,7 +33,7 @@ which beats the file. `kafscale config` shows each value in effect and its sourc
 - Credentials are not options. The S3 client finds them like any other AWS client.
 """
 
-# The options by what they are about, in the order of the page. Each is in one section.
+# The options by topic, in the order of the page. Each is in one section.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "The ten to know first": (
         *("listen", "advertised-listener", "admin-listen", "data-dir", "store", "s3-endpoint"),

@@ -15,20 +15,19 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.options import ADDRESS, Number, Parsed, take
+from kafscale.cli.options import ADDRESS, SECONDS, Number, Parsed, take
 from kafscale.cli.output import fit, open_output, say, show_cells
 from kafscale.cli.progress import reading
 from kafscale.cli.sql_options import (
     MASTER_DEFAULT,
     SparkOptions,
     option,
-    read_settings,
     scan_limit,
     source_options,
     spark_options,
     spark_session,
 )
-from kafscale.config import Address, parse_duration, parse_size
+from kafscale.config import Address, Loaded, parse_size
 from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
@@ -42,37 +41,33 @@ LISTEN_DEFAULT = "127.0.0.1:10000"  # Hive's port
 REFRESH_DEFAULT = "30s"
 
 
-def _seconds(text: str) -> float:
-    return parse_duration(text) / 1_000_000
-
-
 @click.command("serve")
 @option(
     "--listen",
     type=ADDRESS,
     default=LISTEN_DEFAULT,
     shown=LISTEN_DEFAULT,
-    help="Address for clients of JDBC and ODBC. Nobody is asked for a password.",
+    help="Address for clients of JDBC and ODBC. There is no password.",
 )
 @option(
     "--refresh-interval",
     "refresh_seconds",
-    type=Parsed("TIME", _seconds),
+    type=SECONDS,
     default=REFRESH_DEFAULT,
     shown=REFRESH_DEFAULT,
-    help="How often to look for topics that came or went; records are seen at once.",
+    help="How often to look for new and deleted topics; records are seen at once.",
 )
 @spark_options
-def serve_command(listen: Address, refresh_seconds: float, config_file: str | None, **options: Any) -> None:
+def serve_command(listen: Address, refresh_seconds: float, loaded: Loaded, **options: Any) -> None:
     """Answer SQL over topics to programs that speak JDBC or ODBC, by Spark's own Thrift server.
 
-    It is no sandbox: who can connect can read and write what this process can, and run code in it.
+    It is not a sandbox: every client can read and write what this process can, and run code in it.
     """
     from kafscale.spark.sql.server import ServedTopics, settings, warehouse
     from kafscale.spark.sql.topics import Topics
 
     spark = take(options, SparkOptions)
-    source = source_options(read_settings(options, config_file), spark)
+    source = source_options(loaded.settings, spark)
     with (
         warehouse() as path,
         spark_session(spark, app_name="kafscale sql serve", **settings(listen, str(path))) as session,
@@ -92,7 +87,7 @@ def _refresh_until_stopped(served: ServedTopics, interval_seconds: float) -> Non
         try:
             served.refresh()
         except KafScaleError as exc:
-            click.echo(f"kafscale: the topics could not be looked up, so their list stays as it was: {exc}", err=True)
+            click.echo(f"kafscale: can't list the topics, keeping the old list: {exc}", err=True)
 
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -103,40 +98,40 @@ DUCKDB_MAX_DEFAULT = "256MiB"  # read in about the time in which Spark starts
 
 @attrs.frozen(kw_only=True)
 class EngineOptions:
-    """Which engine answers."""
+    """Options of the engine."""
 
     engine: str
     duckdb_max_bytes: int
 
     def check(self, spark: SparkOptions) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError for options of Spark with DuckDB."""
         if self.engine == "duckdb" and (why := _spark_alone(spark)):
             raise ConfigError(f"--engine: 'duckdb', though {why}; allowed: without it, or --engine auto or spark")
 
 
 @attrs.frozen(kw_only=True)
 class OutputOptions:
-    """Where rows go, and how."""
+    """Options of the output."""
 
     format: str
     output: Path | None
     max_rows: int
 
     def with_json(self) -> OutputOptions:
-        """Return the same with JSON as its format. Raises ConfigError if the command line names another one."""
+        """Return a copy with the format json. Raises ConfigError if the command line has another one."""
         source = click.get_current_context().get_parameter_source("format")
         if self.format != "json" and source is ParameterSource.COMMANDLINE:
-            raise ConfigError(f"--format: '{self.format}' contradicts --json; allowed: one of both")
+            raise ConfigError(f"--format: '{self.format}' contradicts --json; give one of them")
         return attrs.evolve(self, format="json")
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError for Parquet without a directory."""
         if self.format == "parquet" and self.output is None:
-            raise ConfigError("--format: 'parquet' is for files; allowed: with --output DIRECTORY")
+            raise ConfigError("--format: 'parquet' needs --output DIRECTORY")
 
 
 class StatementGroup(click.Group):
-    """What does not begin with the name of a subcommand is the statement of `query`, or its options."""
+    """A group whose arguments belong to `query`, unless they begin with the name of a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click."""
@@ -154,42 +149,42 @@ def command() -> None:
 
 @command.command("query")
 @click.argument("statement", required=False)
-@option("--format", type=click.Choice(FORMATS), default="table", shown="table", help="How rows are written.")
+@option("--format", type=click.Choice(FORMATS), default="table", shown="table", help="Format of rows.")
 @option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Where rows are written: a file, or for parquet a directory, which must not be there.",
+    help="File for rows, or for parquet a new directory.",
 )
 @option(
     "--max-rows",
     type=Number(1),
     default=MAX_ROWS_DEFAULT,
     shown=str(MAX_ROWS_DEFAULT),
-    help="How many rows a table has at most; other formats have all.",
+    help="Most rows of a table; other formats have all rows.",
 )
 @option(
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
     shown="auto",
-    help="Spark, or an embedded DuckDB, which starts at once; auto takes DuckDB where that gives Spark's answer and "
-    "little is read, and says which.",
+    help="Spark, or an embedded DuckDB, which starts at once; auto uses DuckDB for statements that read little and "
+    "have the same answer in both, and says which it uses.",
 )
 @option(
     "--duckdb-max-bytes",
     type=Parsed("SIZE", parse_size),
     default=DUCKDB_MAX_DEFAULT,
     shown=DUCKDB_MAX_DEFAULT,
-    help="With --engine auto, a statement that would read more of the bucket goes to Spark.",
+    help="With --engine auto, statements that read more of the bucket than this go to Spark.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line: --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row, like --format json.")
 @spark_options
-def query_command(statement: str | None, config_file: str | None, *, as_json: bool, **options: Any) -> None:
+def query_command(statement: str | None, loaded: Loaded, *, as_json: bool, **options: Any) -> None:
     """Query topics with Spark SQL, from the bucket alone: each topic is a table.
 
-    STATEMENT may be several, with semicolons between. Without it, statements are read from standard input, which on a
-    terminal is a shell with history. `kafscale sql serve` answers other programs, over JDBC.
+    STATEMENT may be several, separated by semicolons. Without it, statements come from standard input, or on a
+    terminal from a shell with history. `kafscale sql serve` answers other programs over JDBC.
     """
     output, chosen, spark = (
         take(options, OutputOptions),
@@ -200,7 +195,7 @@ def query_command(statement: str | None, config_file: str | None, *, as_json: bo
         output = output.with_json()
     output.check()
     chosen.check(spark)
-    source = source_options(read_settings(options, config_file), spark)
+    source = source_options(loaded.settings, spark)
     with _opened(output) as file, _engines(chosen, spark, source) as engines:
         results = Results(engines, output, file)
         if statement is None and sys.stdin.isatty():
@@ -213,10 +208,10 @@ command.add_command(serve_command)
 
 
 def _spark_alone(options: SparkOptions) -> str | None:
-    """Why statements are for Spark whatever they are, as the end of a sentence; None if they are not."""
+    """Return why all statements need Spark, as the end of a sentence; None if they don't."""
     if options.conf:
-        return "--conf sets what only Spark has"
-    return None if options.master == MASTER_DEFAULT else "--master names a Spark"
+        return "--conf is for Spark only"
+    return None if options.master == MASTER_DEFAULT else "--master is for Spark only"
 
 
 @contextmanager
@@ -247,7 +242,7 @@ def _spark_engine(options: SparkOptions, source: dict[str, str]) -> Iterator[Eng
 
     with spark_session(options, app_name="kafscale sql", **{PUSHDOWN: "true"}) as session:
         topics = Topics(spark=session, options=source, max_scan_bytes=scan_limit(options))
-        yield Engine(topics=topics, catalogs=[each.name for each in options.catalogs])
+        yield Engine(topics=topics, catalogs=[catalog.name for catalog in options.catalogs])
 
 
 def _run_shell(results: Results) -> None:
@@ -262,41 +257,41 @@ def _run_shell(results: Results) -> None:
 
 
 def _read_statements() -> str:
-    """Read them from standard input. Raises ConfigError."""
+    """Read statements from standard input. Raises ConfigError."""
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"standard input is no text: {exc}; allowed: statements in UTF-8") from exc
+        raise ConfigError(f"standard input is not UTF-8: {exc}") from exc
 
 
 def _run_all(text: str, results: Results) -> None:
     from kafscale.spark.sql.tokens import split_statements
 
     statements, rest = split_statements(text + "\n;")
-    for each in [*statements, *([rest] if rest.strip() else [])]:
-        results.answer(each)
+    for statement in [*statements, *([rest] if rest.strip() else [])]:
+        results.answer(statement)
 
 
 def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
-    """Open what text goes to. Raises ConfigError."""
+    """Open the output for text. Raises ConfigError."""
     if options.output is None or options.format == "parquet":
         return nullcontext(sys.stdout)
     try:
         return open_output(options.output)
     except OSError as exc:
-        raise ConfigError(f"--output: '{options.output}' can't be written ({exc.strerror}); allowed: a file") from exc
+        raise ConfigError(f"--output: '{options.output}' can't be written: {exc.strerror}") from exc
 
 
 @attrs.frozen
 class Results:
-    """Runs statements and writes their rows, one behind the other."""
+    """Runs statements and writes their rows."""
 
     engines: Engines
     options: OutputOptions
     file: IO[str]
 
     def answer(self, statement: str) -> None:
-        """Raises ConfigError, QueryError, StartupError, StoreError."""
+        """Answer a statement. Raises ConfigError, QueryError, StartupError, StoreError."""
         from kafscale.spark.duckdb.scans import Reading
 
         with ExitStack() as bar:
@@ -308,7 +303,7 @@ class Results:
                 answer.close()
 
     def _show(self, answer: Answer, bar: ExitStack) -> None:
-        """Show rows, which a command has none of, and no bar beside them."""
+        """Show the rows, if the statement has any, without a bar next to them."""
         if not answer.columns:
             return
         if self.options.format == "parquet":
@@ -335,4 +330,4 @@ class Results:
         shown = [["NULL" if cell is None else cell for cell in row] for row in cells.rows]
         show_cells(cells.columns, shown, file=self.file)
         if cells.has_more:
-            click.echo(f"kafscale: these are the first {self.options.max_rows} rows; --max-rows shows more", err=True)
+            click.echo(f"kafscale: showing the first {self.options.max_rows} rows; --max-rows shows more", err=True)

@@ -1,8 +1,7 @@
-"""The options that `kafscale sql` and `kafscale sql serve` share, and Spark started as they say."""
+"""Options that `kafscale sql` and `kafscale sql serve` share, and the Spark session that they describe."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.options import SPARK_SETTING, Parsed, value_or_file
-from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load, parse_size
+from kafscale.cli.options import BUCKET_OPTIONS, SPARK_SETTING, Parsed, value_or_file, with_settings
+from kafscale.config import Settings, parse_size
 from kafscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,15 +23,14 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 PREFIX = "KAFSCALE_SQL_"
-STORE_OPTIONS = ("data_dir", "store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 MASTER_DEFAULT = "local[*]"
-MAX_SCAN_DEFAULT = "10GiB"  # that of KAFSQL
+MAX_SCAN_DEFAULT = "10GiB"  # as KAFSQL has it
 VALUE_FORMATS = ("avro", "protobuf", "json")
 
 
 @attrs.frozen(kw_only=True)
 class SparkOptions:
-    """What Spark is started with, and what is read of topics by default."""
+    """Options of Spark, and defaults for reading topics."""
 
     master: str
     conf: Sequence[tuple[str, str]]
@@ -45,7 +42,7 @@ class SparkOptions:
 
 
 def option(flag: str, *names: str, help: str, shown: str = "", **details: Any) -> Callable[[Function], Function]:
-    """An option that is a variable too, both named in its help."""
+    """Declare an option that is also an environment variable, which its help names."""
     variable = PREFIX + flag.removeprefix("--").upper().replace("-", "_")
     told = f"default: {shown}; {variable}" if shown else variable
     return click.option(flag, *names, envvar=variable, help=f"{help}  [{told}]", **details)
@@ -61,9 +58,10 @@ def parse_catalog(text: str) -> CatalogOptions:
         key, _, value = part.partition("=")
         name = key.strip().replace("-", "_")
         if name not in fields or not value:
-            allowed = ", ".join(sorted(each.replace("_", "-") for each in fields))
-            raise ValueError(  # without the value, which may be a secret
-                f"'{key}' is not a setting of a catalog; allowed: KEY=VALUE with commas between, of {allowed}"
+            allowed = ", ".join(sorted(name.replace("_", "-") for name in fields))
+            raise ValueError(  # doesn't repeat the value, which may be a secret
+                f"'{key}' is not a setting of a catalog; allowed: KEY=VALUE, separated by commas, with the keys "
+                f"{allowed}"
             )
         given[name] = value.strip().lower() == "true" if name == "s3_path_style" else value_or_file(value.strip())
     if "type" not in given:
@@ -77,7 +75,7 @@ _OPTIONS = (
         default=MASTER_DEFAULT,
         shown=MASTER_DEFAULT,
         metavar="URL",
-        help="Spark's master; embedded without it.",
+        help="Spark's master.",
     ),
     option(
         "--catalog",
@@ -95,47 +93,42 @@ _OPTIONS = (
         type=Parsed("SIZE", parse_size),
         default=MAX_SCAN_DEFAULT,
         shown=MAX_SCAN_DEFAULT,
-        help="A read of a topic that would take more of the bucket is refused before it begins; 0 for no limit.",
+        help="Refuse a read of a topic that needs more bytes of the bucket; 0 for no limit.",
     ),
     option(
         "--value-format",
         type=click.Choice(VALUE_FORMATS),
-        help="Values begin with the id of their schema in --registry: there is a column decoded, of value and error.",
+        help="Format of values that begin with a schema id of --registry. Adds a column decoded, with value and error.",
     ),
-    option("--registry", metavar="URL", help="The schema registry; several with commas between."),
+    option("--registry", metavar="URL", help="Schema registry; several separated by commas."),
     option(
         "--option",
         "source_options",
         type=SPARK_SETTING,
         multiple=True,
-        help="An option of Spark's reader for all topics, such as includeHeaders=true; NAME=@PATH reads a file; "
+        help="Option of Spark's reader for all topics, such as includeHeaders=true; NAME=@PATH reads a file; "
         "repeatable.",
     ),
 )
 
 
 def spark_options(function: Function) -> Function:
-    """Give a command the options of the store, of `SparkOptions`, and `--config`."""
-    for each in reversed(_OPTIONS):
-        function = each(function)
-    return settings_flags(only=STORE_OPTIONS)(function)
-
-
-def read_settings(flags: dict[str, Any], config_file: str | None) -> Settings:
-    """Return where the bucket is. Raises ConfigError."""
-    return load(flags, os.environ, config_file).settings
+    """Give a command the options of the store and of `SparkOptions`, and `--config`."""
+    for add_option in reversed(_OPTIONS):
+        function = add_option(function)
+    return with_settings(only=("data_dir", *BUCKET_OPTIONS))(function)
 
 
 def source_options(settings: Settings, options: SparkOptions) -> dict[str, str]:
     """Return the options of `format("kafscale")`. Raises ConfigError."""
     if (options.value_format is None) != (options.registry is None):
-        raise ConfigError("--value-format and --registry belong together; allowed: both, or neither")
+        raise ConfigError("--value-format and --registry belong together; give both or neither")
     chosen = {**store_options(settings), "valueFormat": options.value_format, "schemaRegistryUrl": options.registry}
     return {**{name: value for name, value in chosen.items() if value is not None}, **dict(options.source_options)}
 
 
 def store_options(settings: Settings) -> dict[str, str]:
-    """Return those of the options of `format("kafscale")` that say where the bucket is."""
+    """Return the options of `format("kafscale")` for the bucket."""
     store = settings.store
     if store.scheme == "file" and store.path is not None:
         store = attrs.evolve(store, path=store.path.absolute())
@@ -152,7 +145,7 @@ def store_options(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def spark_session(options: SparkOptions, *, app_name: str, **conf: str) -> Iterator[SparkSession]:
-    """Stopped at the end of the block. conf: of the command, before those of the user. Raises StartupError."""
+    """Give a session that stops at the end. `conf` has the command's settings; the user's win. Raises StartupError."""
     from kafscale.spark.session import SessionOptions, start_session
     from kafscale.spark.sql.failures import keep_pyspark_quiet
 
@@ -169,5 +162,5 @@ def spark_session(options: SparkOptions, *, app_name: str, **conf: str) -> Itera
 
 
 def scan_limit(options: SparkOptions) -> int | None:
-    """Return how many bytes a scan may read; None for no limit."""
+    """Return the most bytes that a scan may read; None for no limit."""
     return options.max_scan_bytes or None

@@ -1,22 +1,19 @@
-"""`kafscale storage`: what each topic takes in the bucket, and what that costs."""
+"""`kafscale storage`: the size of each topic in the bucket, and its cost."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
-from kafscale.cli.adopt import STORE_OPTIONS
 from kafscale.cli.offline import previewed_topics
-from kafscale.cli.options import Parsed, json_option
+from kafscale.cli.options import STORE_OPTIONS, Parsed, json_option, with_settings
 from kafscale.cli.output import iso_time, show, show_json
 from kafscale.cli.progress import counting
-from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load
+from kafscale.config import Loaded, Settings
 from kafscale.errors import DamagedObject, NotFound
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ DOLLARS = "USD"
 
 @attrs.frozen
 class Price:
-    """The price of a GB for a month, in a currency."""
+    """Price of a GB for a month."""
 
     amount: float
     currency: str = DOLLARS
@@ -50,9 +47,9 @@ PRICE_DEFAULT = "0.023"  # USD for a GB-month: S3 Standard, the first 50 TB, us-
 
 @attrs.frozen(kw_only=True)
 class StorageRow:
-    """One topic. Times are those of its uploads; `pending` is in the write-ahead log only, if that was looked at.
+    """A topic. Times are those of its uploads; `pending` bytes are in the write-ahead log only, if that was read.
 
-    `deletable` are those of the bytes that nobody reads any more, and that will be deleted; None if it is not known.
+    `deletable` bytes are no longer read and will be deleted; None if they are unknown.
     """
 
     topic: str
@@ -76,16 +73,15 @@ class StorageRow:
     f"[default: {PRICE_DEFAULT} {DOLLARS}]",
 )
 @json_option
-@settings_flags(only=STORE_OPTIONS)
-def command(price: Price, as_json: bool, config_file: str | None, **flags: Any) -> None:
-    """Show what each topic takes in the bucket: segments, bytes, oldest and newest, and the cost per month.
+@with_settings(only=STORE_OPTIONS)
+def command(price: Price, as_json: bool, loaded: Loaded) -> None:
+    """Show the size of each topic in the bucket: segments, bytes, oldest and newest, and the cost per month.
 
-    Deletable are the bytes that nobody reads any more, as they were merged or deleted. With a --data-dir that has a
-    write-ahead log, what is in that and not yet in the bucket is shown as pending. It can run beside a live broker.
+    Deletable bytes were merged or deleted, and are no longer read. Pending bytes are in the write-ahead log of
+    --data-dir and not yet in the bucket. The broker may run meanwhile.
     """
     import trio
 
-    loaded = load(flags, os.environ, config_file)
     usage, pending, is_known = trio.run(_measure, loaded.settings, "data_dir" in loaded.sources)
     rows = [_row(topic, pending, price, is_known=is_known) for topic in usage.topics]
     others_pending = sum((pending or {}).values()) - sum(row.pending or 0 for row in rows)
@@ -109,10 +105,10 @@ def command(price: Price, as_json: bool, config_file: str | None, **flags: Any) 
     if usage.wal_object_count:
         click.echo(f"write-ahead log in the bucket: {usage.wal_object_count} objects, {usage.wal_bytes} bytes")
     if usage.own_bytes:
-        click.echo(f"checkpoints, and who leads: {usage.own_bytes} bytes")
+        click.echo(f"checkpoints and claims: {usage.own_bytes} bytes")
     if others_pending:
-        click.echo(f"pending of topics that have nothing in the bucket yet: {others_pending} bytes")
-    click.echo(f"all together: {cost:.2f} {price.currency} per month, at {price} for a GB-month, without requests")
+        click.echo(f"pending bytes of topics that are not in the bucket yet: {others_pending}")
+    click.echo(f"total: {cost:.2f} {price.currency} per month, at {price} for a GB-month, without requests")
 
 
 def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: Price, *, is_known: bool) -> StorageRow:
@@ -139,7 +135,7 @@ def _cost(size_bytes: int, price: float) -> float:
 
 
 async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapping[bytes, int] | None, bool]:
-    """Return what is there, what is pending, and whether it is known what of it is deletable."""
+    """Return the usage, the pending bytes by topic, and whether deletable bytes are known."""
     from kafscale.log.check.usage import measure_usage, pending_bytes
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command
@@ -153,7 +149,7 @@ async def _measure(settings: Settings, with_data_dir: bool) -> tuple[Usage, Mapp
 
 
 async def _find_deletable(settings: Settings, store: ObjectStore, usage: Usage) -> bool:
-    """False if the bucket has no metadata that can be read. That of a live broker's data directory is its own."""
+    """Count deletable bytes. Returns False if the bucket has no readable metadata."""
     from kafscale.log.check.usage import find_deletable
 
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -17,15 +17,15 @@ from kafscale.cli.options import (
     bootstrap_option,
     json_option,
     run_with_client,
-    take,
+    with_client,
 )
-from kafscale.cli.output import show, show_json
+from kafscale.cli.output import show, show_described
 from kafscale.errors import KafkaError
 
 if TYPE_CHECKING:
     from kafscale.client import Client
 
-_TOPIC_SOURCE = 1  # a config that was set on the topic itself, in DescribeConfigs
+_TOPIC_SOURCE = 1  # in DescribeConfigs, a config that is set on the topic itself
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +37,7 @@ class TopicRow:
 
 
 @attrs.frozen(kw_only=True)
-class PartitionRow:
+class TopicPartitionRow:
     partition: int
     leader: int
     replicas: list[int]
@@ -53,129 +53,124 @@ class ConfigRow:
     set_on_topic: bool
 
 
-@attrs.frozen(kw_only=True)
-class Shape:
-    """What a new topic is to be; the broker's default for what is None."""
-
-    partitions: int | None
-    replication_factor: int | None
-    configs: tuple[tuple[str, str], ...]
-
-
 @click.group("topics")
 def command() -> None:
     """List, create, describe, change and delete topics."""
 
 
 @command.command("list")
-@bootstrap_option
 @json_option
-def list_command(bootstrap: Bootstrap, as_json: bool) -> None:
+@with_client
+async def list_command(client: Client, as_json: bool) -> None:
     """List all topics."""
+    from kafscale.client.admin import list_topics
+    from kafscale.store.paths import topic_id_text
 
-    async def use(client: Client) -> None:
-        from kafscale.client.admin import list_topics
-        from kafscale.store.paths import topic_id_text
-
-        rows = [
-            TopicRow(
-                topic=topic.name or "",
-                partitions=len(topic.partitions),
-                replication_factor=max((len(each.replica_nodes) for each in topic.partitions), default=0),
-                id=topic_id_text(topic.topic_id),
-            )
-            for topic in await list_topics(client)
-        ]
-        show(TopicRow, rows, as_json=as_json)
-
-    run_with_client(bootstrap, use)
+    rows = [
+        TopicRow(
+            topic=topic.name or "",
+            partitions=len(topic.partitions),
+            replication_factor=max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
+            id=topic_id_text(topic.topic_id),
+        )
+        for topic in await list_topics(client)
+    ]
+    show(TopicRow, rows, as_json=as_json)
 
 
 @command.command("create")
 @click.argument("topic")
-@click.option("--partitions", type=COUNT, help="Number of partitions; the broker's default without it.")
-@click.option("--replication-factor", type=Number(1, INT16_MAX), help="Replicas; the broker's default without it.")
-@click.option("--config", "configs", type=SETTING, multiple=True, help="A topic setting; repeatable.")
+@click.option("--partitions", type=COUNT, help="Number of partitions.  [default: the broker's]")
+@click.option("--replication-factor", type=Number(1, INT16_MAX), help="Number of replicas.  [default: the broker's]")
+@click.option("--config", "configs", type=SETTING, multiple=True, help="A topic config; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
-@bootstrap_option
-def create_command(
+@with_client
+async def create_command(
+    client: Client,
     topic: str,
-    bootstrap: Bootstrap,
     *,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[tuple[str, str], ...],
     if_not_exists: bool,
-    **options: Any,
 ) -> None:
     """Create TOPIC."""
-    shape = take(options, Shape)
+    from kafscale.client.admin import BROKER_DEFAULT, NewTopic, create_topic
+    from kafscale.wire.error_codes import TOPIC_ALREADY_EXISTS
 
-    async def use(client: Client) -> None:
-        from kafscale.client.admin import BROKER_DEFAULT, NewTopic, create_topic
-        from kafscale.wire.error_codes import TOPIC_ALREADY_EXISTS
-
-        new = NewTopic(
-            name=topic,
-            partition_count=shape.partitions or BROKER_DEFAULT,
-            replication_factor=shape.replication_factor or BROKER_DEFAULT,
-            configs=dict(shape.configs),
-        )
-        try:
-            await create_topic(client, new)
-        except KafkaError as exc:
-            if not (if_not_exists and exc.code == TOPIC_ALREADY_EXISTS):
-                raise
-
-    run_with_client(bootstrap, use)
+    new = NewTopic(
+        name=topic,
+        partition_count=partitions or BROKER_DEFAULT,
+        replication_factor=replication_factor or BROKER_DEFAULT,
+        configs=dict(configs),
+    )
+    try:
+        await create_topic(client, new)
+    except KafkaError as exc:
+        if not (if_not_exists and exc.code == TOPIC_ALREADY_EXISTS):
+            raise
 
 
 @command.command("describe")
 @click.argument("topic")
-@click.option("--all-configs", is_flag=True, help="Show settings that are at their defaults, too.")
-@bootstrap_option
+@click.option("--all-configs", is_flag=True, help="Include configs that have their defaults.")
 @json_option
-def describe_command(topic: str, bootstrap: Bootstrap, *, all_configs: bool, as_json: bool) -> None:
-    """Show the partitions of TOPIC, their first and next offset, and its settings."""
+@with_client
+async def describe_command(client: Client, topic: str, *, all_configs: bool, as_json: bool) -> None:
+    """Show the partitions of TOPIC with their first and next offset, and its configs."""
+    from kafscale.client.admin import topic_configs
 
-    async def use(client: Client) -> None:
-        from kafscale.client.admin import topic_configs
+    partitions = await _partition_rows(client, topic)
+    configs = [
+        ConfigRow(config=config.name, value=config.value, set_on_topic=config.config_source == _TOPIC_SOURCE)
+        for config in await topic_configs(client, topic)
+        if all_configs or config.config_source == _TOPIC_SOURCE
+    ]
+    show_described(
+        {"topic": topic},
+        {"partitions": (TopicPartitionRow, partitions), "configs": (ConfigRow, configs)},
+        as_json=as_json,
+    )
 
-        partitions = await _partition_rows(client, topic)
-        configs = [
-            ConfigRow(config=each.name, value=each.value, set_on_topic=each.config_source == _TOPIC_SOURCE)
-            for each in await topic_configs(client, topic)
-            if all_configs or each.config_source == _TOPIC_SOURCE
-        ]
-        if as_json:
-            found = {"partitions": [*map(attrs.asdict, partitions)], "configs": [*map(attrs.asdict, configs)]}
-            show_json({"topic": topic, **found})
-            return
-        show(PartitionRow, partitions)
-        if configs:
-            click.echo()
-            show(ConfigRow, configs)
 
-    run_with_client(bootstrap, use)
+async def _partition_rows(client: Client, topic: str) -> list[TopicPartitionRow]:
+    from kafscale.client.admin import describe_topics
+    from kafscale.client.consumer import EARLIEST, LATEST, list_offsets
+
+    (described,) = await describe_topics(client, [topic])
+    partitions = sorted(described.partitions, key=lambda partition: partition.partition_index)
+    indexes = [partition.partition_index for partition in partitions]
+    earliest = await list_offsets(client, topic, dict.fromkeys(indexes, EARLIEST))
+    latest = await list_offsets(client, topic, dict.fromkeys(indexes, LATEST))
+    return [
+        TopicPartitionRow(
+            partition=partition.partition_index,
+            leader=partition.leader_id,
+            replicas=partition.replica_nodes,
+            in_sync=partition.isr_nodes,
+            start_offset=earliest[partition.partition_index],
+            end_offset=latest[partition.partition_index],
+        )
+        for partition in partitions
+    ]
 
 
 @command.command("delete")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@bootstrap_option
-def delete_command(topics: tuple[str, ...], bootstrap: Bootstrap) -> None:
-    """Delete each TOPIC and all of its data."""
+@with_client
+async def delete_command(client: Client, topics: tuple[str, ...]) -> None:
+    """Delete each TOPIC with all of its records."""
+    from kafscale.client.admin import delete_topic
 
-    async def use(client: Client) -> None:
-        from kafscale.client.admin import delete_topic
-
-        for topic in topics:
-            await delete_topic(client, topic)
-
-    run_with_client(bootstrap, use)
+    for topic in topics:
+        await delete_topic(client, topic)
 
 
 @command.command("alter")
 @click.argument("topic")
-@click.option("--partitions", type=COUNT, help="New number of partitions; it can only grow.")
-@click.option("--config", "configs", type=SETTING, multiple=True, help="A topic setting; repeatable.")
-@click.option("--delete-config", "deleted", metavar="NAME", cls=ListOption, help="Put a setting back to its default.")
+@click.option("--partitions", type=COUNT, help="New number of partitions, at least the current one.")
+@click.option("--config", "configs", type=SETTING, multiple=True, help="A topic config; repeatable.")
+@click.option("--delete-config", "deleted", metavar="NAME", cls=ListOption, help="Reset a config to its default.")
 @bootstrap_option
 def alter_command(
     topic: str,
@@ -185,10 +180,10 @@ def alter_command(
     configs: tuple[tuple[str, str], ...],
     deleted: tuple[str, ...],
 ) -> None:
-    """Change the settings of TOPIC or add partitions."""
+    """Change the configs of TOPIC or add partitions."""
     changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(deleted)}
     if not (partitions or changes):
-        raise click.UsageError("nothing to change; allowed: --partitions, --config, --delete-config")
+        raise click.UsageError("nothing to change; give --partitions, --config or --delete-config")
 
     async def use(client: Client) -> None:
         from kafscale.client.admin import add_partitions, alter_topic_configs
@@ -199,25 +194,3 @@ def alter_command(
             await add_partitions(client, topic, partitions)
 
     run_with_client(bootstrap, use)
-
-
-async def _partition_rows(client: Client, topic: str) -> list[PartitionRow]:
-    from kafscale.client.admin import describe_topics
-    from kafscale.client.consumer import EARLIEST, LATEST, list_offsets
-
-    (described,) = await describe_topics(client, [topic])
-    partitions = sorted(described.partitions, key=lambda each: each.partition_index)
-    indexes = [each.partition_index for each in partitions]
-    earliest = await list_offsets(client, topic, dict.fromkeys(indexes, EARLIEST))
-    latest = await list_offsets(client, topic, dict.fromkeys(indexes, LATEST))
-    return [
-        PartitionRow(
-            partition=each.partition_index,
-            leader=each.leader_id,
-            replicas=each.replica_nodes,
-            in_sync=each.isr_nodes,
-            start_offset=earliest[each.partition_index],
-            end_offset=latest[each.partition_index],
-        )
-        for each in partitions
-    ]

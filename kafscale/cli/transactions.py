@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.options import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client
-from kafscale.cli.output import say, show, show_json
+from kafscale.cli.options import ListOption, json_option, with_client
+from kafscale.cli.output import say, show, show_described
 from kafscale.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class TransactionRow:
 
 
 @attrs.frozen(kw_only=True)
-class PartitionRow:
+class EnrolledRow:
     topic: str
     partition: int
 
@@ -36,79 +36,63 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", "states", cls=ListOption, help="Only ids in this state, such as Ongoing; may be repeated.")
-@bootstrap_option
+@click.option("--state", "states", cls=ListOption, help="Only ids in this state, such as Ongoing; repeatable.")
 @json_option
-def list_command(states: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
+@with_client
+async def list_command(client: Client, states: tuple[str, ...], as_json: bool) -> None:
     """List all transactional ids."""
+    from kafscale.client.transactions import list_transactions
 
-    async def use(client: Client) -> None:
-        from kafscale.client.transactions import list_transactions
-
-        rows = [
-            TransactionRow(
-                transactional_id=each.transactional_id, producer_id=each.producer_id, state=each.transaction_state
-            )
-            for each in await list_transactions(client, list(states))
-        ]
-        show(TransactionRow, rows, as_json=as_json)
-
-    run_with_client(bootstrap, use)
+    rows = [
+        TransactionRow(
+            transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.transaction_state
+        )
+        for found in await list_transactions(client, list(states))
+    ]
+    show(TransactionRow, rows, as_json=as_json)
 
 
 @command.command("describe")
 @click.argument("transactional_id", metavar="ID")
-@bootstrap_option
 @json_option
-def describe_command(transactional_id: str, bootstrap: Bootstrap, as_json: bool) -> None:
-    """Show who has the transactional ID, and which partitions its transaction has written to."""
+@with_client
+async def describe_command(client: Client, transactional_id: str, as_json: bool) -> None:
+    """Show the producer of transactional ID, and the partitions of its transaction."""
+    from kafscale.client.transactions import describe_transaction
 
-    async def use(client: Client) -> None:
-        from kafscale.client.transactions import describe_transaction
-
-        found = await describe_transaction(client, transactional_id)
-        partitions = [
-            PartitionRow(topic=each.topic, partition=index) for each in found.topics for index in each.partitions
-        ]
-        if as_json:
-            show_json(
-                {
-                    "transactional_id": transactional_id,
-                    "state": found.transaction_state,
-                    "producer_id": found.producer_id,
-                    "producer_epoch": found.producer_epoch,
-                    "timeout_ms": found.transaction_timeout_ms,
-                    "start_time_ms": found.transaction_start_time_ms,
-                    "partitions": [*map(attrs.asdict, partitions)],
-                }
-            )
-            return
-        say(
-            f"transactional id {transactional_id} is {found.transaction_state}; producer {found.producer_id}, epoch "
-            f"{found.producer_epoch}; partitions: {len(partitions)}"
-        )
-        if partitions:
-            click.echo()
-            show(PartitionRow, partitions)
-
-    run_with_client(bootstrap, use)
+    found = await describe_transaction(client, transactional_id)
+    partitions = [
+        EnrolledRow(topic=topic.topic, partition=index) for topic in found.topics for index in topic.partitions
+    ]
+    show_described(
+        {
+            "transactional_id": transactional_id,
+            "state": found.transaction_state,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+            "timeout_ms": found.transaction_timeout_ms,
+            "start_time_ms": found.transaction_start_time_ms,
+        },
+        {"partitions": (EnrolledRow, partitions)},
+        as_json=as_json,
+        heading=f"transactional id {transactional_id} is {found.transaction_state}; producer {found.producer_id}, "
+        f"epoch {found.producer_epoch}; partitions: {len(partitions)}",
+    )
 
 
 @command.command("abort")
 @click.argument("transactional_id", metavar="ID")
-@bootstrap_option
-def abort_command(transactional_id: str, bootstrap: Bootstrap) -> None:
-    """Abort the transaction that the transactional ID has open; its producer is fenced."""
+@with_client
+async def abort_command(client: Client, transactional_id: str) -> None:
+    """Abort the open transaction of transactional ID, and fence its producer."""
+    from kafscale.client.transactions import abort_transaction, describe_transaction
+    from kafscale.wire.error_codes import INVALID_TXN_STATE
 
-    async def use(client: Client) -> None:
-        from kafscale.client.transactions import abort_transaction, describe_transaction
-        from kafscale.wire.error_codes import INVALID_TXN_STATE
-
-        found = await describe_transaction(client, transactional_id)
-        if found.transaction_state != ONGOING:
-            state = found.transaction_state
-            raise KafkaError(INVALID_TXN_STATE, f"transactional id {transactional_id} has nothing open: it is {state}")
-        await abort_transaction(client, transactional_id, found.transaction_timeout_ms)
-        say(f"aborted the transaction of {transactional_id}")
-
-    run_with_client(bootstrap, use)
+    found = await describe_transaction(client, transactional_id)
+    if found.transaction_state != ONGOING:
+        raise KafkaError(
+            INVALID_TXN_STATE,
+            f"transactional id {transactional_id} has no open transaction: it is {found.transaction_state}",
+        )
+    await abort_transaction(client, transactional_id, found.transaction_timeout_ms)
+    say(f"aborted the transaction of {transactional_id}")

@@ -1,7 +1,7 @@
 """`kafscale users add|list|remove`: over a connection, or of a broker that is stopped.
 
-Passwords come from a file, the environment or the terminal, and never from an argument, which everybody sees who lists
-the processes. They are salted here: the broker never gets to see one.
+Passwords come from a file, the environment or the terminal, but not from arguments, which a list of processes shows.
+They are salted here, and not sent to the broker.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.adopt import WRITING_OPTIONS
 from kafscale.cli.options import (
+    WRITING_OPTIONS,
     Bootstrap,
     ListOption,
     Number,
     bootstrap_option,
     json_option,
     run_with_client,
+    settings_flags,
     value_or_file,
 )
 from kafscale.cli.output import say, show
-from kafscale.cli.serve import settings_flags
 from kafscale.config import USER_PASSWORD_VARIABLE, SaslMechanism, Settings, StoreUrl, load
 from kafscale.errors import ConfigError, NotFound
 
@@ -50,8 +50,8 @@ class UserRow:
 def command() -> None:
     """Add, list and remove users, who log in by SCRAM or PLAIN.
 
-    Over a connection to a broker; or, with --data-dir or --store, of a broker that is stopped, as for the first user.
-    Others that share its bucket may run meanwhile, and know the user at once.
+    With --bootstrap this goes through a running broker; with --data-dir or --store it changes the metadata of a stopped
+    broker, as for the first user. Other brokers that share its bucket may run, and know the user at once.
     """
 
 
@@ -59,14 +59,14 @@ def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--mechanism",
         "mechanisms",
-        type=click.Choice([each.value for each in SCRAMS]),
+        type=click.Choice([mechanism.value for mechanism in SCRAMS]),
         cls=ListOption,
         help="Only for this mechanism; repeatable.  [default: both]",
     )(function)
 
 
 def _where(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command what says which broker it is about."""
+    """Give a command the options of a running and of a stopped broker."""
     return bootstrap_option(settings_flags(only=OFFLINE_OPTIONS)(function))
 
 
@@ -81,7 +81,7 @@ def add_command(
 ) -> None:
     """Add USER, or change the password.
 
-    It comes from --password-file, or else the environment (KAFSCALE_USER_PASSWORD), or is asked for.
+    The password comes from --password-file, or the environment (KAFSCALE_USER_PASSWORD), or a prompt.
     """
     from kafscale.security.verifiers import MADE_SALT_BYTES, salt_password
 
@@ -119,7 +119,7 @@ def add_command(
 @json_option
 @_where
 def list_command(as_json: bool, **where: Any) -> None:
-    """List all users, and by which mechanisms they log in."""
+    """List all users and their mechanisms."""
     found: dict[str, dict[SaslMechanism, int]] = {}
 
     async def over_connection(client: Any) -> None:
@@ -146,14 +146,14 @@ def list_command(as_json: bool, **where: Any) -> None:
 def remove_command(user: str, mechanisms: tuple[str, ...], **where: Any) -> None:
     """Remove USER.
 
-    Who is connected stays so until the session ends (--connections-max-reauth).
+    The user's connections stay open until their sessions end (--connections-max-reauth).
     """
 
     def known(infos: Mapping[SaslMechanism, int]) -> list[SaslMechanism]:
-        """Return which mechanisms to remove. Raises NotFound."""
-        wanted = [each for each in _chosen(mechanisms) if each in infos]
+        """Return the mechanisms to remove. Raises NotFound."""
+        wanted = [mechanism for mechanism in _chosen(mechanisms) if mechanism in infos]
         if not wanted:
-            raise NotFound(f"{user}: there is no such user; `kafscale users list` tells who there is")
+            raise NotFound(f"there is no user '{user}'; see `kafscale users list`")
         return wanted
 
     async def over_connection(client: Any) -> None:
@@ -164,23 +164,25 @@ def remove_command(user: str, mechanisms: tuple[str, ...], **where: Any) -> None
     async def offline(users: ScramUsers) -> None:
         from kafscale.cluster.registries.scram_users import CredentialKey
 
-        await users.alter({CredentialKey(each, user): None for each in known(users.iterations().get(user, {}))})
+        await users.alter(
+            {CredentialKey(mechanism, user): None for mechanism in known(users.iterations().get(user, {}))}
+        )
 
     _run(where, over_connection, offline)
 
 
 def _chosen(mechanisms: tuple[str, ...]) -> list[SaslMechanism]:
-    return [each for each in SCRAMS if not mechanisms or each.value in mechanisms]
+    return [mechanism for mechanism in SCRAMS if not mechanisms or mechanism.value in mechanisms]
 
 
 def _password(user: str, password_file: str | None) -> str:
-    """Raises ConfigError for one that is not fit, or for a name that is not."""
+    """Read the password of a new user. Raises ConfigError for an invalid password or name."""
     from kafscale.security.verifiers import check_password, check_user_name
 
     try:
         check_user_name(user)
     except ValueError as exc:
-        raise ConfigError(f"USER: '{user}' is not fit: {exc}") from exc
+        raise ConfigError(f"USER: '{user}' is not a valid name: {exc}") from exc
     try:
         if password_file == STDIN:
             password = sys.stdin.readline().rstrip("\r\n")
@@ -197,7 +199,7 @@ def _password(user: str, password_file: str | None) -> str:
 def _prompted(user: str) -> str:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"--password-file: is missing; allowed: a file, {STDIN} for stdin, or {USER_PASSWORD_VARIABLE}"
+            f"--password-file: a password is needed; give a file, {STDIN} for stdin, or {USER_PASSWORD_VARIABLE}"
         )
     password: str = click.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
     return password
@@ -208,7 +210,7 @@ def _run(
     over_connection: Callable[[Any], Awaitable[None]],
     offline: Callable[[ScramUsers], Awaitable[None]],
 ) -> None:
-    """Do it over a connection; or, if a directory, a store or a file of settings is given, of a stopped broker."""
+    """Use a running broker; or a stopped one, if --data-dir, --store or --config is given."""
     import trio
 
     bootstrap: Bootstrap = where.pop("bootstrap")
@@ -227,12 +229,10 @@ async def _offline(settings: Settings, use: Callable[[ScramUsers], Awaitable[Non
 
     keep_files_private()
     if settings.store.scheme == "memory":
-        raise ConfigError(
-            f"--store: '{settings.store}' forgets users with the broker; allowed: file:PATH or s3://BUCKET"
-        )
+        raise ConfigError(f"--store: '{settings.store}' keeps no users; allowed: file:PATH or s3://BUCKET")
     with lock_data_directory(settings.data_dir):
         if settings.store == StoreUrl(scheme="file", path=settings.data_dir / BUCKET_NAME):
-            settings.store.path.mkdir(exist_ok=True)  # what a first start would make
+            settings.store.path.mkdir(exist_ok=True)  # as a first start does
         async with (
             store_of_command(settings) as store,
             led_metadata(settings, store, may_be_shared=True) as metadata,

@@ -1,21 +1,18 @@
-"""`kafscale verify`: read a bucket, prove that it is whole, and rebuild what can be rebuilt."""
+"""`kafscale verify`: check every object of a bucket, and repair what can be rebuilt."""
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
-from kafscale.cli.adopt import STORE_OPTIONS
 from kafscale.cli.offline import copied_metadata, previewed_topics
-from kafscale.cli.options import json_option
+from kafscale.cli.options import STORE_OPTIONS, json_option, with_settings
 from kafscale.cli.output import show, show_json
 from kafscale.cli.progress import measuring
-from kafscale.cli.serve import settings_flags
-from kafscale.config import Settings, load
+from kafscale.config import Loaded, Settings
 from kafscale.errors import DamagedObject, NotFound, StartupError
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class FindingRow:
-    """What was found, one line each."""
+    """A finding."""
 
     what: str
     kind: str
@@ -35,25 +32,23 @@ class FindingRow:
 
 @click.command("verify")
 @click.option(
-    "--repair", is_flag=True, help="Rebuild what can be rebuilt from what is good; batches are never changed."
+    "--repair", is_flag=True, help="Rebuild damaged objects from undamaged ones; record batches are never changed."
 )
 @click.option(
     "--bucket-only",
     is_flag=True,
-    help="Leave the data directory out: its metadata and its write-ahead log, for which its broker must be stopped.",
+    help="Don't check the data directory, for which its broker must be stopped.",
 )
 @json_option
-@settings_flags(only=STORE_OPTIONS)
-def command(repair: bool, bucket_only: bool, as_json: bool, config_file: str | None, **flags: Any) -> None:
-    """Read every object of a bucket and prove that it is whole.
+@with_settings(only=STORE_OPTIONS)
+def command(repair: bool, bucket_only: bool, as_json: bool, loaded: Loaded) -> None:
+    """Check every object of a bucket.
 
-    The segments, the write-ahead log and the checkpoints in it are held against each other. With a --data-dir, given
-    as flag, variable or in the file, so are the write-ahead log and the metadata in that. Exits with 1 if anything is
-    damaged and was not repaired.
+    Segments, write-ahead log and checkpoints are compared with each other; with a --data-dir, given as flag, variable
+    or in the file, its write-ahead log and metadata too. The exit code is 1 for damage that was not repaired.
     """
     import trio
 
-    loaded = load(flags, os.environ, config_file)
     with_data_dir = "data_dir" in loaded.sources and not bucket_only
     report = trio.run(_verify, loaded.settings, with_data_dir, repair)
     _show(report, as_json=as_json)
@@ -66,17 +61,20 @@ def command(repair: bool, bucket_only: bool, as_json: bool, config_file: str | N
 def _show(report: Report, *, as_json: bool) -> None:
     summary = attrs.asdict(report, filter=lambda field, _: field.name != "findings")
     if as_json:
-        show_json({"whole": report.is_whole, **summary, "findings": [attrs.asdict(each) for each in report.findings]})
+        show_json(
+            {"whole": report.is_whole, **summary, "findings": [attrs.asdict(finding) for finding in report.findings]}
+        )
         return
     rows = [
         FindingRow(
-            what="repaired" if each.repaired else "damage" if each.damage else "note",
-            kind=each.kind,
-            where=each.name,
-            position=each.position,
-            message=each.message + (" (--repair rebuilds it)" if each.can_repair and not each.repaired else ""),
+            what="repaired" if finding.repaired else "damage" if finding.damage else "note",
+            kind=finding.kind,
+            where=finding.name,
+            position=finding.position,
+            message=finding.message
+            + (" (--repair rebuilds it)" if finding.can_repair and not finding.repaired else ""),
         )
-        for each in report.findings
+        for finding in report.findings
     ]
     if rows:
         show(FindingRow, rows)
@@ -122,7 +120,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
 
 
 def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
-    """Report a missing metadata.db beside a write-ahead log. Raises StartupError if there is neither."""
+    """Report a missing metadata.db if there is a write-ahead log. Raises StartupError if there is neither."""
     from kafscale.log.repair.findings import Finding, Kind
     from kafscale.log.wal.data_directory import METADATA_NAME, WAL_NAME
 
@@ -131,11 +129,11 @@ def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
         return
     if not (settings.data_dir / WAL_NAME).is_dir():
         raise StartupError(
-            f"--data-dir {settings.data_dir} is no broker's data directory: {METADATA_NAME} is not there"
+            f"--data-dir: {settings.data_dir} is not a broker's data directory; it has no {METADATA_NAME}"
         )
     message = (
-        "is missing, beside a write-ahead log: what the newest checkpoint in the bucket lacks is lost, unless you put "
-        "the file back from a copy before the next start"
+        "is missing, and there is a write-ahead log: changes after the newest checkpoint in the bucket are lost, "
+        "unless you restore the file from a copy before the next start"
     )
     verifier.report.add([Finding(name=str(path), kind=Kind.METADATA, message=message)])
 
@@ -151,9 +149,7 @@ async def _read_wal(verifier: Verifier, settings: Settings) -> None:
 
 
 async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
-    """Read the metadata after the listing, so that what went missing before a log start that moved meanwhile counts as
-    deleted.
-    """
+    """Read the metadata after the listing, so that segments before a log start that moved count as deleted."""
     from kafscale.cluster.membership.leading.leading import begun
     from kafscale.cluster.membership.state import ClusterState
     from kafscale.log.check.verification import KnownTopic
@@ -174,7 +170,7 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
                 verifier.deleted = set(topics.deleted)
                 state = ClusterState(topics.store)
                 await state.load()
-                verifier.begun = lambda each: () if (found := state.placement(*each)) is None else begun(found)
+                verifier.begun = lambda at: () if (found := state.placement(*at)) is None else begun(found)
     except (DamagedObject, NotFound) as exc:
-        message = f"topics are not known, so that less can be proven: {exc}"
+        message = f"the topics can't be read, so that fewer checks are possible: {exc}"
         verifier.report.add([Finding(name="metadata", kind=Kind.CHECKPOINT, message=message, damage=False)])

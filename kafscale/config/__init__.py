@@ -3,99 +3,57 @@
     settings.py           Settings: every option of `kafscale serve`, by itself or in one of the groups below
     security_settings.py  SslSettings, SaslSettings, and how listeners are secured
     limits.py             Limits: every named maximum; CoordinatorSettings: those of consumer groups
-    option.py             how a field declares an option; the one cattrs converter
+    option.py             how a field declares an option, and its values are read
     values.py             listeners, store URLs, closed sets of words
     units.py              sizes and durations
     sources.py            flag over environment over TOML file over default
 
-Imports the standard library, attrs, cattrs and `kafscale.errors` only.
+Imports the standard library, attrs and `kafscale.errors` only.
 """
 
 from __future__ import annotations
 
-from kafscale.config.limits import CoordinatorSettings, Limits
-from kafscale.config.option import Option
-from kafscale.config.security_settings import SaslSettings, SslSettings
-from kafscale.config.settings import Settings, options
-from kafscale.config.sources import (
-    ADMIN_CA_VARIABLE,
-    BOOTSTRAP_VARIABLE,
-    COMMAND_CONFIG_VARIABLE,
-    CONFIG_VARIABLE,
-    SUPERVISOR_VARIABLE,
-    USER_PASSWORD_VARIABLE,
-    Loaded,
-    load,
-)
-from kafscale.config.units import GIB, KIB, MIB, format_duration, format_size, parse_duration, parse_size
-from kafscale.config.values import (
-    WILDCARD_HOSTS,
-    Address,
-    AuthorizerKind,
-    BalanceBy,
-    Durability,
-    IpConnections,
-    Listener,
-    ListenerProtocol,
-    LogFormat,
-    LogLevel,
-    ReplicationFactorPolicy,
-    SaslMechanism,
-    SecurityProtocol,
-    SslClientAuth,
-    SslVersion,
-    StoreEncryption,
-    StoreUrl,
-    canonical_ip,
-    has_host,
-    is_endpoint,
-    split_list,
-    split_url,
-)
-
-__all__ = [
-    "ADMIN_CA_VARIABLE",
-    "BOOTSTRAP_VARIABLE",
-    "COMMAND_CONFIG_VARIABLE",
-    "CONFIG_VARIABLE",
-    "GIB",
-    "KIB",
-    "MIB",
-    "SUPERVISOR_VARIABLE",
-    "USER_PASSWORD_VARIABLE",
-    "WILDCARD_HOSTS",
-    "Address",
-    "AuthorizerKind",
-    "BalanceBy",
-    "CoordinatorSettings",
-    "Durability",
-    "IpConnections",
-    "Limits",
-    "Listener",
-    "ListenerProtocol",
-    "Loaded",
-    "LogFormat",
-    "LogLevel",
-    "Option",
-    "ReplicationFactorPolicy",
-    "SaslMechanism",
-    "SaslSettings",
-    "SecurityProtocol",
-    "Settings",
-    "SslClientAuth",
-    "SslSettings",
-    "SslVersion",
-    "StoreEncryption",
-    "StoreUrl",
-    "canonical_ip",
-    "format_duration",
-    "format_size",
-    "has_host",
-    "is_endpoint",
-    "load",
-    "options",
-    "parse_duration",
-    "parse_size",
-    "split_list",
-    "split_url",
-]
+from kafscale.config.limits import CoordinatorSettings as CoordinatorSettings
+from kafscale.config.limits import Limits as Limits
+from kafscale.config.option import Option as Option
+from kafscale.config.security_settings import SaslSettings as SaslSettings
+from kafscale.config.security_settings import SslSettings as SslSettings
+from kafscale.config.settings import Settings as Settings
+from kafscale.config.settings import options as options
+from kafscale.config.sources import ADMIN_CA_VARIABLE as ADMIN_CA_VARIABLE
+from kafscale.config.sources import BOOTSTRAP_VARIABLE as BOOTSTRAP_VARIABLE
+from kafscale.config.sources import COMMAND_CONFIG_VARIABLE as COMMAND_CONFIG_VARIABLE
+from kafscale.config.sources import CONFIG_VARIABLE as CONFIG_VARIABLE
+from kafscale.config.sources import SUPERVISOR_VARIABLE as SUPERVISOR_VARIABLE
+from kafscale.config.sources import USER_PASSWORD_VARIABLE as USER_PASSWORD_VARIABLE
+from kafscale.config.sources import Loaded as Loaded
+from kafscale.config.sources import load as load
+from kafscale.config.units import GIB as GIB
+from kafscale.config.units import KIB as KIB
+from kafscale.config.units import MIB as MIB
+from kafscale.config.units import format_duration as format_duration
+from kafscale.config.units import format_size as format_size
+from kafscale.config.units import parse_duration as parse_duration
+from kafscale.config.units import parse_size as parse_size
+from kafscale.config.values import WILDCARD_HOSTS as WILDCARD_HOSTS
+from kafscale.config.values import Address as Address
+from kafscale.config.values import AuthorizerKind as AuthorizerKind
+from kafscale.config.values import BalanceBy as BalanceBy
+from kafscale.config.values import Durability as Durability
+from kafscale.config.values import IpConnections as IpConnections
+from kafscale.config.values import Listener as Listener
+from kafscale.config.values import ListenerProtocol as ListenerProtocol
+from kafscale.config.values import LogFormat as LogFormat
+from kafscale.config.values import LogLevel as LogLevel
+from kafscale.config.values import ReplicationFactorPolicy as ReplicationFactorPolicy
+from kafscale.config.values import SaslMechanism as SaslMechanism
+from kafscale.config.values import SecurityProtocol as SecurityProtocol
+from kafscale.config.values import SslClientAuth as SslClientAuth
+from kafscale.config.values import SslVersion as SslVersion
+from kafscale.config.values import StoreEncryption as StoreEncryption
+from kafscale.config.values import StoreUrl as StoreUrl
+from kafscale.config.values import canonical_ip as canonical_ip
+from kafscale.config.values import has_host as has_host
+from kafscale.config.values import is_endpoint as is_endpoint
+from kafscale.config.values import split_list as split_list
+from kafscale.config.values import split_url as split_url

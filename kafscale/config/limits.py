@@ -38,7 +38,7 @@ class Limits:
     max_connections_per_ip_count: int = option(
         ANY_NUMBER,
         "Most open connections from one IP address over all listeners; further ones are closed at once.",
-        why="Kafka: max.connections.per.ip, the same, which is no limit. With 0, only the addresses of the next option "
+        why="Kafka: max.connections.per.ip, the same, so unlimited. With 0, only the addresses of the next option "
         "may connect.",
         least=0,
         most=ANY_NUMBER,

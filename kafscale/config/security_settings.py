@@ -32,7 +32,7 @@ def protocol_of(name: str, given: Sequence[ListenerProtocol]) -> SecurityProtoco
     protocol = SecurityProtocol.__members__.get(name.upper())
     if protocol is not None:
         return protocol
-    return next((each.protocol for each in given if each.name == name), SecurityProtocol.PLAINTEXT)
+    return next((mapped.protocol for mapped in given if mapped.name == name), SecurityProtocol.PLAINTEXT)
 
 
 def check_listeners(
@@ -45,12 +45,12 @@ def check_listeners(
     _check_once("--advertised-listener", advertised, "NAME=HOST:PORT")
     _check_once("--listener-security-protocol", protocols, "NAME=PROTOCOL")
     names = [listener.name for listener in listeners]
-    for each in advertised:
-        _check_named("--advertised-listener", each, names)
-        if each.is_wildcard or each.port == 0:
+    for listener in advertised:
+        _check_named("--advertised-listener", listener, names)
+        if listener.is_wildcard or listener.port == 0:
             raise ConfigError(
-                f"--advertised-listener: '{each}' can't be connected to; allowed: NAME=HOST:PORT with a real host and "
-                "port"
+                f"--advertised-listener: '{listener}' can't be connected to; allowed: NAME=HOST:PORT with a real host "
+                "and port"
             )
     for given in protocols:
         _check_named("--listener-security-protocol", given, names)
@@ -62,7 +62,7 @@ def check_listeners(
 
 
 def _check_once(flag: str, given: Sequence[Listener | ListenerProtocol], form: str) -> None:
-    for name, count in Counter(each.name for each in given).items():
+    for name, count in Counter(named.name for named in given).items():
         if count > 1:
             raise ConfigError(f"{flag}: '{name}' is given {count} times; allowed: each name once, as {form}")
 
@@ -141,7 +141,7 @@ _YEAR_MS = 365 * 86_400_000
 
 @attrs.frozen(kw_only=True)
 class SaslSettings:
-    """How clients of listeners with SASL authenticate. Raises ConfigError for contradictory options."""
+    """Settings of listeners with SASL. Raises ConfigError for contradictory options."""
 
     sasl_mechanisms: tuple[SaslMechanism, ...] = option(
         (SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256),

@@ -412,10 +412,10 @@ class Settings:
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
-        for each in _bounded_options():
-            each.check(self.value(each), given_as=each.flag)
+        for bounded in _bounded_options():
+            bounded.check(self.value(bounded), given_as=bounded.flag)
         check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
-        if self.inter_broker_listener not in (None, *(each.name for each in self.listeners)):
+        if self.inter_broker_listener not in (None, *(listener.name for listener in self.listeners)):
             raise ConfigError(
                 f"--inter-broker-listener: '{self.inter_broker_listener}' is not a listener; allowed: a name in "
                 "--listen"
@@ -424,7 +424,9 @@ class Settings:
             url = f"{self.admin_listen.scheme}://{self.admin_listen}"
             wanted = "with --admin-ssl" if self.admin_listen.wants_tls else "https:// with --admin-ssl"
             raise ConfigError(f"--admin-listen: '{url}' contradicts --admin-ssl; allowed: {wanted}, or HOST:PORT")
-        check_ssl(self.ssl, [each for each in self.listeners if self.protocol_of(each).uses_tls], self.admin_ssl)
+        check_ssl(
+            self.ssl, [listener for listener in self.listeners if self.protocol_of(listener).uses_tls], self.admin_ssl
+        )
         _check_store(self)
         if not (self.limits.max_connections_per_ip_count or self.limits.max_connections_per_ip_overrides):
             raise ConfigError(
@@ -444,11 +446,11 @@ class Settings:
     def value(self, wanted: Option) -> object:
         """Return the value of an option, in this object or one of its groups."""
         holders: tuple[object, ...] = (self, *(getattr(self, name) for name in GROUPS))
-        return next(getattr(each, wanted.attribute) for each in holders if hasattr(each, wanted.attribute))
+        return next(getattr(holder, wanted.attribute) for holder in holders if hasattr(holder, wanted.attribute))
 
     def text(self, attribute: str) -> str:
         """Return the value of an option as a user writes it."""
-        wanted = next(each for each in options() if each.attribute == attribute)
+        wanted = next(option for option in options() if option.attribute == attribute)
         return wanted.format(self.value(wanted))
 
     @property

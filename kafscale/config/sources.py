@@ -1,4 +1,4 @@
-"""From flags, environment and TOML file to Settings: flag over environment over file over default.
+"""Sources of Settings: flag over environment over file over default.
 
     flag           --chunk-pool-bytes 1GiB
     environment    KAFSCALE_CHUNK_POOL_BYTES=1GiB      repeatable options separated by commas
@@ -116,7 +116,7 @@ class _Given:
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: str | None = None) -> Loaded:
-    """Read the settings from all places. `flags` maps attributes to what was given: text, or a sequence of texts.
+    """Read the settings from all places. `flags` maps attributes to text, or a sequence of texts.
 
     Raises ConfigError: one line that names the option as it was given, its value, and what is allowed.
     """
@@ -126,7 +126,9 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: 
         given |= _from_file(config_file)
     given |= _from_environment(environment)
     given |= _from_flags(flags)
-    values = {each.attribute: _parse(each, given[each.attribute]) for each in options() if each.attribute in given}
+    values = {
+        option.attribute: _parse(option, given[option.attribute]) for option in options() if option.attribute in given
+    }
     groups = {name: _take(values, options_class) for name, options_class in GROUPS.items()}
     settings = Settings(**groups, **values)
     return Loaded(settings=settings, sources={name: found.source for name, found in given.items()})
@@ -134,7 +136,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: 
 
 def _take(values: dict[str, Any], options_class: type) -> Any:
     """Move the values of a group's options out of `values` into an instance of the group."""
-    names = [each.attribute for each in options_of(options_class) if each.attribute in values]
+    names = [option.attribute for option in options_of(options_class) if option.attribute in values]
     return options_class(**{name: values.pop(name) for name in names})
 
 
@@ -144,14 +146,14 @@ def _parse(option: Option, given: _Given) -> Any:
 
 def _from_flags(flags: Mapping[str, str | Sequence[str] | None]) -> dict[str, _Given]:
     return {
-        each.attribute: _Given(flags[each.attribute], each.flag, f"flag {each.flag}")
-        for each in options()
-        if flags.get(each.attribute) not in (None, ())
+        option.attribute: _Given(flags[option.attribute], option.flag, f"flag {option.flag}")
+        for option in options()
+        if flags.get(option.attribute) not in (None, ())
     }
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
-    by_variable = {each.variable: each for each in options()}
+    by_variable = {option.variable: option for option in options()}
     given = {}
     for variable, text in environment.items():
         if not variable.startswith("KAFSCALE_") or not text.strip():
@@ -172,11 +174,11 @@ def check_removed(given_as: str, name: str) -> None:
 
 def _is_of_others(variable: str) -> bool:
     patterns = (_COMMANDS_VARIABLE, _SERVICE_LINK)
-    return variable in _OTHER_VARIABLES or any(each.fullmatch(variable) for each in patterns)
+    return variable in _OTHER_VARIABLES or any(pattern.fullmatch(variable) for pattern in patterns)
 
 
 def _from_file(path: str) -> dict[str, _Given]:
-    by_name = {each.name: each for each in options()}
+    by_name = {option.name: option for option in options()}
     given = {}
     for key, raw in _read_toml(path).items():
         if key not in by_name:

@@ -1,10 +1,8 @@
 """Sizes and durations as people write them: `64MiB`, `1GB`, `4096`; `2ms`, `10s`, `30m`.
 
-Pure text to number and back; every function raises ValueError with a message fit for the user of a bad option. It
-imports the standard library only. Sizes know both decimal units (KB, MB …, powers of 1000) and binary ones (KiB, MiB …,
-powers of 1024), as S3 providers and operating systems do; a bare `64M`, which means one thing to the JVM and another to
-a disk, is refused. A duration needs its unit, but for 0: Kafka's own options mix milliseconds, minutes and hours in
-bare numbers, and that is a mistake made once by everyone.
+Functions raise ValueError with a message for the user. Sizes have decimal units (KB, MB …, powers of 1000) or binary
+ones (KiB, MiB …, powers of 1024); `64M` is refused, as the JVM and disks disagree about it. A duration other than 0
+needs a unit, as numbers without one are easily mistaken.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The values that options hold beside numbers: addresses, listeners, store URLs and closed sets of words.
+"""Values of options other than numbers: addresses, listeners, store URLs and closed sets of words.
 
-Each has `parse(text)`, which raises ValueError with a message fit for the user, and a `str()` that parses back to it.
+Each has `parse(text)`, which raises ValueError with a message for the user, and a `str()` that parses back to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%a-z]{2,64}")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
-_KMS_KEY = re.compile(r"[!-~]{1,2048}")  # a name, an id or an ARN; it goes into a header as it is
+_KMS_KEY = re.compile(r"[!-~]{1,2048}")  # a name, an id or an ARN, fit for a header
 
 _SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+._-]*)://)?(.*?)(/?)", re.DOTALL)
 _SCHEME_PORTS = {"http": 80, "https": 443}
@@ -41,7 +41,7 @@ ENCRYPTION_HELP = "AES256, or aws:kms:KEY with the name, id or ARN of a key"
 
 
 class Durability(enum.StrEnum):
-    """The condition on which a produce is acknowledged; the page on durability has a table."""
+    """The condition for acknowledging a produce; see docs/discussion/durability.md."""
 
     WAL = "wal"
     S3_WAL = "s3-wal"
@@ -49,28 +49,28 @@ class Durability(enum.StrEnum):
 
 
 class BalanceBy(enum.StrEnum):
-    """What brokers that share a bucket are to have alike."""
+    """The quantity by which partitions are balanced over brokers."""
 
     LOAD = "load"
     NUMBER = "number"
 
 
 class ReplicationFactorPolicy(enum.StrEnum):
-    """What CreateTopics does with a replication factor above 1."""
+    """The treatment of a replication factor above 1 in CreateTopics."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"
 
 
 class GroupAssignor(enum.StrEnum):
-    """How partitions are shared out in groups whose assignments the broker makes."""
+    """Assignors of groups whose assignments the broker computes."""
 
     UNIFORM = "uniform"
     RANGE = "range"
 
 
 class GroupMigrationPolicy(enum.StrEnum):
-    """The ways in which a group that has members may change its protocol."""
+    """The allowed changes of protocol of a group with members."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -79,7 +79,7 @@ class GroupMigrationPolicy(enum.StrEnum):
 
 
 class SecurityProtocol(enum.StrEnum):
-    """How a listener is secured: with or without TLS, with or without SASL (Kafka: security.protocol)."""
+    """The security of a listener: with or without TLS and SASL (Kafka: security.protocol)."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -96,7 +96,7 @@ class SecurityProtocol(enum.StrEnum):
 
 
 class SslClientAuth(enum.StrEnum):
-    """Whether clients of TLS listeners show a certificate, as in Kafka's ssl.client.auth."""
+    """The need for a client certificate on TLS listeners (Kafka: ssl.client.auth)."""
 
     NONE = "none"
     REQUESTED = "requested"
@@ -111,7 +111,7 @@ class SslVersion(enum.StrEnum):
 
 
 class SaslMechanism(enum.StrEnum):
-    """How a client may authenticate; the words are those of Kafka's protocol."""
+    """SASL mechanisms, named as in Kafka's protocol."""
 
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
@@ -129,29 +129,26 @@ class LogLevel(enum.StrEnum):
 
 
 class AuthorizerKind(enum.StrEnum):
-    """What decides what clients may do."""
+    """The authorizer of requests."""
 
     NONE = "none"
     ACL = "acl"
 
 
 class LogFormat(enum.StrEnum):
-    """How a log line looks."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def split_list(text: str) -> list[str]:
-    """Return the values of a list with commas between them; a text without any value is one empty value.
-
-    This is the one rule for every option that may be repeated, as a flag, a variable or a key of a file.
-    """
+    """Return the values of a list separated by commas; a text without values is one empty value."""
     return [item.strip() for item in text.split(",") if item.strip()] or [""]
 
 
 def split_principals(text: str) -> list[str]:
-    """Return the principals of a list. A comma or, as in Kafka, a semicolon separates them if TYPE: stands behind it.
+    """Return the principals of a list. A comma or, as in Kafka, a semicolon separates them if TYPE: follows.
 
     Names may have commas: User:CN=broker,O=example is one principal.
     """
@@ -160,9 +157,9 @@ def split_principals(text: str) -> list[str]:
 
 @attrs.frozen
 class Address:
-    """A host and a TCP port. Port 0, where something listens, picks a free one.
+    """A host and a TCP port; a listener with port 0 picks a free one.
 
-    `scheme` is that of the URL in which the address was written, if it was, and counts in no comparison.
+    `scheme` is that of the URL the address was written as, if any; comparisons ignore it.
     """
 
     host: str
@@ -174,14 +171,14 @@ class Address:
 
     @property
     def wants_tls(self) -> bool | None:
-        """Tell whether the scheme asks for TLS; None if it does not say."""
+        """Tell whether the scheme means TLS; None without a scheme that says so."""
         return True if self.scheme in _TLS_SCHEMES else False if self.scheme in _PLAIN_SCHEMES else None
 
     @classmethod
     def parse(cls, text: str, *, allows_tls: bool = False) -> Address:
         """Read `HOST:PORT` or `[IPV6]:PORT`, alone or as a URL without a path. Raises ValueError.
 
-        The caller of `allows_tls` must look at `wants_tls`; without it, a URL that asks for TLS is refused.
+        With `allows_tls` the caller must check `wants_tls`; without it, a URL with TLS is refused.
         """
         scheme, rest, slash = _SCHEME.fullmatch(text.strip()).groups(default="")  # type: ignore[union-attr]
         host, colon, port = (rest if scheme else rest + slash).rpartition(":")
@@ -194,13 +191,13 @@ class Address:
             raise ValueError(f"'{_PASSWORD.sub('//', text)}' is not an address; allowed: {ADDRESS_HELP}")
         address = cls(host[1:-1] if bracketed else host, int(port), scheme=scheme.lower())
         if address.wants_tls and not allows_tls:
-            raise ValueError(f"'{text}' asks for TLS, which is not spoken there; allowed: {ADDRESS_HELP}")
+            raise ValueError(f"'{text}' asks for TLS, which is not supported here; allowed: {ADDRESS_HELP}")
         return address
 
 
 @attrs.frozen
 class Listener:
-    """A named address that clients connect to. The name ties `--listen` to its `--advertised-listener`."""
+    """A named address that clients connect to. The name connects `--listen` with `--advertised-listener`."""
 
     name: str
     host: str
@@ -215,7 +212,7 @@ class Listener:
 
     @property
     def is_wildcard(self) -> bool:
-        """Tell whether it accepts on every interface, so that its own host is nothing to tell a client."""
+        """Tell whether it accepts on every interface, so that clients can't connect to its host."""
         return self.host in WILDCARD_HOSTS
 
     @classmethod
@@ -235,7 +232,7 @@ class Listener:
 
 @attrs.frozen
 class ListenerProtocol:
-    """The security protocol of the listener of this name, for names that are none (listener.security.protocol.map)."""
+    """The security protocol of a listener that is not named after one (listener.security.protocol.map)."""
 
     name: str
     protocol: SecurityProtocol
@@ -254,7 +251,7 @@ class ListenerProtocol:
 
 @attrs.frozen
 class IpConnections:
-    """How many connections an IP address may have, in its canonical form."""
+    """The limit of connections of an IP address, in canonical form."""
 
     ip: str
     count: int
@@ -277,9 +274,9 @@ class IpConnections:
 
 
 def canonical_ip(text: str) -> str:
-    """Return an address in the one form that addresses are compared in. Raises ValueError.
+    """Return an IP address in the form in which addresses are compared. Raises ValueError.
 
-    IPv4 in IPv6, as a listener for both shows it, is IPv4, as in Java; and zones of links do not count.
+    IPv4 mapped to IPv6 becomes IPv4, as in Java, and zones of links are dropped.
     """
     address = ip_address(text)
     if isinstance(address, IPv6Address):
@@ -288,7 +285,7 @@ def canonical_ip(text: str) -> str:
 
 
 def split_url(text: str) -> SplitResult:
-    """Take a URL apart; of one that can't be, all parts are empty."""
+    """Split a URL; the parts of an invalid one are empty."""
     try:
         return urlsplit(text)
     except ValueError:
@@ -296,7 +293,7 @@ def split_url(text: str) -> SplitResult:
 
 
 def has_host(url: SplitResult) -> bool:
-    """Tell whether a URL has something to connect to: a host, and a port that is one if there is any."""
+    """Tell whether a URL has a host, and a valid port if it has one."""
     try:
         return bool(url.hostname) and url.port != 0
     except ValueError:
@@ -304,9 +301,9 @@ def has_host(url: SplitResult) -> bool:
 
 
 def is_endpoint(url: SplitResult) -> bool:
-    """Tell whether a URL may be a store's: http or https, a host, perhaps a path, and nothing more.
+    """Tell whether a URL may be a store's: http or https, a host, and optionally a path.
 
-    HTTP libraries shorten a path with `.`, `..` or `//` in it, and a signature covers the path as it is sent.
+    HTTP libraries normalize `.`, `..` and `//` in a path, which breaks the signature.
     """
     names = unquote(url.path).strip("/").split("/")
     is_short = names == [""] or not {"", ".", ".."} & set(names)
@@ -315,7 +312,7 @@ def is_endpoint(url: SplitResult) -> bool:
 
 @attrs.frozen(kw_only=True)
 class StoreUrl:
-    """Where the log lives: `path` is of `file`, `bucket` and `prefix` are of `s3`, `max_bytes` of `memory`."""
+    """Location of the log: `path` is for `file`, `bucket` and `prefix` for `s3`, `max_bytes` for `memory`."""
 
     scheme: Literal["file", "s3", "memory"]
     path: Path = Path()
@@ -354,7 +351,7 @@ class StoreUrl:
 
 @attrs.frozen
 class StoreEncryption:
-    """How the store is to encrypt what is written: with keys of its own (AES256), or with one of its key service."""
+    """Encryption by the store: with its own keys (AES256), or a key of its key service."""
 
     algorithm: Literal["AES256", "aws:kms"]
     key: str = ""

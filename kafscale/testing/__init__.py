@@ -1,10 +1,10 @@
-"""For tests of what talks to Kafka or S3: a broker in the background, faults on request, and a stand-in for S3.
+"""Test tools for programs that use Kafka or S3: a broker in the background, faults on request, and a stand-in for S3.
 
     pytest_plugin       fixtures, found by pytest once KafScale is installed
-    background_broker   a whole broker in a thread, on a port of its own; `broker_faults` is what can go wrong with it
-    secured_broker      the same with TLS, users and access control lists; `certificates` makes what it shows
-    faulty_store, tcp_proxy, disk, metadata   the places where it does
-    s3_server           a server that speaks S3, over a network as slow as is wanted
+    background_broker   a whole broker in a thread, on its own port; `broker_faults` injects faults into it
+    secured_broker      the same with TLS, users and access control lists; `certificates` makes its certificates
+    faulty_store, tcp_proxy, disk, metadata   fakes that fail on request
+    s3_server           a server that speaks S3, with adjustable latency and rate; `s3_service` is S3 without a network
 
-Nothing else of the product imports this package.
+The rest of the product doesn't import this package.
 """

@@ -1,4 +1,4 @@
-"""A broker on a free port, in a thread of the test's process: what the fixture `kafscale_broker` gives.
+"""A broker on a free port, in a thread of the test's process; the fixture `kafscale_broker` gives one.
 
     with running_broker(durability="segment") as broker:
         broker.create_topic("orders", partitions=3)
@@ -6,9 +6,9 @@
         assert [each.value for each in broker.records("orders")] == [b"one"]
         broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
 
-Its disk, store and metadata are in memory and outlast a `restart` or a `crash`. Clients reach it through a `TcpProxy`,
-which has the faults of the network, and keeps the port while the broker is down. All methods may be called from any
-thread, a running asyncio or trio loop included; they block it for milliseconds.
+Its disk, store and metadata are in memory and survive a `restart` or a `crash`. Clients connect through a `TcpProxy`,
+which injects network faults and keeps the port while the broker is down. Methods may be called from any thread, also
+from a running asyncio or trio loop; they block it for milliseconds.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from kafscale.wire.records import Record, iterate_records
 
 HOST = "127.0.0.1"
 READ_BYTES = 1 << 20
-# As a broker has them that is alone on a machine, but for: less memory, and sessions that may be short.
+# Defaults that differ from a broker's: less memory, and short sessions are allowed.
 DEFAULTS = {
     "chunk_pool_bytes": "64MiB",
-    "wal_segment_bytes": "1MiB",  # what a start allocates; 16 MiB take 80 ms more
+    "wal_segment_bytes": "1MiB",  # allocated at start; 16 MiB take 80 ms more
     "group_min_session_timeout_ms": "100ms",
 }
 OWN_OPTIONS = frozenset({"listeners", "advertised_listeners", "admin_listen", "data_dir", "store"})
@@ -61,7 +61,7 @@ OWN_OPTIONS = frozenset({"listeners", "advertised_listeners", "admin_listen", "d
 
 @attrs.frozen(kw_only=True)
 class StoredRecord:
-    """A record as the log has it. Headers are in order, with names that may repeat."""
+    """A record in the log. Header names may repeat."""
 
     partition: int
     offset: int
@@ -73,7 +73,7 @@ class StoredRecord:
 
 @attrs.define(eq=False, repr=False)
 class _Life:
-    """One broker from its start to its end."""
+    """A broker from its start to its end."""
 
     broker: Broker
     nursery: trio.Nursery
@@ -82,7 +82,7 @@ class _Life:
 
 @attrs.define(eq=False, repr=False)
 class BackgroundBroker:
-    """Made by `running_broker`. `faults` are its knobs."""
+    """A running broker, made by `running_broker`. `faults` injects faults into it."""
 
     settings: Settings
     faults: BrokerFaults = attrs.field(init=False)
@@ -99,31 +99,31 @@ class BackgroundBroker:
         self.faults = BrokerFaults(self._thread, self._proxy, self._store, self._request_faults)
 
     def __repr__(self) -> str:
-        """Short: pytest shows it with each test that fails, and all that the disk holds would take it 20 s."""
+        """Return a short text; pytest would take 20 s to show the disk for a failed test."""
         return f"<broker at {self.bootstrap}>"
 
     @property
     def bootstrap(self) -> str:
-        """Return what clients call `bootstrap.servers`; the same over restarts."""
+        """Return the value for clients' `bootstrap.servers`, which stays the same over restarts."""
         return f"{HOST}:{self._proxy.port}"
 
     # ---- its lives --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start it again after `stop`; nothing if it runs."""
+        """Start the broker again after `stop`; do nothing if it runs."""
         self._thread.call(self._start)
 
     def stop(self) -> None:
-        """Stop it in order: what clients have sent is answered. Connections are reset until it is started again."""
+        """Stop the broker after it has answered received requests. Connections are reset until it starts again."""
         self._thread.call(self._stop)
 
     def restart(self) -> None:
-        """`stop` and `start`."""
+        """Stop and start the broker."""
         self.stop()
         self.start()
 
     def crash(self) -> None:
-        """Kill it as a power cut does, and start it on what its disk had synced. Connections are reset."""
+        """Kill the broker like a power cut, and start it with the synced bytes of its disk. Connections are reset."""
         self._thread.call(self._crash)
         self.start()
 
@@ -134,17 +134,17 @@ class BackgroundBroker:
         self._thread.call(self._create_topic, NewTopic(name=name, partition_count=partitions, overrides=config or {}))
 
     def new_topic(self, prefix: str = "topic", *, partitions: int = 1) -> str:
-        """Create a topic with a name that no other one has, for tests that share a broker. Returns the name."""
+        """Create a topic with a new name, for tests that share a broker. Returns the name."""
         name = f"{prefix}-{next(self._topic_numbers)}"
         self.create_topic(name, partitions=partitions)
         return name
 
     def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[StoredRecord]:
-        """Return what consumers can read: by partition, and there by offset. Faults of the network do not touch it.
+        """Return the records that consumers can read, by partition and offset, without using the network.
 
-        At `read_committed` without what transactions have that are open, or were aborted.
+        At `read_committed` without records of open and aborted transactions.
 
-        Raises KafkaError if there is no such topic, BrokerUnavailable while the broker is down.
+        Raises KafkaError for an unknown topic, BrokerUnavailable while the broker is down.
         """
         return self._thread.call(self._records, topic, IsolationLevel[isolation_level.upper()])
 
@@ -215,7 +215,7 @@ class BackgroundBroker:
                 slices = await services.log.reader.read(partition, offset, READ_BYTES, committed=committed)
                 assert slices is not None
                 records = consumed(slices.buffers, slices.aborted if committed else ())
-                found += [_stored(index, each) for each in records if each.offset >= offset]
+                found += [_stored(index, record) for record in records if record.offset >= offset]
                 slices.release()
                 offset = slices.end_offset
         return found
@@ -228,7 +228,7 @@ AnyBroker = TypeVar("AnyBroker", bound=BackgroundBroker)
 def running_broker(**given: object) -> Iterator[BackgroundBroker]:
     """Run a broker for the block. `given` are options of `kafscale serve`, such as `segment_bytes="1MiB"`.
 
-    Raises ConfigError for an option that there is not, or that the fixture sets itself.
+    Raises ConfigError for an unknown option, or one that the fixture sets itself.
     """
     with running(BackgroundBroker(settings_of(given))) as broker:
         yield broker
@@ -236,7 +236,7 @@ def running_broker(**given: object) -> Iterator[BackgroundBroker]:
 
 @contextmanager
 def running(broker: AnyBroker) -> Iterator[AnyBroker]:
-    """Run this one for the block."""
+    """Run a broker for the block."""
     broker._thread.start()
     try:
         broker._thread.call(broker._open)
@@ -246,10 +246,10 @@ def running(broker: AnyBroker) -> Iterator[AnyBroker]:
 
 
 def settings_of(given: Mapping[str, object], protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT) -> Settings:
-    """Options by their names on the command line, with underscores, over the defaults of this module."""
-    by_name = {each.name.replace("-", "_"): each for each in options() if each.attribute not in OWN_OPTIONS}
+    """Return settings from options by their names, with underscores for dashes, over the defaults of this module."""
+    by_name = {option.name.replace("-", "_"): option for option in options() if option.attribute not in OWN_OPTIONS}
     if unknown := sorted(given.keys() - by_name.keys()):
-        raise ConfigError(f"'{unknown[0]}' is no option of a broker under test; there are: {', '.join(by_name)}")
+        raise ConfigError(f"'{unknown[0]}' is not an option of a broker under test; allowed: {', '.join(by_name)}")
     chosen = {by_name[name].attribute: _as_text(value) for name, value in given.items()}
     return attrs.evolve(
         load(DEFAULTS | chosen, {}).settings,
@@ -260,13 +260,13 @@ def settings_of(given: Mapping[str, object], protocol: SecurityProtocol = Securi
 
 
 def _as_text(value: object) -> str | tuple[str, ...]:
-    """An option as the command line has it; one that may be repeated is given as a list."""
+    """Return an option's value as on the command line; a repeatable option takes a list."""
     return tuple(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def consumed(buffers: Iterable[Buffer], aborted: Iterable[AbortedTransaction]) -> Iterator[Record]:
-    """Iterate over what a consumer is shown of an answer in which these transactions were aborted."""
-    dropped = AbortedBatches.of(AbortedFrom(each.producer_id, each.first_offset) for each in aborted)
+    """Iterate over the records of a fetch that a consumer returns, without those of the aborted transactions."""
+    dropped = AbortedBatches.of(AbortedFrom(found.producer_id, found.first_offset) for found in aborted)
     for batch in batches(memoryview(b"".join(buffers))):
         header = parse_header(batch)
         if not dropped.have(header, batch) and not header.is_control:

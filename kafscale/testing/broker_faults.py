@@ -1,13 +1,13 @@
-"""What can go wrong with a `BackgroundBroker`, as plain calls: its network, its answers, and its object store.
+"""Faults of a `BackgroundBroker`, as plain calls: of its network, its answers and its object store.
 
     faults.drop_connections()                                # now
     with faults.refuse_connections(): ...                    # for a while
     faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
-    faults.lose_reply("Produce")                             # the record is stored, and nobody is told
+    faults.lose_reply("Produce")                             # the record is stored, without a reply
     with faults.delay("Fetch", 0.5) as slow: ...
     assert slow.met_count
 
-A fault begins with the call and lasts until its `times` are used up, its block or `end`, or `heal`, whichever is first.
+A fault starts with the call and ends when its `times` are used up, or at the end of its block, `end` or `heal`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ EVERY_API = "*"
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RequestFault:
-    """What happens to the requests of one API, or of `EVERY_API`.
+    """A fault of the requests of an API, or of `EVERY_API`: an error, a delay or a lost reply.
 
-    times: how many to meet, None for all. Of error, delay and loss a fault has one. met_count: how many it has met.
+    `times` is the number of requests to meet, None for all; `met_count` counts those that it has met.
     """
 
     api: str
@@ -54,24 +54,27 @@ class RequestFault:
     met_count: int = attrs.field(default=0, init=False)
 
     def may_meet(self, api: str) -> bool:
-        """Tell whether it would happen to a request of this API now."""
+        """Tell whether the fault would meet a request of this API now."""
         return self.api in (api, EVERY_API) and self.met_count != self.times
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _FaultyGate(Gate):
-    """While Produces are to meet a fault, they are looked at one by one."""
+    """A gate that sends Produces through the general path while a fault may meet them."""
 
     faults: list[RequestFault]
 
     def takes_plain(self, call: Call, request: ProduceRequest, topic: str) -> bool:
-        is_met = any(each.may_meet(produce.API.name) for each in self.faults)
+        is_met = any(fault.may_meet(produce.API.name) for fault in self.faults)
         return not is_met and super().takes_plain(call, request, topic)
 
 
 @attrs.define(eq=False, repr=False)
 class FaultyDispatcher(Dispatcher):
-    """`faults` is shared with whoever adds to it; it is looked at for each request."""
+    """A dispatcher that refuses, delays or loses the replies of requests, by a list of faults that may change.
+
+    A refused request has no effect. A request whose reply is lost has its effect, and its connection ends.
+    """
 
     faults: list[RequestFault] = attrs.field(factory=list, kw_only=True)
 
@@ -86,7 +89,7 @@ class FaultyDispatcher(Dispatcher):
         return pending
 
     def may_wait(self, request: Request) -> bool:
-        delayed = any(each.delay_seconds and each.may_meet(request.api.name) for each in self.faults)
+        delayed = any(fault.delay_seconds and fault.may_meet(request.api.name) for fault in self.faults)
         return delayed or super().may_wait(request)
 
     async def answer(self, request: Request) -> Reply:
@@ -94,7 +97,9 @@ class FaultyDispatcher(Dispatcher):
             if fault.delay_seconds and fault.may_meet(request.api.name):
                 fault.met_count += 1
                 await trio.sleep(fault.delay_seconds)
-        is_known = request.call.version <= request.api.max_version  # ApiVersions may be newer, to be negotiated
+        is_known = (
+            request.call.version <= request.api.max_version
+        )  # ApiVersions may be newer, which the client negotiates
         if request.pending is None and is_known and (code := self._take_error(request)) != error_codes.NONE:
             return await self._refuse(request, code)
         reply = await super().answer(request)
@@ -113,12 +118,12 @@ class FaultyDispatcher(Dispatcher):
         return error_codes.NONE
 
     async def _refuse(self, request: Request, error_code: int) -> Reply:
-        """Metadata is run all the same: without the brokers in it a client would not know where to ask again."""
+        """Refuse a request. Metadata is answered with its brokers, so that a client knows where to retry."""
         row, call = self._rows[request.api.key], request.call
         message = self._decode(request)
         if request.api is metadata.API:
             response = await metadata.handle(self.services, call, message)
-            response.topics = list(response.topics)  # they may be made only when they are encoded
+            response.topics = list(response.topics)  # which may be a generator
             set_errors(response, error_code)
         else:
             response = refusal(message, row.api.response, error_code)
@@ -127,11 +132,11 @@ class FaultyDispatcher(Dispatcher):
 
 
 def _refuse_produce(pending: PendingProduce, error_code: int) -> None:
-    """Refuse a Produce before it is ordered, so that nothing of it gets into the log."""
+    """Refuse a Produce before it is ordered, so that none of its batches gets into the log."""
     pending.refuse(KafkaError(error_code))
     pending.unchecked.clear()
     pending.incomplete = False
-    set_errors(pending.response, error_code)  # also where it was refused for another reason
+    set_errors(pending.response, error_code)  # even if it was refused for another reason
     for topic in pending.response.responses:
         for partition in topic.partition_responses:
             partition.base_offset = -1
@@ -143,18 +148,18 @@ _CODES = {name: code for code, name in error_codes.NAMES.items()}
 
 @attrs.define(eq=False, repr=False)
 class Fault:
-    """One that lasts; a context manager that ends it."""
+    """A fault that lasts, as a context manager that ends it."""
 
     _end: Callable[[], None]
     _counts: Callable[[], int] = lambda: 0
 
     @property
     def met_count(self) -> int:
-        """Return how many requests, or operations of the store, it has met; 0 for a fault of the network."""
+        """Return the number of requests or store operations that it has met; 0 for a fault of the network."""
         return self._counts()
 
     def end(self) -> None:
-        """End it; nothing if it has ended."""
+        """End the fault; do nothing if it has ended."""
         self._end()
 
     def __enter__(self) -> Fault:
@@ -168,7 +173,7 @@ class Fault:
 
 @attrs.define(eq=False, repr=False)
 class BrokerFaults:
-    """The knobs of one broker; they stay as they are over its restarts."""
+    """The faults of a broker; they survive its restarts."""
 
     _thread: TrioThread
     _proxy: TcpProxy
@@ -181,24 +186,24 @@ class BrokerFaults:
     # ---- network ----------------------------------------------------------------------------------------------
 
     def drop_connections(self) -> int:
-        """Reset every connection. Clients may connect again at once. Returns how many there were."""
+        """Reset every connection; clients may connect again at once. Returns their number."""
         return self._do(self._proxy.reset)
 
     def half_open(self) -> int:
-        """Take the broker's end from every connection, and tell no client. Returns how many there were."""
+        """Close the broker's end of every connection without telling the clients. Returns their number."""
         return self._do(self._proxy.half_open)
 
     def refuse_connections(self) -> Fault:
-        """Reset new connections; those that are open stay."""
+        """Reset new connections; open ones stay."""
         return self._knobs(refusing=True)
 
     def freeze(self) -> Fault:
-        """Let nothing pass in either direction. All connections stay open, and nothing is lost."""
+        """Hold back all bytes in both directions. Connections stay open, and nothing is lost."""
         self._do(self._proxy.freeze)
         return Fault(lambda: self._do(self._proxy.thaw))
 
     def slow_network(self, delay_seconds: float = 0.0, *, bytes_per_second: float = math.inf) -> Fault:
-        """Add a delay each way, and limit the rate of each direction, over all connections together."""
+        """Add a delay each way, and limit the rate of each direction over all connections."""
         self._do(self._proxy.set_bandwidth, bytes_per_second)
         slow = self._knobs(delay_seconds=delay_seconds)
 
@@ -211,31 +216,31 @@ class BrokerFaults:
     # ---- answers ----------------------------------------------------------------------------------------------
 
     def fail(self, api: str, error: str | int, *, times: int | None = 1) -> Fault:
-        """Refuse the next requests of an API with one of Kafka's errors, without effect; `times` None for all.
+        """Refuse the next requests of an API with a Kafka error, without effect; `times` None for all.
 
-        api: as Kafka spells it, such as "Produce", or "*". error: its name or its code. Raises ValueError.
+        `api` is Kafka's name, such as "Produce", or "*"; `error` is a name or a code. Raises ValueError.
         """
         code = _CODES.get(error) if isinstance(error, str) else error
         if code is None or code not in error_codes.NAMES or code == error_codes.NONE:
-            raise ValueError(f"Kafka has no error {error!r}, such as 'NOT_LEADER_OR_FOLLOWER' or 6")
+            raise ValueError(f"{error!r} is not a Kafka error, such as 'NOT_LEADER_OR_FOLLOWER' or 6")
         return self._meet(RequestFault(api=api, times=times, error_code=code))
 
     def delay(self, api: str, seconds: float, *, times: int | None = None) -> Fault:
-        """Answer later. A connection's later requests wait too; what is produced meanwhile is stored at once."""
+        """Delay answers. Later requests of a connection wait too; produced records are stored at once."""
         return self._meet(RequestFault(api=api, times=times, delay_seconds=seconds))
 
     def lose_reply(self, api: str, *, times: int | None = 1) -> Fault:
-        """Do what is asked, then end the connection instead of answering."""
+        """Perform requests, then end the connection instead of replying."""
         return self._meet(RequestFault(api=api, times=times, loses_reply=True))
 
     # ---- object store -----------------------------------------------------------------------------------------
 
     def fail_store(self, operation: str = "*", *, times: int | None = None) -> Fault:
-        """Fail operations of the object store, which the broker retries: `get*`, `put*`, `list`, `delete`."""
+        """Fail operations of the object store, such as `get*`, `put*`, `list` or `delete`; the broker retries them."""
         return self._rule(lambda: self._store.fail(On(operation, times=times)))
 
     def delay_store(self, seconds: float, operation: str = "*", *, jitter_seconds: float = 0.0) -> Fault:
-        """Make operations of the object store slow, each by a random part of the jitter more."""
+        """Delay operations of the object store, by `seconds` and a random part of the jitter."""
         return self._rule(lambda: self._store.delay(On(operation), seconds, jitter_seconds=jitter_seconds))
 
     def heal(self) -> None:
@@ -263,9 +268,9 @@ class BrokerFaults:
         return Fault(lambda: self._do(turn, calm))
 
     def _meet(self, fault: RequestFault) -> Fault:
-        names = [each.name for each in APIS]
+        names = [api.name for api in APIS]
         if fault.api not in (EVERY_API, *names):
-            raise ValueError(f"the broker has no API {fault.api!r}, only {', '.join(names)}, and '*' for all")
+            raise ValueError(f"{fault.api!r} is not an API of the broker; allowed: {', '.join(names)}, and '*' for all")
         self._do(self._requests.append, fault)
         return Fault(lambda: self._do(_discard, self._requests, fault), lambda: fault.met_count)
 

@@ -1,7 +1,7 @@
-"""Certificates for tests with TLS, made on the fly. Needs the `cryptography` package.
+"""Certificates for tests with TLS. Needs the `cryptography` package.
 
-They satisfy `ssl.VERIFY_X509_STRICT`, which `ssl.create_default_context` sets from Python 3.13 on: each certificate
-names its own key and its issuer's (RFC 5280, 4.2.1.1 and 4.2.1.2), and what its key is for (4.2.1.3).
+They satisfy `ssl.VERIFY_X509_STRICT`, a default since Python 3.13: a certificate has the ids of its own and its
+issuer's key (RFC 5280, 4.2.1.1 and 4.2.1.2), and the use of its key (4.2.1.3).
 """
 
 from __future__ import annotations
@@ -27,22 +27,19 @@ CertificateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 @attrs.frozen(kw_only=True)
 class Certificate:
-    """PEM files of a certificate, followed by its authority's, and of its key."""
+    """PEM files of a certificate, with that of its authority, and of its key."""
 
     certificate_file: Path
     key_file: Path
 
     def server_context(self) -> ssl.SSLContext:
-        """A context for a server that shows this certificate."""
+        """Return a context for a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate_file, self.key_file)
         return context
 
     def client_context(self, ca_file: Path, *, shown: Certificate | None = None) -> ssl.SSLContext:
-        """A context for a client that trusts these authorities and shows another certificate, or none.
-
-        It verifies as strictly as Python 3.13 does by default, on every Python.
-        """
+        """Return a strict context for a client that trusts `ca_file` and shows the certificate `shown`, or none."""
         context = ssl.create_default_context(cafile=ca_file)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         if shown is not None:
@@ -52,7 +49,7 @@ class Certificate:
 
 @attrs.frozen(kw_only=True)
 class Authority:
-    """A certificate authority, which writes what it issues into its directory; `ca_file` is what others trust."""
+    """A certificate authority, which writes its certificates into a directory; others trust `ca_file`."""
 
     directory: Path
     ca_file: Path
@@ -71,8 +68,8 @@ class Authority:
     ) -> Certificate:
         """Issue a certificate for 127.0.0.1 and `hosts`; `name` is its common name, unless a subject is given.
 
-        Its files are named by it, and replace those of an earlier one. A negative `good_for` has it expired. Without a
-        key it gets one on the curve P-256.
+        Its files have this name, and replace earlier ones. With a negative `good_for` it is expired. The default key is
+        one on the curve P-256.
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
         subject = common_name(name) if subject is None else subject
@@ -89,7 +86,7 @@ class Authority:
 
 
 def make_authority(directory: Path, name: str = "ca") -> Authority:
-    """Make an authority, good for a day, with its certificate in the directory."""
+    """Make an authority, valid for a day, with its certificate in the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _authority_builder(common_name(f"{name} of tests"), key).sign(key, hashes.SHA256())
     ca_file = directory / f"{name}.pem"
@@ -98,7 +95,7 @@ def make_authority(directory: Path, name: str = "ca") -> Authority:
 
 
 def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)) -> Certificate:
-    """Write a certificate for 127.0.0.1 and `names` that is its own authority, good for a day, into the directory."""
+    """Write a self-signed certificate for 127.0.0.1 and `names`, valid for a day, into the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _authority_builder(common_name(names[0]), key).add_extension(_alternative_names(names), critical=False)
     certificate = builder.sign(key, hashes.SHA256())
@@ -109,12 +106,12 @@ def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)
 
 
 def common_name(name: str) -> x509.Name:
-    """Return a subject that has a common name alone."""
+    """Return a subject with only a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _authority_builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    """Return a builder of a certificate, good for a day, that `key` is to sign itself and others with."""
+    """Return a builder of an authority's certificate, valid for a day."""
     builder = _builder(subject, key, DAY, issuer=subject, issuer_key=key)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return builder.add_extension(_key_usage(signs_certificates=True), critical=True)
@@ -144,12 +141,12 @@ def _builder(
 
 
 def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
-    """Return `hosts` and 127.0.0.1 as the names that clients compare."""
+    """Return the names that clients compare: `hosts` and 127.0.0.1."""
     return x509.SubjectAlternativeName([*map(x509.DNSName, hosts), x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
 
 
 def _key_usage(*, signs_certificates: bool = False) -> x509.KeyUsage:
-    """Return the uses of a key: handshakes, and certificates and revocation lists if it is an authority's."""
+    """Return the uses of a key: handshakes, and for an authority certificates and revocation lists."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

@@ -1,7 +1,7 @@
-"""A disk in memory that can be slow, full or broken, and that forgets in a crash what was not synced.
+"""A disk in memory that can be slow, full or broken, and loses unsynced bytes in a crash.
 
-`MemoryDisk` is a `kafscale.log.wal.disk.Disk` without threads, so it runs under trio's autojump clock. Faults are asked
-for by operation name: `list`, `create`, `rename`, `write`, `sync`, `read`, `truncate`, `delete`.
+`MemoryDisk` is a `kafscale.log.wal.disk.Disk` without threads, so it works with trio's autojump clock. Faults are set
+by operation name: `list`, `create`, `rename`, `write`, `sync`, `read`, `truncate`, `delete`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import trio
 
 from kafscale.buffers import Buffer
 
-SECTOR_BYTES = 512  # what a disk writes whole or not at all
+SECTOR_BYTES = 512  # a disk writes a sector whole or not at all
 
 
 @attrs.define(eq=False, repr=False)
 class MemoryDisk:
-    """Files in memory, each as the program sees it and as a power cut would leave it.
+    """Files in memory: the content that the program sees, and the content after a power cut.
 
-    `sync_seconds` and `create_seconds` is how long these take; `free_bytes` bounds what `create` can allocate.
+    `sync_seconds` and `create_seconds` are the durations of these; `free_bytes` limits `create`.
     """
 
     sync_seconds: float = 0.0
@@ -35,30 +35,30 @@ class MemoryDisk:
     synced: dict[str, bytearray] = attrs.field(factory=dict, init=False)
     note: Callable[[str], None] | None = None  # told of each operation
     operations: Counter[str] = attrs.field(factory=Counter, init=False)  # how often each was called
-    has_failed: bool = attrs.field(default=False, init=False)  # an operation, as it was told to or for want of room
+    has_failed: bool = attrs.field(default=False, init=False)  # an operation, by a fault or a full disk
     _unsynced: dict[str, tuple[int, bytes]] = attrs.field(factory=dict, init=False)  # the last write to a file
     _writing: set[str] = attrs.field(factory=set, init=False)
     _faults: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def fail(self, operation: str, *, after: int = 0, error_number: int = errno.EIO) -> None:
-        """Let a later call of the operation raise OSError: the next one, or the one `after` that many have passed."""
+        """Let a call of the operation raise OSError: the next one, or the one after `after` calls."""
         self._faults[operation, self.operations[operation] + 1 + after] = error_number
 
     def heal(self) -> None:
-        """Be fast, empty enough, and without faults that have not happened yet."""
+        """Remove delays, the limit of space, and pending faults."""
         self.sync_seconds = self.create_seconds = 0.0
         self.free_bytes = None
         self._faults.clear()
 
     def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
-        """Damage a file, as the disk has it."""
+        """Damage a file."""
         for content in (self.files[name], self.synced[name]):
             content[position] ^= 1 << bit
 
     def crash(self, *, torn_bytes: int = 0, rng: random.Random | None = None) -> MemoryDisk:
-        """The disk as the next process finds it after a power cut now, without the faults of this one.
+        """Return the disk after a power cut now, without the faults of this one.
 
-        Of a write that was not synced the first `torn_bytes` survive, or with `rng` any of its sectors.
+        Of an unsynced write the first `torn_bytes` survive, or with `rng` random sectors.
         """
         after = MemoryDisk(location=self.location, note=self.note)
         after.synced = {name: bytearray(content) for name, content in self.synced.items()}
@@ -88,7 +88,7 @@ class MemoryDisk:
             self.has_failed = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.files[name] = bytearray(size_bytes)
-        self.synced[name] = bytearray(size_bytes)  # a crash from here on leaves the file without its header
+        self.synced[name] = bytearray(size_bytes)  # a crash from now on leaves the file without its header
         await _take(self.create_seconds)
         for content in (self.files[name], self.synced[name]):
             content[: len(header)] = header
@@ -97,7 +97,7 @@ class MemoryDisk:
 
     async def _reuse(self, old_name: str, name: str, size_bytes: int, header: Buffer) -> None:
         assert len(self.files[old_name]) == size_bytes, (old_name, size_bytes)
-        for content in (self.files[old_name], self.synced[old_name]):  # a crash from here on leaves it its old name
+        for content in (self.files[old_name], self.synced[old_name]):  # a crash from now on leaves its old name
             content[: len(header)] = header
         await _take(self.create_seconds)
         self._rename(old_name, name)
@@ -156,7 +156,7 @@ class MemoryDisk:
 
 
 async def _take(seconds: float) -> None:
-    """Last so long, whoever cancels it: a thread in fdatasync can't be cancelled."""
+    """Sleep without being cancelled, like a thread in fdatasync."""
     if seconds:
         with trio.CancelScope(shield=True):
             await trio.sleep(seconds)

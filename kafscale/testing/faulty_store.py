@@ -1,20 +1,20 @@
 """An object store that fails on demand, around any other one.
 
-A fault is a rule: on which operations, and what happens to them. Rules apply in the order in which they were made;
-those before the effect first, then the effect, then those after it.
+A fault is a rule: the operations that it meets, and its action. Rules apply in the order of their creation: those
+before the effect, then the effect, then those after it.
 
     store = FaultyStore(MemoryStore())
     store.fail(On("put*", "*.kfs", times=3), SlowDown)      # three uploads are refused
-    store.lose_reply(On("put_if_absent", times=1))          # one takes effect, and its reply is lost
+    store.lose_reply(On("put_if_absent", times=1))          # one has its effect, and its reply is lost
     gate = store.hold(On("put*", "*.index"))                # uploads hang ...
     await gate.wait_arrived(1)
     gate.open()                                             # ... until now
-    store.truncate(On("get*", times=1))                     # a body ends too early, and nothing says so
-    store.page_max_count = 2                                # listings of many pages, the later ones as of the first
-    store.unreliable(0.1)                                   # a tenth of everything fails somehow, by the seed
-    store.heal()                                            # no rule is left
+    store.truncate(On("get*", times=1))                     # a body is too short, without an error
+    store.page_max_count = 2                                # listings of many pages, from the state at the first
+    store.unreliable(0.1)                                   # a tenth of all operations fails, by the seed
+    store.heal()                                            # remove all rules
 
-Waits are trio's, so latency costs nothing under an autojump clock.
+Waits are trio's, so that latency takes no time with an autojump clock.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 @attrs.frozen
 class StoreCall:
-    """One operation: `get`, `get_range`, `get_tail`, `head`, `put`, `put_if_absent`, `put_if_match`, `delete`, `list`.
+    """An operation: `get`, `get_range`, `get_tail`, `head`, `put`, `put_if_absent`, `put_if_match`, `delete`, `list`.
 
-    A listing's key is its prefix, and each of its pages is an operation. Only a delete has several keys.
+    A listing's key is its prefix, and each page is an operation. Only a delete has several keys.
     """
 
     operation: str
@@ -50,9 +50,9 @@ class StoreCall:
 
 @attrs.frozen
 class On:
-    """Says which operations a rule is for: `fnmatch` patterns of the operation and of any of its keys.
+    """The operations that a rule meets: `fnmatch` patterns of the operation and any of its keys.
 
-    skip: how many of them to let pass first. times: how many to meet, None for all. probability: of meeting each.
+    `skip` operations pass first; `times` are met, None for all; each with `probability`.
     """
 
     operation: str = "*"
@@ -69,7 +69,7 @@ class On:
 
 @attrs.define(eq=False, repr=False)
 class Rule:
-    """What happens to the operations that `on` describes. `met_count`: to how many it has happened."""
+    """An action on the operations that `on` describes; `met_count` counts them."""
 
     on: On
     act: Callable[[StoreCall], Awaitable[None]]
@@ -79,7 +79,7 @@ class Rule:
     _skipped_count: int = attrs.field(default=0, init=False)
 
     def meets(self, call: StoreCall, random: Random) -> bool:
-        """Tell whether the fault happens to this operation; counts it if so."""
+        """Tell whether the rule meets this operation, and count it."""
         if self.met_count == self.on.times or not self.on.matches(call):
             return False
         if self._skipped_count < self.on.skip:
@@ -92,7 +92,7 @@ class Rule:
 
 
 @attrs.define(eq=False, repr=False)
-class Gate:
+class StoreGate:
     """Holds operations until it is opened."""
 
     arrived_count: int = attrs.field(default=0, init=False)
@@ -100,7 +100,7 @@ class Gate:
     _arrival: Signal = attrs.field(factory=Signal, init=False)
 
     def open(self) -> None:
-        """Let go those that are held, and hold none any more."""
+        """Release held operations, and hold no more."""
         self._opened.set()
 
     async def wait_arrived(self, count: int = 1) -> None:
@@ -116,7 +116,7 @@ class Gate:
 
 @attrs.define(eq=False, repr=False)
 class FaultyStore:
-    """An `ObjectStore` with faults. `calls` has every operation that was tried, in order."""
+    """An `ObjectStore` with faults. `calls` has all attempted operations, in order."""
 
     store: ObjectStore
     random: Random = attrs.field(factory=lambda: Random(0))
@@ -125,7 +125,7 @@ class FaultyStore:
     calls: list[StoreCall] = attrs.field(factory=list, init=False)
 
     def rule(self, on: On, act: Callable[[StoreCall], Awaitable[None]], *, after_effect: bool = False) -> Rule:
-        """Await `act` for these operations, before or after their effect; what it raises they raise."""
+        """Await `act` for these operations, before or after their effect; they raise its exceptions."""
         self.rules.append(Rule(on, act, after_effect))
         return self.rules[-1]
 
@@ -146,13 +146,13 @@ class FaultyStore:
         return self.rule(on, act, after_effect=after_effect)
 
     def truncate(self, on: On) -> Rule:
-        """Answer with a part of the bytes that were asked for, from their beginning on."""
+        """Answer with a random prefix of the requested bytes."""
         self.rules.append(Rule(on, _pass, truncates=True))
         return self.rules[-1]
 
-    def hold(self, on: On, *, after_effect: bool = False) -> Gate:
-        """Hang until the gate is opened; a gate after the effect holds the reply."""
-        gate = Gate()
+    def hold(self, on: On, *, after_effect: bool = False) -> StoreGate:
+        """Hold operations until the gate is opened; after the effect it holds replies."""
+        gate = StoreGate()
 
         async def act(call: StoreCall) -> None:
             await gate.wait_opened()
@@ -161,7 +161,7 @@ class FaultyStore:
         return gate
 
     def unreliable(self, probability: float, *, delay_seconds: float = 0.1) -> None:
-        """Every kind of failure, each with a share of `probability`, and a random delay on both sides of the effect."""
+        """Add every kind of failure, each with a share of `probability`, and random delays before and after effects."""
         everything = On()
         share = attrs.evolve(everything, probability=probability / 4)
         self.delay(everything, 0.0, jitter_seconds=delay_seconds)
@@ -172,16 +172,16 @@ class FaultyStore:
         self.lose_reply(share)
 
     def end(self, rule: Rule) -> None:
-        """Forget one rule, if it is not forgotten yet."""
+        """Remove a rule if it is still there."""
         if rule in self.rules:
             self.rules.remove(rule)
 
     def heal(self) -> None:
-        """Forget all rules. What a gate holds stays there until it is opened."""
+        """Remove all rules. Gates hold their operations until they are opened."""
         self.rules.clear()
 
     def count(self, operation: str = "*", key: str = "*") -> int:
-        """Return how many operations were tried whose name and key are like these patterns."""
+        """Count attempted operations that match these patterns."""
         return sum(map(On(operation, key).matches, self.calls))
 
     async def get(self, key: str) -> ObjectPart:
@@ -226,7 +226,7 @@ class FaultyStore:
         await self._apply(call, after_effect=False)
         try:
             result = await effect()
-        except StoreError:  # a refusal is a reply, too
+        except StoreError:  # a refusal is a reply too
             await self._apply(call, after_effect=True)
             raise
         await self._apply(call, after_effect=True)

@@ -1,4 +1,4 @@
-"""A metadata store in memory: the fake that passes the same contract suite as the real ones."""
+"""A metadata store in memory, which passes the same contract suite as the real ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from kafscale.errors import PreconditionFailed, StorageFull
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class MemoryMetadataStore:
-    """A MetadataStore without a disk, so it works on an autojump clock.
+    """A MetadataStore without a disk, so it works with an autojump clock.
 
-    `gate`, while it is set to an event that has not happened, holds back every commit; `failure`, while it is set, is
-    raised by every coroutine. `full` is a disk without room, `reserved_count` how many essential commits have some.
-    They are for tests of what happens while a commit is on its way, and when it is lost.
+    For tests of pending and lost commits: commits wait for `gate`, and every coroutine raises `failure`, if they are
+    set. With `full` there is room for `reserved_count` essential commits only.
     """
 
     gate: trio.Event | None = None
@@ -31,7 +30,7 @@ class MemoryMetadataStore:
     _published: ChangeLog = attrs.field(factory=ChangeLog, init=False)
 
     def crash(self) -> MemoryMetadataStore:
-        """Return the store as the next process finds it: nothing that this one commits from now on is in it."""
+        """Return the store after a crash now, without later commits of this one."""
         after = MemoryMetadataStore()
         after._entries = dict(self._entries)
         after._published = ChangeLog(self.revision)
@@ -69,7 +68,7 @@ class MemoryMetadataStore:
 
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         await self._reach()
-        return [self._refusal(each) for each in transactions]
+        return [self._refusal(transaction) for transaction in transactions]
 
     async def check_room(self) -> None:
         await self._reach()
@@ -119,7 +118,7 @@ class MemoryMetadataStore:
 
 @attrs.frozen(eq=False, repr=False)
 class MemorySnapshot:
-    """The entries at one moment. Reads without a thread, so it works on an autojump clock."""
+    """The entries at one moment."""
 
     entries: Mapping[str, Entry]
 

@@ -1,15 +1,15 @@
-"""Fixtures for people who test their own Kafka programs; pytest finds them by the entry point `kafscale`.
+"""Fixtures for tests of Kafka programs; pytest finds them by the entry point `kafscale`.
 
     kafscale_broker           a fresh broker for the test; `.bootstrap` is its address
     kafscale_secured_broker   a fresh broker with TLS, users and access control lists
     kafscale_session_broker   one broker for the whole run; give each test a topic by `.new_topic()`
-    kafscale_faults           what can go wrong with the broker that the test has; healed at the end of the test
+    kafscale_faults           the faults of the test's broker, healed at the end of the test
 
 `@pytest.mark.kafscale(durability="segment", default_partitions=3)` sets options of `kafscale serve` for
 `kafscale_broker` and `kafscale_secured_broker`. See docs/how-to/test-your-program.md.
 
-pytest loads this module in every run of everyone who has KafScale installed, so it imports nothing but pytest: a broker
-and what it needs are imported by the first fixture that is used.
+pytest loads this module in every run where KafScale is installed, so it imports only pytest; the first fixture that is
+used imports the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def kafscale_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker]:
-    """A broker of the test's own, on a free port, that keeps everything in memory."""
+    """Give the test its own broker, in memory and on a free port."""
     from kafscale.testing.background_broker import running_broker
 
     with running_broker(**_options(request)) as broker:
@@ -46,7 +46,7 @@ def kafscale_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker
 
 @pytest.fixture
 def kafscale_secured_broker(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
-    """A broker of the test's own with TLS, users and lists; the marker's `protocol` chooses how it is secured."""
+    """Give the test its own broker with TLS, users and lists; the marker's `protocol` is that of its listener."""
     from kafscale.testing.secured_broker import secured_broker
 
     with secured_broker(**_options(request)) as broker:
@@ -54,7 +54,7 @@ def kafscale_secured_broker(request: pytest.FixtureRequest) -> Iterator[SecuredB
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return what the markers say."""
+    """Return the options of the markers."""
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):  # the closest to the test last
         options |= marker.kwargs
@@ -63,7 +63,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def kafscale_session_broker() -> Iterator[BackgroundBroker]:
-    """One broker for all tests that ask for it, with default options."""
+    """Give all tests one broker, with default options."""
     from kafscale.testing.background_broker import running_broker
 
     with running_broker() as broker:
@@ -72,18 +72,13 @@ def kafscale_session_broker() -> Iterator[BackgroundBroker]:
 
 @pytest.fixture
 def kafscale_faults(request: pytest.FixtureRequest) -> Iterator[BrokerFaults]:
-    """The knobs of the broker that the test asks for. Healed at the end of the test, so that clients can close.
-
-    Of a test with several brokers it would be a guess, and one with none has nothing that could go wrong.
-    """
+    """Give the faults of the test's one broker. They are healed at the end, so that clients can close."""
     found = [name for name in BROKERS if name in request.fixturenames]
     if len(found) != 1:
-        told = (
-            f"has {' and '.join(found)}: use the `faults` of the one you mean"
-            if found
-            else "has no broker: ask for one"
+        advice = (
+            f"has {' and '.join(found)}: use the `faults` of one of them" if found else "has no broker: request one"
         )
-        pytest.fail(f"kafscale_faults is about one broker, and this test {told} ({', '.join(BROKERS)})", pytrace=False)
+        pytest.fail(f"kafscale_faults needs one broker, and this test {advice} ({', '.join(BROKERS)})", pytrace=False)
     broker: BackgroundBroker = request.getfixturevalue(found[0])
     yield broker.faults
     broker.faults.heal()

@@ -1,8 +1,8 @@
-"""A stand-in S3 server on trio and h11, over TCP or TLS, for tests: strict, observable and faulty on demand.
+"""A stand-in S3 server for tests: strict, observable and faulty on demand.
 
-It keeps connections alive, checks signatures and checksums (`kafscale.testing.s3_service`), and has knobs for latency,
-link rate and faults, and counters. Objects are in memory. It runs in the tests' own event loop (`open_s3_server`) or,
-for tests that block, in a thread (`s3_server_in_thread`).
+It keeps objects in memory, checks signatures and checksums (`kafscale.testing.s3_service`), and has latency, link
+rates, faults and counters. It runs in the event loop of a test (`open_s3_server`) or, for tests that block, in a thread
+(`s3_server_in_thread`). `ServiceTransport` is for tests without a network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CREDENTIALS = Credentials(access_key_id="stand-in", secret_access_key="stand-in-
 
 @attrs.frozen
 class ErrorReply:
-    """Refuse the call, without effect."""
+    """Refuse a call, without effect."""
 
     status: int = 503
     code: str = "SlowDown"
@@ -52,7 +52,7 @@ class Drop:
 
 @attrs.frozen
 class Truncate:
-    """Perform the call, answer with the full length, and close after so many bytes of the body."""
+    """Perform the call, answer with the full length, and close after `body_bytes` of the body."""
 
     body_bytes: int
 
@@ -69,7 +69,7 @@ Fault = ErrorReply | Drop | Truncate | Hang
 
 @attrs.define(kw_only=True)
 class S3Counters:
-    """What the server has seen. Bytes are those of bodies."""
+    """Counters of the server. Bytes are those of bodies."""
 
     requests: Counter[str] = attrs.field(factory=Counter)
     in_flight: int = 0
@@ -82,10 +82,10 @@ class S3Counters:
 
 @attrs.define(kw_only=True)
 class S3Server:
-    """The server. Its knobs may be turned while it runs.
+    """The server. Its attributes may be changed while it runs.
 
-    `latency_seconds` is added to every call, and `latency_by_operation` to those of one operation (by S3's names:
-    PutObject). `intercept` may return a fault for a call; faults that were injected are used up one call each.
+    `latency_seconds` delays every call, and `latency_by_operation` those of an operation, such as PutObject.
+    `intercept` may return a fault for a call; each injected fault meets one call.
     """
 
     service: S3Service = attrs.field(
@@ -106,30 +106,30 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        """Scheme, address, port and path, as `--s3-endpoint` takes it."""
+        """Return the value for `--s3-endpoint`."""
         return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}{quote(self.service.base_path)}"
 
     def inject(self, fault: Fault, *, operation: str = "", count: int = 1) -> None:
-        """Let the next `count` calls (of that operation, if one is named) meet the fault."""
+        """Let the next `count` calls, of the operation if one is given, meet the fault."""
         self._faults.extend([(operation, fault)] * count)
 
     def clear_faults(self) -> None:
-        """Forget the injected faults that no call has met yet."""
+        """Remove injected faults that no call has met."""
         self._faults.clear()
 
     def limit_link(self, bytes_per_second: float) -> None:
-        """Give each direction of the line that all connections share this rate."""
+        """Limit each direction to this rate, over all connections."""
         self.upstream, self.downstream = Link(bytes_per_second), Link(bytes_per_second)
 
     def close_idle_connections(self) -> int:
-        """Close those connections that wait for a request, as servers do. Returns how many."""
+        """Close connections that wait for a request, as servers do. Returns their number."""
         idle = [connection for connection in self._connections if connection.is_idle]
         for connection in idle:
             connection.close()
         return len(idle)
 
     async def listen(self) -> None:
-        """Bind to 127.0.0.1, on a free port unless `port` names one; from here on, clients may connect."""
+        """Listen on 127.0.0.1, on `port` or a free one; from now on clients may connect."""
         if self.certificate is not None:
             self._ssl_context = self.certificate.server_context()
         self._listeners = list(await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024))
@@ -150,7 +150,7 @@ class S3Server:
         try:
             await connection.serve()
         except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, ConnectionLost):
-            pass  # the client went away, or was sent away
+            pass  # the client closed the connection, or a fault did
         finally:
             connection.close()
             self._connections.remove(connection)
@@ -168,12 +168,12 @@ class S3Server:
 
 
 class ConnectionLost(Exception):
-    """The connection ends here: the client closed it, or a fault says so."""
+    """Raised when the client closed the connection, or a fault closes it."""
 
 
 @attrs.define(eq=False, repr=False)
 class _ServerConnection:
-    """One client's connection: requests one after the other, bodies in one buffer."""
+    """A client's connection: one request after the other, each body in one buffer."""
 
     server: S3Server
     tcp: trio.SocketStream
@@ -299,7 +299,7 @@ async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -
 
 @contextlib.contextmanager
 def s3_server_in_thread(server: S3Server | None = None, *, tls: bool = False) -> Iterator[S3Server]:
-    """Run a server in a thread of its own, for tests that block. Turn its knobs before, or between requests."""
+    """Run a server in a thread, for tests that block. Change its attributes before or between requests."""
     server = server or S3Server()
     started, token_and_scope = threading.Event(), []
 
@@ -324,7 +324,7 @@ def s3_server_in_thread(server: S3Server | None = None, *, tls: bool = False) ->
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ServiceTransport(httpx.AsyncBaseTransport):
-    """Carries requests to a service, `latency_seconds` away."""
+    """An httpx transport to an `S3Service` without a network, for tests with an autojump clock."""
 
     service: S3Service = attrs.field(
         factory=lambda: S3Service(credentials={CREDENTIALS.access_key_id: CREDENTIALS}, least_part_bytes=0)

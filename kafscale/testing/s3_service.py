@@ -1,7 +1,7 @@
-"""What S3 does, sans-IO and in memory: the part of the stand-in server that knows buckets, signatures and conditions.
+"""S3 in memory, sans-IO: buckets, signatures and conditions of the stand-in server.
 
-Takes a complete request, answers with a complete reply. It is strict where S3 is: a wrong signature, payload hash or
-checksum is refused, and conditional writes are decided at once. Source: the Amazon S3 API reference.
+It takes a whole request and returns a whole reply. Like S3, it refuses a wrong signature, payload hash or checksum.
+Source: the Amazon S3 API reference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 @attrs.frozen(kw_only=True)
 class S3Call:
-    """A request. Header names are in lower case; `operation` is S3's own name for it, as PutObject."""
+    """A request. Header names are in lower case; `operation` is S3's name, such as PutObject."""
 
     method: str
     target: str
@@ -99,14 +99,14 @@ class S3Answer:
 
     @classmethod
     def error(cls, status: int, code: str, message: str = "", **fields: str) -> S3Answer:
-        """An error in S3's XML."""
+        """Return an error in S3's XML."""
         more = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
         text = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message>{more}</Error>"
         return cls(status=status, headers={"content-type": "application/xml"}, body=_XML_HEAD + text.encode())
 
     @classmethod
     def xml(cls, text: str) -> S3Answer:
-        """A success with an XML body."""
+        """Return a success with an XML body."""
         return cls(headers={"content-type": "application/xml"}, body=_XML_HEAD + text.encode())
 
 
@@ -114,7 +114,7 @@ _XML_HEAD = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 class S3Refusal(Exception):
-    """Ends the handling of a call with this answer."""
+    """Raised to end a call with this answer."""
 
     def __init__(self, answer: S3Answer) -> None:
         super().__init__(answer.status)
@@ -123,10 +123,10 @@ class S3Refusal(Exception):
 
 @attrs.frozen(kw_only=True)
 class StoredObject:
-    """An object. The ETag stands for the content, as S3's does; it is a CRC and the length rather than an MD5.
+    """An object. Its ETag is a CRC and the length, where S3 has an MD5.
 
-    `encryption` is what it was asked to be encrypted by: empty, `AES256` or `aws:kms:KEY`. The ETag of an object under
-    a key of the key service stands for this one write, as S3's does.
+    `encryption` is the requested one: empty, `AES256` or `aws:kms:KEY`. As in S3, each write with a key of the key
+    service has its own ETag.
     """
 
     data: Body
@@ -137,7 +137,7 @@ class StoredObject:
 
 @attrs.define(kw_only=True)
 class PendingUpload:
-    """A multipart upload that is neither completed nor aborted."""
+    """An unfinished multipart upload."""
 
     bucket: str
     key: str
@@ -148,14 +148,12 @@ class PendingUpload:
 
 @attrs.define(kw_only=True)
 class S3Service:
-    """The buckets of one region, and who may use them.
+    """The buckets of a region.
 
-    `credentials` maps access key ids to credentials; a call with others is refused. `clock` is the service's, in
-    seconds since the epoch, from which those of callers may differ by `max_skew_seconds`. `domain` is the one below
-    which bucket names are host names, if any; `base_path` is what stands before them in the path, as at a gateway:
-    empty, or a slash and what follows, decoded. Every part of an upload but the last must have `least_part_bytes`.
-    `kms_keys` are the names of the key service's keys; with None there is no key service, and encryption is refused as
-    MinIO does.
+    `credentials` are by access key id. `clock` returns seconds since the epoch; callers may differ by
+    `max_skew_seconds`. Hosts below `domain` are bucket names; `base_path` is the decoded path before a bucket's name,
+    as at a gateway. Every part of an upload except for the last has at least `least_part_bytes`. `kms_keys` are the
+    names of the key service's keys; with None encryption is refused, as by MinIO.
     """
 
     credentials: dict[str, Credentials]
@@ -175,11 +173,11 @@ class S3Service:
     _encrypted_numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
     def fill(self, bucket: str, contents: Mapping[str, bytes]) -> None:
-        """Make a bucket of these objects, without a request for each."""
+        """Make a bucket of these objects without requests."""
         self.buckets[bucket] = {key: self._stored(data) for key, data in contents.items()}
 
     def handle(self, call: S3Call) -> S3Answer:
-        """Perform the call, if it is signed and sound."""
+        """Perform the call if its signature and checksums are correct."""
         try:
             self._authenticate(call)
             _check_body(call)
@@ -256,7 +254,7 @@ class S3Service:
         return S3Answer(headers={"etag": upload.parts[number].etag})
 
     def complete_upload(self, call: S3Call) -> S3Answer:
-        """CompleteMultipartUpload, under If-None-Match. Refused for its condition, the upload stays."""
+        """CompleteMultipartUpload, under If-None-Match. If the condition fails, the upload stays."""
         upload = self._upload(call)
         bucket = self._bucket(call)
         if self.honours_conditions:
@@ -286,7 +284,7 @@ class S3Service:
         return S3Answer(status=204)
 
     def delete_object(self, call: S3Call) -> S3Answer:
-        """DeleteObject: there may be none."""
+        """DeleteObject; the object needn't exist."""
         self._bucket(call).pop(call.key, None)
         return S3Answer(status=204)
 
@@ -322,7 +320,7 @@ class S3Service:
         )
 
     def _sorted_keys(self, name: str) -> list[str]:
-        """Sorted anew when something was written: a listing of 200,000 objects has 200 pages."""
+        """Return the sorted keys, which are cached for the pages of a listing."""
         bucket = self.buckets[name]
         keys = self._sorted.get(name)
         if keys is None or len(keys) != len(bucket):
@@ -348,7 +346,7 @@ class S3Service:
         return StoredObject(data=data, etag=etag, modified_seconds=self.clock(), encryption=encryption)
 
     def _encryption(self, call: S3Call) -> str:
-        """Return what the call asks for, as `StoredObject` has it."""
+        """Return the requested encryption, as in `StoredObject`."""
         algorithm = call.headers.get("x-amz-server-side-encryption", "")
         key = call.headers.get("x-amz-server-side-encryption-aws-kms-key-id", "")
         if algorithm not in ("", "AES256", "aws:kms") or (key and algorithm != "aws:kms"):
@@ -434,7 +432,7 @@ def _refuse(status: int, code: str, message: str = "", **fields: str) -> S3Refus
 
 
 def _check_body(call: S3Call) -> None:
-    """Refuse a body that is not what its checksums say."""
+    """Refuse a body that doesn't match its checksums."""
     payload_hash = call.headers.get("x-amz-content-sha256")
     if payload_hash != UNSIGNED_PAYLOAD and payload_hash != hashlib.sha256(call.body).hexdigest():
         raise _refuse(400, "XAmzContentSHA256Mismatch", "the payload's SHA-256 is another")
@@ -445,7 +443,7 @@ def _check_body(call: S3Call) -> None:
 
 
 def _check_part(upload: PendingUpload, row: ElementTree.Element) -> None:
-    """Refuse to complete an upload with a part that is not what the client thinks it sent."""
+    """Refuse to complete an upload with a part that differs from the client's."""
     part = upload.parts.get(int(row.findtext("{*}PartNumber", "0")))
     checksum = row.findtext("{*}ChecksumCRC32C")
     if part is None or part.etag != row.findtext("{*}ETag"):
@@ -467,7 +465,7 @@ def _check_conditions(call: S3Call, found: StoredObject | None) -> None:
 
 
 def _range(header: str, size: int) -> range | None:
-    """The bytes that a Range header asks for; None is all of them. What S3 does not understand it ignores."""
+    """Return the range of a Range header, or None for all bytes. Like S3, ignore an invalid one."""
     match = _RANGE.fullmatch(header)
     if match is None or match.groups() == ("", ""):
         return None

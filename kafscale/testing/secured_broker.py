@@ -1,4 +1,4 @@
-"""A broker with TLS, users and access control lists, in a thread: what the fixture `kafscale_secured_broker` gives.
+"""A broker with TLS, users and access control lists, in a thread; the fixture `kafscale_secured_broker` gives one.
 
     with secured_broker() as broker:
         broker.create_topic("orders")
@@ -6,7 +6,7 @@
         broker.allow("app", "read", "describe", topic="orders")
         consumer = Consumer({**broker.client_settings("app"), "group.id": ...})
 
-It is a `BackgroundBroker` in everything else. Its certificates are made when it starts, by an authority of its own.
+It is a `BackgroundBroker` otherwise. Its own authority issues its certificates when it starts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEY_BYTES = 32
 def login_settings(
     protocol: SecurityProtocol, ca_file: Path, mechanism: SaslMechanism, *, username: str, password: str
 ) -> dict[str, str]:
-    """Return what a client needs to log in, by the names of Kafka's settings that librdkafka has."""
+    """Return the client settings for a login, by librdkafka's names."""
     settings = {"security.protocol": protocol.value}
     if protocol.uses_tls:
         settings["ssl.ca.location"] = str(ca_file)
@@ -55,14 +55,14 @@ def login_settings(
 
 @attrs.define(eq=False, repr=False, kw_only=True)
 class SecuredBroker(BackgroundBroker):
-    """Made by `secured_broker`. The user `admin` may do everything; others what is allowed them."""
+    """A secured broker, made by `secured_broker`. The user `admin` may do everything."""
 
     authority: Authority
     _passwords: dict[str, str] = attrs.field(factory=dict, init=False)
 
     @property
     def ca_file(self) -> Path:
-        """The PEM file of the authority that clients have to trust."""
+        """Return the PEM file of the authority that clients trust."""
         return self.authority.ca_file
 
     @property
@@ -70,12 +70,10 @@ class SecuredBroker(BackgroundBroker):
         return self.settings.protocol_of(self.settings.listeners[0])
 
     def client_settings(self, user: str, *, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
-        """Return settings for confluent-kafka, `bootstrap.servers` included; also for
-        `kafscale.login.security.client_security`.
+        """Return settings for confluent-kafka, with `bootstrap.servers`.
 
-        On a listener that is SSL the user is known by a certificate, which is made here, and named `User:CN=…`.
-
-        Raises ConfigError for a mechanism that there is not, and for a user who was not added.
+        They also suit `kafscale.login.security.client_security`. On an SSL listener the user gets a certificate, and is
+        `User:CN=…`. Raises ConfigError for an unknown mechanism or user.
         """
         settings = {"bootstrap.servers": self.bootstrap}
         if not self.protocol.uses_sasl:
@@ -84,21 +82,23 @@ class SecuredBroker(BackgroundBroker):
             settings["ssl.key.location"] = str(certificate.key_file)
             return settings | login_settings(self.protocol, self.ca_file, SaslMechanism.PLAIN, username="", password="")
         if mechanism not in list(SaslMechanism) or mechanism == SaslMechanism.OAUTHBEARER:
-            raise ConfigError(f"'{mechanism}' is no mechanism for passwords; allowed: {', '.join(PASSWORD_MECHANISMS)}")
+            raise ConfigError(
+                f"'{mechanism}' is not a mechanism for passwords; allowed: {', '.join(PASSWORD_MECHANISMS)}"
+            )
         if user not in self._passwords:
-            raise ConfigError(f"there is no user '{user}'; add_user adds one")
+            raise ConfigError(f"there is no user '{user}'; add it by add_user")
         return settings | login_settings(
             self.protocol, self.ca_file, SaslMechanism(mechanism), username=user, password=self._passwords[user]
         )
 
     def issue_certificate(self, name: str) -> Certificate:
-        """Issue a client's certificate, good for a day: its principal is `User:CN=` and the name."""
+        """Issue a client's certificate, valid for a day; its principal is `User:CN=` and the name."""
         return self.authority.issue(f"client-{name}", subject=common_name(name))
 
     # ---- users and lists --------------------------------------------------------------------------------------
 
     def add_user(self, name: str, password: str | None = None) -> str:
-        """Add a user, or change the password. Returns the password, which is made up unless it is given."""
+        """Add a user, or change the password. Returns the password, which is random by default."""
         password = secrets.token_urlsafe() if password is None else password
         self._alter(
             {
@@ -110,25 +110,25 @@ class SecuredBroker(BackgroundBroker):
         return password
 
     def remove_user(self, name: str) -> None:
-        """Remove a user; who is connected stays so, as with Kafka."""
+        """Remove a user; open connections stay, as with Kafka."""
         self._alter(dict.fromkeys(CredentialKey(mechanism, name) for mechanism in SCRAM_TYPES.values()))
         self._passwords.pop(name, None)
 
     def allow(self, user: str, *operations: str, prefixed: bool = False, **resource: str) -> None:
-        """Allow a user operations, such as "read", or "all", with one resource: `topic="orders"`, `group="*"`.
+        """Allow a user operations, such as "read", or "all", on one resource: `topic="orders"`, `group="*"`.
 
-        There are also `transactional_id`, and `cluster="kafka-cluster"`. With `prefixed` the name begins those meant.
+        Other resources are `transactional_id` and `cluster="kafka-cluster"`. With `prefixed` the name is a prefix.
 
-        Raises ConfigError for what there is not, BrokerUnavailable while the broker is down.
+        Raises ConfigError for an unknown operation or resource, BrokerUnavailable while the broker is down.
         """
         self._add_lists(user, operations, Permission.ALLOW, prefixed, resource)
 
     def deny(self, user: str, *operations: str, prefixed: bool = False, **resource: str) -> None:
-        """Deny a user operations, whatever else is allowed; as `allow`."""
+        """Deny a user operations, even if they are allowed elsewhere; otherwise like `allow`."""
         self._add_lists(user, operations, Permission.DENY, prefixed, resource)
 
     def remove_acls(self, user: str) -> None:
-        """Take back all that was allowed or denied to a user. Raises BrokerUnavailable while the broker is down."""
+        """Remove all ACLs of a user. Raises BrokerUnavailable while the broker is down."""
 
         async def remove() -> None:
             await self._running().services.acls.delete([AclFilter(principal=self._principal(user))])
@@ -157,10 +157,10 @@ class SecuredBroker(BackgroundBroker):
                 resource_name=name,
                 principal=self._principal(user),
                 host=WILDCARD,
-                operation=_operation(each),
+                operation=_operation(operation),
                 permission=permission,
             )
-            for each in operations
+            for operation in operations
         ]
 
         async def create() -> None:
@@ -174,18 +174,18 @@ class SecuredBroker(BackgroundBroker):
         return f"User:{user}" if self.protocol.uses_sasl else f"User:CN={user}"
 
 
-PASSWORD_MECHANISMS = tuple(each.value for each in SaslMechanism if each is not SaslMechanism.OAUTHBEARER)
+PASSWORD_MECHANISMS = tuple(
+    mechanism.value for mechanism in SaslMechanism if mechanism is not SaslMechanism.OAUTHBEARER
+)
 _RESOURCES = {
-    each.name.lower(): each
-    for each in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER)
+    kind.name.lower(): kind
+    for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER)
 }
 
 
 def _resource(given: Mapping[str, str]) -> tuple[ResourceType, str]:
     if len(given) != 1 or next(iter(given)) not in _RESOURCES:
-        raise ConfigError(
-            f"one resource is needed, and not {', '.join(given) or 'none'}; allowed: {', '.join(_RESOURCES)}"
-        )
+        raise ConfigError(f"give one resource, not {', '.join(given) or 'none'}; allowed: {', '.join(_RESOURCES)}")
     ((kind, name),) = given.items()
     if kind == "cluster" and name != CLUSTER_NAME:
         raise ConfigError(f"'{name}' is not the cluster; allowed: {CLUSTER_NAME}")
@@ -194,22 +194,22 @@ def _resource(given: Mapping[str, str]) -> tuple[ResourceType, str]:
 
 def _operation(word: str) -> AclOperation:
     name = word.upper().replace("-", "_")
-    allowed = [each.name.lower() for each in AclOperation if each >= AclOperation.ALL]
+    allowed = [operation.name.lower() for operation in AclOperation if operation >= AclOperation.ALL]
     if name.lower() not in allowed:
-        raise ConfigError(f"'{word}' is no operation; allowed: {', '.join(allowed)}")
+        raise ConfigError(f"'{word}' is not an operation; allowed: {', '.join(allowed)}")
     return AclOperation[name]
 
 
 @contextmanager
 def secured_broker(*, protocol: str = "SASL_SSL", **given: object) -> Iterator[SecuredBroker]:
-    """Run a broker for the block, on a listener that is SASL_SSL, SASL_PLAINTEXT or SSL, with access control lists.
+    """Run a broker with access control lists for the block, on a SASL_SSL, SASL_PLAINTEXT or SSL listener.
 
-    `given` are options of `kafscale serve`, as for `running_broker`. On SSL clients have to show a certificate.
+    `given` are options of `kafscale serve`, as for `running_broker`. On SSL, clients need a certificate.
 
-    Raises ConfigError for an option that there is not, or that the fixture sets itself.
+    Raises ConfigError for an unknown option, or one that the fixture sets itself.
     """
     if protocol not in list(SecurityProtocol) or protocol == SecurityProtocol.PLAINTEXT:
-        raise ConfigError(f"'{protocol}' secures nothing; allowed: SASL_SSL, SASL_PLAINTEXT, SSL")
+        raise ConfigError(f"'{protocol}' is not a secured protocol; allowed: SASL_SSL, SASL_PLAINTEXT, SSL")
     with TemporaryDirectory(prefix="kafscale-testing-") as directory:
         authority = make_authority(Path(directory))
         settings = settings_of(
@@ -222,7 +222,7 @@ def secured_broker(*, protocol: str = "SASL_SSL", **given: object) -> Iterator[S
 
 
 def _security(authority: Authority, protocol: SecurityProtocol) -> dict[str, Any]:
-    """Make the options that secure a broker, and the files that they name."""
+    """Make the options of a secured broker, and their files."""
     key_file = authority.directory / "secret.key"
     key_file.touch(mode=0o600)
     key_file.write_text(secrets.token_hex(KEY_BYTES))

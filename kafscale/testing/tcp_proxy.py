@@ -1,14 +1,14 @@
-"""A TCP proxy with a bad line: for tests of what a program does when its connections are reset, slow, or silent.
+"""A TCP proxy with faults, for tests of programs whose connections are reset, slow or silent.
 
     proxy = TcpProxy(Address("127.0.0.1", broker_port))
     await nursery.start(proxy.run)              # clients connect to proxy.port
     proxy.delay_seconds = 0.2                   # each way
     proxy.set_bandwidth(100_000)
     proxy.reset()                               # RST to both ends of every connection
-    proxy.freeze()                              # connections stay open, and nothing passes ...
+    proxy.freeze()                              # connections stay open, and no bytes pass ...
     proxy.thaw()                                # ... until now, and nothing is lost
     proxy.freeze(Way.TO_CLIENT)                 # requests pass, and their replies do not
-    proxy.half_open()                           # the server's ends are closed; the clients are not told
+    proxy.half_open()                           # the server's ends are closed without telling the clients
     proxy.refusing = True                       # new connections are reset at once
 
 It keeps its port while the server is down: a connection that can't be passed on is reset.
@@ -30,21 +30,21 @@ from kafscale.config import Address
 
 @attrs.define
 class Link:
-    """One direction of a line that all connections share: who sends waits until its bytes have passed."""
+    """One direction of a network link that all connections share; senders wait until their bytes have passed."""
 
     bytes_per_second: float
     _free_at: float = 0.0
 
     async def carry(self, count: int) -> None:
-        """Wait for as long as the bytes take, behind those of others."""
+        """Wait while the bytes pass, after those of earlier senders."""
         if math.isinf(self.bytes_per_second):
             return
         self._free_at = max(self._free_at, trio.current_time()) + count / self.bytes_per_second
         await trio.sleep_until(self._free_at)
 
 
-CHUNK_BYTES = 16 << 10  # what is delayed, and passes the line, as one piece
-UNDER_WAY_CHUNKS = 256  # per direction of a connection; the sender waits past this, as past a full socket buffer
+CHUNK_BYTES = 16 << 10  # delayed and passed on as one piece
+UNDER_WAY_CHUNKS = 256  # per direction of a connection; then the sender waits, as for a full socket buffer
 CLOSE_WITH_RST = struct.pack("ii", 1, 0)
 
 
@@ -56,7 +56,7 @@ class Way(Enum):
 
 
 @attrs.define(eq=False, repr=False)
-class _Connection:
+class _ProxiedConnection:
     """A client's end, and the server's once it is reached."""
 
     client: trio.SocketStream
@@ -71,9 +71,9 @@ class _Connection:
 
 @attrs.define(eq=False, repr=False)
 class TcpProxy:
-    """Passes connections on to `upstream`, or resets them while it is None. Turn its knobs in trio's thread only.
+    """Forwards connections to `upstream`, or resets them while it is None. Change it in trio's thread only.
 
-    delay_seconds: added each way, without limiting the rate. refusing: reset new connections.
+    `delay_seconds` is added each way without limiting the rate; with `refusing`, new connections are reset.
     """
 
     upstream: Address | None
@@ -81,16 +81,16 @@ class TcpProxy:
     delay_seconds: float = 0.0
     refusing: bool = False
     accepted_count: int = attrs.field(default=0, init=False)
-    _links: dict[Way, Link] = attrs.field(factory=lambda: {each: Link(math.inf) for each in Way}, init=False)
-    _connections: set[_Connection] = attrs.field(factory=set, init=False)
-    _flowing: dict[Way, Signal] = attrs.field(factory=lambda: {each: Signal() for each in Way}, init=False)
+    _links: dict[Way, Link] = attrs.field(factory=lambda: {way: Link(math.inf) for way in Way}, init=False)
+    _connections: set[_ProxiedConnection] = attrs.field(factory=set, init=False)
+    _flowing: dict[Way, Signal] = attrs.field(factory=lambda: {way: Signal() for way in Way}, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.thaw()
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open now."""
+        """Return the number of open connections."""
         return len(self._connections)
 
     async def run(self, *, task_status: trio.TaskStatus[TcpProxy] = trio.TASK_STATUS_IGNORED) -> None:
@@ -101,30 +101,30 @@ class TcpProxy:
         await trio.serve_listeners(self._serve, listeners)
 
     def set_bandwidth(self, bytes_per_second: float) -> None:
-        """Limit each direction, over all connections together; `math.inf` for no limit."""
-        for each in self._links.values():
-            each.bytes_per_second = bytes_per_second
+        """Limit each direction over all connections; `math.inf` for no limit."""
+        for link in self._links.values():
+            link.bytes_per_second = bytes_per_second
 
     def reset(self) -> int:
-        """Reset every connection. Returns how many there were."""
+        """Reset every connection. Returns their number."""
         connections = list(self._connections)
         for connection in connections:
             connection.reset()
         return len(connections)
 
     def freeze(self, *ways: Way) -> None:
-        """Let nothing pass, or nothing these ways, on connections that are open or will be."""
-        for each in ways or Way:
-            self._flowing[each].clear()
+        """Hold back bytes, or those these ways, on all connections."""
+        for way in ways or Way:
+            self._flowing[way].clear()
 
     def thaw(self) -> None:
-        """Let everything pass again, what was held back first."""
-        for each in self._flowing.values():
-            each.set()
+        """Let bytes pass again, those that were held back first."""
+        for flowing in self._flowing.values():
+            flowing.set()
 
     def half_open(self) -> int:
-        """Close the server's ends: the clients' stay open, as if the server had lost its power. Returns how many."""
-        connections = [each for each in self._connections if each.server is not None and not each.is_half_open]
+        """Close the server's ends only, as if the server had lost power. Returns their number."""
+        connections = [found for found in self._connections if found.server is not None and not found.is_half_open]
         for connection in connections:
             assert connection.server is not None
             connection.is_half_open = True
@@ -137,7 +137,7 @@ class TcpProxy:
         if self.refusing or upstream is None:
             _reset(client)
             return
-        connection = _Connection(client)
+        connection = _ProxiedConnection(client)
         self._connections.add(connection)
         try:
             connection.server = await trio.open_tcp_stream(upstream.host, upstream.port)
@@ -156,7 +156,7 @@ class TcpProxy:
                     stream.socket.close()
 
     async def _pass(self, source: trio.SocketStream, target: trio.SocketStream, way: Way) -> None:
-        """Pass one direction on, to its end. A separate task delivers, so that a delay does not limit the rate."""
+        """Forward one direction to its end. A separate task delivers, so that a delay doesn't limit the rate."""
         send, receive = trio.open_memory_channel[tuple[float, bytes]](UNDER_WAY_CHUNKS)
         async with trio.open_nursery() as nursery, send:
             nursery.start_soon(self._deliver, receive, target, way)
@@ -185,7 +185,7 @@ def _reset(stream: trio.SocketStream) -> None:
 
 
 async def _swallow(client: trio.SocketStream) -> None:
-    """Swallow what a lost server never reads, until the client gives up or is reset."""
+    """Discard the client's bytes, which a lost server never reads, until it closes or is reset."""
     try:
         while await client.receive_some(CHUNK_BYTES):
             pass

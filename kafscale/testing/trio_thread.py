@@ -1,7 +1,7 @@
-"""A trio event loop in a thread of its own, for callers of any kind: plain threads, asyncio, and trio itself.
+"""A trio event loop in its own thread, for callers in plain threads, asyncio and trio.
 
-`trio.from_thread` refuses callers in another trio loop, since it would block that one; here this is meant: what is
-called takes milliseconds, and a test waits for it.
+`trio.from_thread` refuses callers in another trio loop, since it blocks that one. Here the calls take milliseconds, and
+a test waits for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, repr=False)
 class TrioThread:
-    """`start` it, `call` into it, `stop` it. An exception of a background task ends it; `stop` raises that."""
+    """An event loop to `start`, `call` and `stop`. An exception of a background task ends it, and `stop` raises it."""
 
     name: str
     nursery: trio.Nursery = attrs.field(init=False)  # for background tasks, from within the loop
@@ -32,16 +32,16 @@ class TrioThread:
     _failure: BaseException | None = attrs.field(default=None, init=False)
 
     def start(self) -> None:
-        """Returns when `call` can be used."""
+        """Start the thread; return when `call` can be used."""
         ready: Future[None] = Future()
         self._waiting.add(ready)
-        # A daemon, so that a test run that is interrupted ends.
+        # A daemon, so that an interrupted test run ends.
         self._thread = threading.Thread(target=self._run, args=(ready,), name=self.name, daemon=True)
         self._thread.start()
         ready.result()
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function in the loop, and wait for it. Raises what it raises, BrokerUnavailable at an end."""
+        """Run an async function in the loop and return its result. Raises BrokerUnavailable if the loop has ended."""
         future: Future[T] = Future()
         self._waiting.add(future)
         try:
@@ -54,7 +54,7 @@ class TrioThread:
         return future.result()
 
     def stop(self) -> None:
-        """Cancel everything, and wait for the thread's end. Raises what ended it before, if something did."""
+        """Cancel everything and wait for the thread's end. Raises the exception that ended it before, if any."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self.nursery.cancel_scope.cancel)
         self._thread.join()
@@ -101,7 +101,7 @@ class TrioThread:
             future.set_result(outcome)
 
     def _abandon_waiting(self) -> None:
-        """Whoever called too late to be heard must not wait for ever."""
+        """End the calls that came too late, which would wait for ever."""
         for future in list(self._waiting):
             if not future.done():
                 self._settle(future, self._ended())

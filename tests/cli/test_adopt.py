@@ -69,7 +69,7 @@ def test_a_dry_run_with_another_directory_knows_what_the_checkpoint_in_the_bucke
 def test_a_chosen_topic_that_is_not_there_is_an_error(capsys, bucket):
     code, _, error = adopt(capsys, bucket, "none", "--dry-run")
     assert (code, error.count("\n")) == (1, 1)
-    assert "none: no topic of this name" in error
+    assert "has no topic of this name or id to adopt" in error
 
 
 def test_a_running_broker_is_not_disturbed(capsys, bucket):
@@ -85,7 +85,9 @@ def test_a_broker_was_superseded_though_there_was_nothing_to_adopt(capsys, bucke
     assert adopt(capsys, bucket)[1][0]["outcome"] == "adopted"
     before = files(bucket)
     code, rows, error = adopt(capsys, bucket, *arguments, data="another")
-    assert (code, rows, "none: no topic of this name" in error) == ((1, None, True) if arguments else (0, [], False))
+    assert (code, rows, "has no topic of this name or id to adopt" in error) == (
+        (1, None, True) if arguments else (0, [], False)
+    )
     assert files(bucket) == before
 
 

@@ -111,4 +111,4 @@ def test_interrupted_it_commits_what_it_has_written(broker: BackgroundBroker, to
 
 def test_a_group_says_where_to_begin(kafscale: Command, topic: str) -> None:
     error = kafscale("consume", topic, "--group", "g", "--offset", "3", code=2)
-    assert "--group says where to begin; allowed beside it: --from-beginning" in error
+    assert "--group sets the start; it allows --from-beginning only" in error

@@ -103,7 +103,7 @@ async def test_of_a_topic_as_json(admin: Admin) -> None:
 
 async def test_a_topic_that_is_not_there(admin: Admin) -> None:
     error = await admin.flush("orders", "nothing here & there", code=1)
-    assert error == "kafscale: there is no topic 'nothing here & there'; `kafscale topics list` shows them\n"
+    assert error == "kafscale: there is no topic 'nothing here & there'; see `kafscale topics list`\n"
     assert admin.left("orders") > 0
 
 
@@ -130,7 +130,10 @@ async def test_another_server_there(capsys: pytest.CaptureFixture[str]) -> None:
         address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         nursery.start_soon(trio.serve_listeners, refuse, [listener])
         for answer, words in [
-            (b"HTTP/1.1 405 No\r\ncontent-length: 3\r\n\r\nno\n", "answered 405 (no): that is not the --admin-listen"),
+            (
+                b"HTTP/1.1 405 No\r\ncontent-length: 3\r\n\r\nno\n",
+                "answered 405 (no): it is not a broker's --admin-listen",
+            ),
             (b"220 mail\r\n", "lost the admin server"),
             (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n", "lost the admin server"),
             (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}\n", "lost the admin server"),
@@ -153,7 +156,7 @@ async def test_a_store_that_fails_is_waited_for_until_the_timeout(admin: Admin) 
     admin.store.hold(KFS)
     error = await admin.flush("--timeout", "1ms", code=1)
     size = len(batch_of(b"x"))
-    assert f"not done in 0.001 s: 0 of {3 * size} bytes are in the bucket; the broker goes on" in error
+    assert f"not done in 0.001 s: 0 of {3 * size} bytes are in the bucket. The broker goes on" in error
 
 
 async def test_progress_is_told_while_it_goes_on(admin: Admin) -> None:

@@ -136,7 +136,7 @@ async def test_a_group_with_members_is_left_alone(with_records: Any) -> None:
 
 async def test_a_reset_of_nothing_ended_as_if_it_had_been_done(with_records: Any) -> None:
     line = await with_records("groups", "reset-offsets", "misspelt", "--to-earliest", code=1)
-    assert "group 'misspelt' has no offsets to move; allowed: --topic" in line
+    assert "group 'misspelt' has no committed offsets; give --topic" in line
     await reset(with_records, "--topic", "t", "--to-offset", "2")
     how = ("--partition", "0", "--partition", "7", "--to-earliest")
     assert "has a partition 7" in await with_records("groups", "reset-offsets", "g", *how, code=1)
@@ -145,4 +145,4 @@ async def test_a_reset_of_nothing_ended_as_if_it_had_been_done(with_records: Any
 
 async def test_where_to_reset_must_be_said_once(kafscale: Any) -> None:
     for how in ([], ["--to-latest", "--to-earliest"], ["--shift", "1", "--to-offset", "0"]):
-        assert "allowed: one of --to-earliest" in await kafscale("groups", "reset-offsets", "g", *how, code=2)
+        assert "give one of --to-earliest" in await kafscale("groups", "reset-offsets", "g", *how, code=2)

@@ -127,8 +127,8 @@ def test_a_segment_that_is_cut_off_is_never_whole(size: int) -> None:
 
 def test_a_segment_under_another_key_is_damage() -> None:
     other = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=4, base_offset=100)
-    assert "what it says of itself" in inspect(KFS, other.key).damage[0]
-    assert "what it says of itself" in inspect(KFS, f"/data/bucket/{other.key}").damage[0]
+    assert "the identity in the footer" in inspect(KFS, other.key).damage[0]
+    assert "the identity in the footer" in inspect(KFS, f"/data/bucket/{other.key}").damage[0]
 
 
 def test_an_unknown_version_is_said_and_nothing_else_is_tried() -> None:
@@ -288,7 +288,7 @@ def test_files_are_printed_and_damage_exits_1(tmp_path: Path, capsys: pytest.Cap
     path.write_bytes(KFS)
     assert run(["inspect", str(path), "--batches"]) == 0
     text = capsys.readouterr().out
-    assert "whole: every checksum is right; batches: 2" in text
+    assert "whole: every checksum is correct; batches: 2" in text
     assert "zstd" in text
     path.write_bytes(flipped(KFS, 50))
     assert run(["inspect", str(path), "--json"]) == 1
@@ -330,7 +330,7 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "notes.txt"
     path.write_text("hello")
     assert run(["inspect", str(path)]) == 1
-    assert "is nothing that KafScale writes" in capsys.readouterr().err
+    assert "is not an object of KafScale" in capsys.readouterr().err
 
 
 async def test_the_transactions_of_a_segment_are_shown(autojump_clock, tmp_path, capsys):

@@ -62,7 +62,7 @@ def test_a_wrong_variable_exits_2_with_one_line() -> None:
         (("topics", "creat"), "kafscale topics: No such command 'creat'. Did you mean 'create'?"),
         (("sql", "serv"), "kafscale sql: No such command 'serv'. Did you mean 'serve'?"),
         (("pipeline", "stat"), "Did you mean 'status'?"),
-        (("frobnicate",), "No such command 'frobnicate'. `kafscale --help` lists what there is."),
+        (("frobnicate",), "No such command 'frobnicate'. `kafscale --help` lists the commands."),
         (("groups", "--halp"), "No such option '--halp'"),
         (("serve", "--config", "no/such.toml"), "--config: 'no/such.toml' can't be read"),
         (("serve", "--s3-endpoint", ""), "--s3-endpoint: '' is empty"),

@@ -44,9 +44,9 @@ async def test_what_is_moved_by_hand_stays_until_it_is_balanced(two: Several) ->
     await two.cluster.broker(1).services.topics.create([NewTopic(name="other", partition_count=2)])
     await two.cluster.until_led("other", {1: 2, 2: 0})  # what nobody moved goes where there is less
     said = await two.kafscale("partitions", "balance")
-    assert "4 partitions had been moved by hand, and may move again\n" in said
-    assert "no partition moves any more: broker 1 leads 3, broker 2 leads 3\n" in said
-    assert "0 partitions had been moved by hand" in await two.kafscale("partitions", "balance", TOPIC)
+    assert "4 partitions that were moved by hand may move again\n" in said
+    assert "all moves are done: broker 1 leads 3, broker 2 leads 3\n" in said
+    assert "0 partitions that were moved by hand" in await two.kafscale("partitions", "balance", TOPIC)
 
 
 async def test_what_balance_would_move_is_shown_and_does_not_move(two: Several) -> None:
@@ -71,9 +71,9 @@ async def test_where_no_broker_tells_what_would_move_numbers_are_waited_for(
 
     monkeypatch.setattr(brokers, "find_balance", tells_nothing)
     await two.kafscale("partitions", "move", TOPIC, "--to", "2")
-    assert "none decides" in await two.kafscale("partitions", "balance", "--dry-run", code=1)
+    assert "there is no controller at present" in await two.kafscale("partitions", "balance", "--dry-run", code=1)
     said = await two.kafscale("partitions", "balance")
-    assert "no partition moves any more: broker 1 leads 2, broker 2 leads 2\n" in said
+    assert "all moves are done: broker 1 leads 2, broker 2 leads 2\n" in said
     rows = await two.kafscale.json("brokers", "list")
     assert [each["bytes_per_second"] for each in rows] == [None, None]
 

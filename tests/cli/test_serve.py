@@ -94,10 +94,7 @@ def test_who_was_declared_dead_says_so_and_starts_anew_as_the_same_process(
     monkeypatch.setattr(os, "execv", execv)
     with pytest.raises(Replaced):
         run(["serve"])
-    assert (
-        "kafscale.cli.serve: broker 1 was declared dead by the others; this one starts anew\n"
-        in capsys.readouterr().err
-    )
+    assert "kafscale.cli.serve: broker 1 was declared dead by the others; starting again\n" in capsys.readouterr().err
 
 
 def test_who_was_declared_dead_is_started_anew_by_its_supervisor(

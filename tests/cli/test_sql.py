@@ -29,7 +29,7 @@ def test_the_page_of_options_is_what_the_code_makes():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--format", "parquet", "select 1"], "--format: 'parquet' is for files; allowed: with --output DIRECTORY"),
+        (["--format", "parquet", "select 1"], "--format: 'parquet' needs --output DIRECTORY"),
         (["select 1", "--value-format", "avro"], "--value-format and --registry belong together"),
         (["--catalog", "lake", "select 1"], "'lake' is not a setting of a catalog"),
         (["--catalog", "type=rest,tokken=hidden", "select 1"], "'tokken' is not a setting of a catalog"),
@@ -37,8 +37,8 @@ def test_the_page_of_options_is_what_the_code_makes():
         (["--catalog", "type=hadoop", "select 1"], "needs a warehouse"),
         (["--max-scan-bytes", "much", "select 1"], "'much' is not a size"),
         (["--engine", "sqlite", "select 1"], "'sqlite' is not one of 'auto', 'spark', 'duckdb'"),
-        (["--engine", "duckdb", "--conf", "spark.x=1", "select 1"], "--conf sets what only Spark has"),
-        (["--engine", "duckdb", "--master", "spark://h:7077", "select 1"], "--master names a Spark"),
+        (["--engine", "duckdb", "--conf", "spark.x=1", "select 1"], "--conf is for Spark only"),
+        (["--engine", "duckdb", "--master", "spark://h:7077", "select 1"], "--master is for Spark only"),
         (["--store", "nowhere", "select 1"], "--store: 'nowhere'"),
     ],
 )
@@ -66,7 +66,7 @@ def test_statements_that_are_no_text_ended_with_a_traceback(monkeypatch, capsys,
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"select \xff"), "utf-8"))
     assert run(["sql", "--store", f"file:{tmp_path}"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("kafscale: standard input is no text: 'utf-8' codec can't decode byte 0xff")
+    assert said.startswith("kafscale: standard input is not UTF-8: 'utf-8' codec can't decode byte 0xff")
     assert said.endswith("; allowed: statements in UTF-8\n")
 
 
@@ -108,7 +108,7 @@ def test_statements_from_standard_input_up_to_the_first_that_fails(store, engine
     assert done.stdout == "offset\n7\n"
     said = [line for line in done.stderr.splitlines() if line.startswith("kafscale: ")]
     first, second = said[engine == "auto" :]
-    assert first == "kafscale: these are the first 1 rows; --max-rows shows more"
+    assert first == "kafscale: showing the first 1 rows; --max-rows shows more"
     assert second.startswith("kafscale: there is no topic, table or view 'ordrs' (topics: orders).")
     assert done.returncode == 1
 
@@ -120,7 +120,7 @@ def test_json_as_all_other_commands_take_it(store, capsys, monkeypatch):
     assert run(query) == 0
     assert json.loads(capsys.readouterr().out) == {"last": 59}
     assert run([*query, "--format", "table"]) == 2
-    assert "--format: 'table' contradicts --json; allowed: one of both" in capsys.readouterr().err
+    assert "--format: 'table' contradicts --json; give one of them" in capsys.readouterr().err
 
 
 def test_rows_that_a_full_disk_refuses_ended_with_a_traceback(store, capsys):

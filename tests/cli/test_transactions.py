@@ -31,7 +31,7 @@ def test_list_describe_and_abort(broker: BrokerProcess) -> None:
     producer.init_transactions(SECONDS)
     assert "Empty" in kafscale(broker, "list").stdout
     refused = kafscale(broker, "abort", "mine")
-    assert (refused.returncode, "has nothing open: it is Empty" in refused.stderr) == (1, True)
+    assert (refused.returncode, "has no open transaction: it is Empty" in refused.stderr) == (1, True)
     producer.begin_transaction()
     producer.produce("orders", b"v", partition=0)
     assert producer.flush(SECONDS) == 0

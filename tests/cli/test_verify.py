@@ -176,7 +176,7 @@ def test_storage_counts_by_topic_and_prices(tmp_path, asked, capsys):
         assert shown["cost_per_month"] == sum(sizes)
         assert shown["topics"][0]["oldest"] == shown["topics"][0]["newest"] > "2020"
         assert run(["storage", *store]) == 0
-        assert "all together: 0.00 USD per month, at 0.023 USD for a GB-month" in capsys.readouterr().out
+        assert "total: 0.00 USD per month, at 0.023 USD for a GB-month" in capsys.readouterr().out
 
 
 def test_a_price_has_a_currency(tmp_path, asked, capsys):
@@ -196,5 +196,5 @@ def test_a_data_directory_that_is_none_is_one_line(tmp_path, asked):
         put(store)
         code, _, error = asked("verify", *store, "--data-dir", str(tmp_path / "none"))
         assert code == 1
-        assert "is no broker's data directory" in error
+        assert "is not a broker's data directory" in error
         assert not (tmp_path / "none").exists()

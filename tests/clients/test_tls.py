@@ -342,7 +342,7 @@ def test_flush_over_tls_with_a_token(broker: TlsBroker, kafscale: Callable[..., 
     assert (done.returncode, done.stdout[:7]) == (0, "flushed"), done.stderr
     done = kafscale("flush", *ways)
     assert done.returncode == 1
-    assert "wants the token of its --admin-token-file: give --admin-token-file" in done.stderr
+    assert "needs a token: give --admin-token-file" in done.stderr
     done = kafscale("flush", *ways[:2], "--admin-ssl")
     assert "the TLS handshake with" in done.stderr
     assert done.returncode == 1

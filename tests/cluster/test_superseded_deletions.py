@@ -22,7 +22,7 @@ from kafscale.errors import Fenced
 from kafscale.log.partition.partition import Partition
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.faulty_store import FaultyStore, Gate, On
+from kafscale.testing.faulty_store import FaultyStore, On, StoreGate
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.fakes.memory_log import append_nowait
@@ -41,8 +41,8 @@ class Life:
     broker: Broker = attrs.field(init=False)
     store: FaultyStore = attrs.field(init=False)
     was_fenced: bool = attrs.field(default=False, init=False)
-    _looks: Gate = attrs.field(init=False)
-    _others: Gate = attrs.field(init=False)
+    _looks: StoreGate = attrs.field(init=False)
+    _others: StoreGate = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:

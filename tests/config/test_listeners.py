@@ -56,7 +56,7 @@ def test_protocols_come_from_the_environment_separated_by_commas() -> None:
         ),
         (
             {"listener_security_protocols": ("PLAINTEXT=SSL",)},
-            "--listener-security-protocol: 'PLAINTEXT=SSL' has a protocol's name for another one; allowed: .*",
+            "--listener-security-protocol: 'PLAINTEXT=SSL' contradicts the listener's name; allowed: .*",
         ),
         (
             {"listeners": ("A=h:1",), "listener_security_protocols": ("A=SSL", "A=PLAINTEXT")},

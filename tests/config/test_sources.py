@@ -259,7 +259,7 @@ def test_an_unknown_variable_names_the_nearest() -> None:
         ("[limits]\nx = 1", "'limits' is not an option"),
         ("broker-id = true", "broker-id: 'True' is not a whole number"),
         ("store = 5", "store: '5' is not a string; put it in quotes"),
-        ("cluster-id = ''", "cluster-id: '' is empty"),
+        ("namespace = ''", "namespace: '' is empty"),
         ("broker-id =", "is not TOML"),
     ],
 )

@@ -79,7 +79,7 @@ def test_an_address_may_be_a_url(text: str, address: Address) -> None:
 def test_a_url_that_asks_for_tls_is_refused_where_there_is_none() -> None:
     for text in ("https://h:1", "SSL://h:1", "sasl_ssl://h:1"):
         assert Address.parse(text, allows_tls=True).wants_tls
-        with pytest.raises(ValueError, match="asks for TLS, which is not spoken there"):
+        with pytest.raises(ValueError, match="asks for TLS, which is not supported here"):
             Address.parse(text)
 
 

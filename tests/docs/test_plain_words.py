@@ -20,10 +20,8 @@ BUDGETS = {
     "docs": 78,
     "kafscale": 29,
     "kafscale/api": 199,
-    "kafscale/cli": 139,
     "kafscale/client": 52,
     "kafscale/cluster": 765,
-    "kafscale/config": 56,
     "kafscale/formats": 50,
     "kafscale/http": 3,
     "kafscale/log": 231,
@@ -33,7 +31,6 @@ BUDGETS = {
     "kafscale/spark": 664,
     "kafscale/store": 65,
     "kafscale/supervisor": 50,
-    "kafscale/testing": 35,
     "kafscale/wire": 26,
     "tests/devtools": 622,
 }

@@ -198,7 +198,7 @@ def test_what_a_broker_leads_that_alone_loses_the_bucket_goes_to_others(
             assert report.gap_seconds < GAP_MAX_SECONDS
             log = site.brokers[place].log
             assert "has not answered for" in log
-            assert "this one starts anew" in log
+            assert "starting again" in log
             wait_until_all_lead(admin, topic)
         assert all(each.returncode is None for each in site.brokers)
         assert controller_of(admin) not in (-1, controller_id)

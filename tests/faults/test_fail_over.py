@@ -146,7 +146,7 @@ def test_a_broker_that_is_suspended_while_topics_are_created_starts_anew_as_the_
             broker.suspend()
             wait_declared_fenced(brokers, number)
             broker.resume()
-            wait_until(lambda broker=broker: "this one starts anew" in broker.log, f"broker {number} starts anew")
+            wait_until(lambda broker=broker: "starting again" in broker.log, f"broker {number} starts anew")
             time.sleep(5)
             assert broker.returncode is None, broker.log[-2000:]
 

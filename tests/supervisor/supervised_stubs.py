@@ -11,7 +11,7 @@ import click
 import trio
 
 from kafscale.cli.logs import configure_logging
-from kafscale.cli.serve import settings_flags
+from kafscale.cli.options import settings_flags
 from kafscale.config import load
 from kafscale.supervisor import supervisor
 

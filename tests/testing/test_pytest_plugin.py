@@ -97,7 +97,7 @@ def test_fixtures_are_fresh_shared_marked_and_healed(users: pytest.Pytester) -> 
     )
     result = run(users)
     result.assert_outcomes(passed=4, errors=1)
-    result.stdout.fnmatch_lines(["*ConfigError: 'durabilty' is no option of a broker under test*"])
+    result.stdout.fnmatch_lines(["*ConfigError: 'durabilty' is not an option of a broker under test*"])
 
 
 def test_faults_acted_on_a_broker_that_the_test_did_not_have(users: pytest.Pytester) -> None:
@@ -134,8 +134,8 @@ def test_faults_acted_on_a_broker_that_the_test_did_not_have(users: pytest.Pytes
     result.assert_outcomes(passed=4, errors=2)
     result.stdout.fnmatch_lines(
         [
-            "*this test has kafscale_broker and kafscale_session_broker: use the `faults` of the one you mean*",
-            "*this test has no broker: ask for one*",
+            "*this test has kafscale_broker and kafscale_session_broker: use the `faults` of one of them*",
+            "*this test has no broker: request one*",
         ]
     )
 

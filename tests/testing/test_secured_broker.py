@@ -139,11 +139,11 @@ def test_clients_are_told_the_address_that_has_the_faults_and_its_files_go() -> 
 @pytest.mark.parametrize(
     ("operations", "resource", "message"),
     [
-        (["read"], {}, "one resource is needed, and not none"),
-        (["read"], {"topic": "a", "group": "b"}, "and not topic, group"),
-        (["read"], {"table": "a"}, "and not table; allowed: topic"),
+        (["read"], {}, "give one resource, not none"),
+        (["read"], {"topic": "a", "group": "b"}, "not topic, group"),
+        (["read"], {"table": "a"}, "not table; allowed: topic"),
         (["alter"], {"cluster": "mine"}, "allowed: kafka-cluster"),
-        (["reed"], {"topic": "a"}, "'reed' is no operation; allowed: all, read"),
+        (["reed"], {"topic": "a"}, "'reed' is not an operation; allowed: all, read"),
     ],
 )
 def test_lists_that_can_not_be_are_told(
@@ -154,10 +154,10 @@ def test_lists_that_can_not_be_are_told(
 
 
 def test_what_can_not_be_is_told(broker: SecuredBroker) -> None:
-    with pytest.raises(ConfigError, match="'GSSAPI' is no mechanism for passwords"):
+    with pytest.raises(ConfigError, match="'GSSAPI' is not a mechanism for passwords"):
         broker.client_settings("app", mechanism="GSSAPI")
     for protocol in ("PLAINTEXT", "TLS"):
-        with pytest.raises(ConfigError, match="secures nothing"), secured_broker(protocol=protocol):
+        with pytest.raises(ConfigError, match="is not a secured protocol"), secured_broker(protocol=protocol):
             pass
 
 

@@ -70,7 +70,7 @@ class _Timer(trio.abc.Instrument):
 
 
 def fixed(**values: float) -> tuple[str, ...]:
-    """Return arguments for `main` that set settings which are no options, for tests that need less of one."""
+    """Return arguments for `main` that set settings without an option, for tests that need other values."""
     return tuple(word for name, value in values.items() for word in (FIXED, f"{name}={value}"))
 
 
