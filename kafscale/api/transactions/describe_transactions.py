@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.transactions.questions import TransactionDescription, describe_transaction
+from kafscale.cluster.transactions.questions import describe_transaction
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import DESCRIBE_TOPIC
@@ -12,7 +12,6 @@ from kafscale.wire.messages.transactions import (
     DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    TransactionTopicData,
 )
 
 
@@ -24,25 +23,14 @@ async def handle(services: Services, call: Call, request: DescribeTransactionsRe
         states = [DescribedTransaction(transactional_id=name, error_code=exc.code) for name in ids]
     else:
         led = services.transactions.led
-        states = [_state(services, call, describe_transaction(led, name)) async for name in in_turns(ids)]
+        states = [_visible(services, call, describe_transaction(led, name)) async for name in in_turns(ids)]
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _state(services: Services, call: Call, found: TransactionDescription) -> DescribedTransaction:
-    return DescribedTransaction(
-        error_code=found.error_code,
-        transactional_id=found.transactional_id,
-        transaction_state=found.state,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.start_timestamp_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        topics=[
-            TransactionTopicData(topic=topic.topic, partitions=list(topic.partition_ids))
-            for topic in found.topics
-            if services.access.allows(call, DESCRIBE_TOPIC, topic.topic, tells=False)
-        ],
-    )
+def _visible(services: Services, call: Call, answer: DescribedTransaction) -> DescribedTransaction:
+    allows = services.access.allows
+    answer.topics = [topic for topic in answer.topics if allows(call, DESCRIBE_TOPIC, topic.topic, tells=False)]
+    return answer
 
 
 API = Api(65, "DescribeTransactions", 0, 0, DescribeTransactionsRequest, DescribeTransactionsResponse, handle)

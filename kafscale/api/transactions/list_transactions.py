@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
-from kafscale.cluster.transactions.questions import ListedTransaction, ListFilter, list_transactions
+from kafscale.cluster.transactions.questions import ListFilter, list_transactions
 from kafscale.cluster.transactions.state_records import now_ms
+from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
@@ -33,21 +34,20 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
     )
     try:
         await services.transactions.wait_settled()
-        found = list_transactions(services.transactions.led, wanted, now_ms=now_ms())
-        listed = await _visible(services, call, found.transactions)
+        listed = list_transactions(services.transactions.led, wanted, now_ms=now_ms())
+        listed = await _visible(services, call, listed)
         pattern = request.transactional_id_pattern
         if pattern and (listed or services.access.allows_some(call, DESCRIBE_TRANSACTION)):
             listed = await _matching(services, _compile(pattern), listed)
     except KafkaError as exc:
         return ListTransactionsResponse(error_code=exc.code)
     return ListTransactionsResponse(
-        error_code=found.error_code,
-        unknown_state_filters=sorted(found.unknown_state_names),
+        unknown_state_filters=sorted(wanted.unknown_state_names),
         transaction_states=[
             ListedTransactionState(
                 transactional_id=transaction.transactional_id,
                 producer_id=transaction.producer_id,
-                transaction_state=transaction.state,
+                transaction_state=transaction.state.kafka_name,
             )
             async for transaction in in_turns(listed)
         ],
@@ -64,7 +64,7 @@ def _compile(text: str) -> Pattern:
         ) from exc
 
 
-async def _visible(services: Services, call: Call, found: Iterable[ListedTransaction]) -> list[ListedTransaction]:
+async def _visible(services: Services, call: Call, found: Iterable[ProducerTransaction]) -> list[ProducerTransaction]:
     allows = services.access.allows
     return [
         transaction
@@ -74,10 +74,10 @@ async def _visible(services: Services, call: Call, found: Iterable[ListedTransac
 
 
 async def _matching(
-    services: Services, pattern: Pattern, listed: Sequence[ListedTransaction]
-) -> list[ListedTransaction]:
+    services: Services, pattern: Pattern, listed: Sequence[ProducerTransaction]
+) -> list[ProducerTransaction]:
     """Return those whose ids fit as a whole. Connections take turns in one thread."""
-    matching: list[ListedTransaction] = []
+    matching: list[ProducerTransaction] = []
     for start in range(0, len(listed), pattern.piece_count):
         several = listed[start : start + pattern.piece_count]
         piece = Piece(pattern, [transaction.transactional_id for transaction in several])

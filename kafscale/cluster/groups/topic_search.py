@@ -1,13 +1,12 @@
-"""Looking for the topics that groups subscribe to by regular expressions: a piece of each search in turn, in a thread.
+"""Search the topics that groups subscribe to by regular expressions, piece by piece and in turn, in a thread.
 
-Expressions are clients': one that is large takes milliseconds for a single name, in which RE2 lets others run. Clients
-take turns, and within each the groups that it asked for, so that the searches of one hold up its own alone.
+Expressions come from clients: a large one takes milliseconds for a single name, in which RE2 lets other threads run.
+Clients take turns, and within each client its groups, so the searches of one client delay only its own.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import attrs
 import trio
@@ -19,6 +18,7 @@ from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.cluster.groups.hosted import HostedGroup
 from kafscale.cluster.patterns import Piece
 from kafscale.concurrency.signals import Signal
+from kafscale.concurrency.turns import FairQueue
 
 RunPiece = Callable[[Piece], Awaitable[None]]
 
@@ -42,7 +42,7 @@ class TopicSearch:
     topics: KnownTopics
     rights: Rights | None = None
     run_piece: RunPiece = run_in_thread
-    _waiting: dict[Hashable, deque[_Searching]] = attrs.field(factory=dict, init=False)  # by client; the next one first
+    _waiting: FairQueue[_Searching] = attrs.field(factory=FairQueue, init=False)  # clients take turns
     _asked: Signal = attrs.field(factory=Signal, init=False)
     _known: KnownMatches = attrs.field(factory=KnownMatches, init=False)
     _names: Sequence[str] = attrs.field(factory=tuple, init=False)
@@ -55,7 +55,7 @@ class TopicSearch:
         search = Search(refresh, self._names, self._known)
         if self.rights is not None:
             search.may_describe = self.rights.may_describe
-        self._waiting.setdefault(refresh.asker, deque()).append(_Searching(group, search, search.pieces()))
+        self._waiting.append(refresh.asker, _Searching(group, search, search.pieces()))
         self._asked.wake()
 
     async def run(self) -> None:
@@ -63,13 +63,9 @@ class TopicSearch:
         while True:
             while not self._waiting:
                 await self._asked.wait()
-            asker, searches = next(iter(self._waiting.items()))
-            searching = searches.popleft()
+            asker, searching = self._waiting.pop()
             if await self._goes_on(searching):
-                searches.append(searching)
-            del self._waiting[asker]
-            if searches:
-                self._waiting[asker] = searches
+                self._waiting.append(asker, searching)
 
     async def _goes_on(self, searching: _Searching) -> bool:
         """Run the next piece of a search, and tell whether there may be another one."""

@@ -1,11 +1,13 @@
-"""Markers that could not be written together with the decision: sent until each is written, or needed no more.
+"""Send markers that could not be written together with the decision, until each is written or needed no more.
 
-That is so under `segment`, where partitions have no log in common, and for partitions that other brokers lead, which
-get WriteTxnMarkers, or that have no leader just now.
+Under `segment`, where partitions have no log in common, these are all markers; otherwise those of partitions that other
+brokers lead, which get WriteTxnMarkers, or that have no leader just now. The fate of a marker by the answer of another
+broker is that of Kafka's `TransactionMarkerRequestCompletionHandler`.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
@@ -15,13 +17,40 @@ import trio
 from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.markers import MarkerFate, marker_fate
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
 from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend, MarkersWritten
 from kafscale.cluster.transactions.state_records import end_marker, now_ms
 from kafscale.cluster.transactions.values import Marker
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StorageFailed
+from kafscale.wire.error_codes import (
+    INVALID_PRODUCER_EPOCH,
+    NONE,
+    TRANSACTION_COORDINATOR_FENCED,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    UNSUPPORTED_VERSION,
+)
+
+
+class MarkerFate(enum.Enum):
+    """The fate of a marker that was sent."""
+
+    WRITTEN = enum.auto()  # or not needed there: tell the coordinator by `MarkersWritten`
+    RETRY = enum.auto()  # to the leader of the partition by then
+    FENCED = enum.auto()  # another coordinator has written there: resign
+
+
+def marker_fate(error_code: int) -> MarkerFate:
+    """Return what the error of one partition in a WriteTxnMarkers response means.
+
+    INVALID_PRODUCER_EPOCH: the partition knows a later epoch of the producer, as after an administrator's abort, so
+    that nothing of this transaction is open there; Kafka leaves such a transaction in PREPARE until the coordinator is
+    loaded anew. For the partition of a deleted topic the sender itself counts the marker as written.
+    """
+    if error_code in (NONE, INVALID_PRODUCER_EPOCH, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_VERSION):
+        return MarkerFate.WRITTEN
+    return MarkerFate.FENCED if error_code == TRANSACTION_COORDINATOR_FENCED else MarkerFate.RETRY
+
 
 logger = logging.getLogger(__name__)
 

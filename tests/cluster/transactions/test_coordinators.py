@@ -16,8 +16,9 @@ from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionState
+from kafscale.errors import KafkaError
 from kafscale.wire import error_codes as e
-from kafscale.wire.internal_topics.transaction_state import PartitionsSchema
+from kafscale.wire.messages.transactions import DescribedTransaction, TransactionTopicData
 
 NOW = 100_000
 
@@ -57,6 +58,10 @@ def transactions(partition_count: int = 4, **settings: int) -> TransactionServic
 Led = LedPartitions[TransactionCoordinator]
 
 
+def topic(*indexes: int) -> TransactionTopicData:
+    return TransactionTopicData(topic="t", partitions=list(indexes))
+
+
 @pytest.fixture
 def led() -> Led:
     return transactions().led
@@ -91,7 +96,7 @@ def test_the_last_record_of_an_id_counts_and_a_tombstone_forgets_it(led: Led) ->
         record("gone", TransactionState.EMPTY),
         StateRecord("gone", None),
     )
-    assert describe_transaction(led, "x").state == "CompleteAbort"
+    assert describe_transaction(led, "x").transaction_state == "CompleteAbort"
     assert describe_transaction(led, "gone").error_code == e.TRANSACTIONAL_ID_NOT_FOUND
     assert sum(map(len, led)) == 1
 
@@ -118,15 +123,14 @@ def test_more_ids_than_there_may_be_are_loaded_all_the_same() -> None:
 def test_a_description_has_all_that_kafka_says(led: Led) -> None:
     load(led, record("x", TransactionState.ONGOING))
     described = describe_transaction(led, "x")
-    assert attrs.astuple(described, recurse=False) == (
-        "x",
-        e.NONE,
-        "Ongoing",
-        90_000,
-        40_000,
-        7,
-        3,
-        [PartitionsSchema("t", [0, 1])],
+    assert described == DescribedTransaction(
+        transactional_id="x",
+        transaction_state="Ongoing",
+        transaction_timeout_ms=90_000,
+        transaction_start_time_ms=40_000,
+        producer_id=7,
+        producer_epoch=3,
+        topics=[topic(0, 1)],
     )
 
 
@@ -138,7 +142,7 @@ def test_a_prepared_transaction_is_described_with_the_partitions_that_lack_a_mar
     request = EndTransaction(identity=ProducerIdentity("x", 7, 3), committed=True, transaction_version=2)
     outcome = coordinator.end_transaction(request, now_ms=NOW)
     described = describe_transaction(led, "x")
-    assert (described.state, described.topics) == ("PrepareCommit", [PartitionsSchema("t", [1])])
+    assert (described.transaction_state, described.topics) == ("PrepareCommit", [topic(1)])
     assert not coordinator.is_settled
     coordinator.done(outcome)
     assert coordinator.is_settled
@@ -171,15 +175,16 @@ def test_what_is_listed_fits_every_filter(led: Led, wanted: ListFilter, expected
         record("b", TransactionState.ONGOING, 2, start_ms=39_999),
         record("a", TransactionState.ONGOING, 1),
     )
-    listing = list_transactions(led, wanted, now_ms=NOW)
-    assert [each.transactional_id for each in listing.transactions] == expected
-    assert listing.error_code == e.NONE
-    assert listing.unknown_state_names == wanted.state_names - STATES_BY_NAME.keys()
+    listed = list_transactions(led, wanted, now_ms=NOW)
+    assert [transaction.transactional_id for transaction in listed] == expected
+    assert wanted.unknown_state_names == wanted.state_names - STATES_BY_NAME.keys()
 
 
 def test_nothing_is_listed_while_a_partition_is_being_loaded(led: Led) -> None:
     led.begin_loading(0, 1)
-    assert list_transactions(led, ListFilter(), now_ms=NOW).error_code == e.COORDINATOR_LOAD_IN_PROGRESS
+    with pytest.raises(KafkaError) as caught:
+        list_transactions(led, ListFilter(), now_ms=NOW)
+    assert caught.value.code == e.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_states_have_the_names_that_kafka_gives_them() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from kafscale.cluster.transactions import versions as v
-from kafscale.cluster.transactions.markers import MarkerFate, marker_fate
+from kafscale.cluster.transactions.marker_sender import MarkerFate, marker_fate
 from kafscale.wire import error_codes as e
 
 
