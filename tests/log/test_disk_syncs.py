@@ -119,7 +119,7 @@ async def test_a_file_is_used_again_only_once_its_new_header_is_synced(disk: Rea
     assert syncs.renamed_too_early == []
 
 
-async def test_what_is_renamed_cut_and_deleted_is_synced(disk: RealDisk, syncs: OwedSyncs) -> None:
+async def test_renames_truncations_and_deletions_are_synced(disk: RealDisk, syncs: OwedSyncs) -> None:
     await disk.list()
     await disk.create("a", FILE_BYTES, b"header")
     await disk.rename("a", "b")
@@ -130,7 +130,7 @@ async def test_what_is_renamed_cut_and_deleted_is_synced(disk: RealDisk, syncs: 
     assert syncs.all_owed() == set(), "delete"
 
 
-async def test_what_is_written_is_synced_by_either_way_to_the_disk(disk: RealDisk, syncs: OwedSyncs) -> None:
+async def test_writes_are_synced_by_both_ways_to_the_disk(disk: RealDisk, syncs: OwedSyncs) -> None:
     await disk.list()
     await disk.create("a", FILE_BYTES, b"header")
     for position, buffers in [(PAGE_BYTES, [b"x" * PAGE_BYTES]), (3 * PAGE_BYTES, [b"y" * 10])]:  # a page, and a part

@@ -47,7 +47,7 @@ def segment_epochs(log: MemoryLog, index: int = 0) -> list[int]:
 
 
 @EVERY_MODE
-async def test_what_was_released_is_all_there_when_it_is_acquired_again(autojump_clock, durability):
+async def test_a_released_partition_is_complete_when_acquired_again(autojump_clock, durability):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[TWO], durability=durability) as log:
         for number in range(5):
             await log.append(log.partition(), b"%d" % number, producer=ProducerStamp(7, 0, number), **STAMPS)
@@ -258,7 +258,7 @@ async def test_little_is_flushed_once_where_the_store_is_there(autojump_clock):
             assert await log.values(await acquire_partition(log.log, LATER, index)) == [b"a", b"b"]
 
 
-async def test_what_becomes_durable_meanwhile_goes_into_the_same_segment(autojump_clock):
+async def test_records_durable_during_the_last_flush_join_its_segment(autojump_clock):
     store = FaultyStore(MemoryStore())
     settings = {"durability": Durability.S3_WAL, "flush_interval_seconds": NEVER_SECONDS}
     async with memory_log(store, MemoryDisk(), topics=[TWO], **settings) as log, trio.open_nursery() as nursery:
@@ -431,7 +431,7 @@ async def test_a_merge_that_is_under_way_ends_first_and_none_begins(autojump_clo
         nursery.cancel_scope.cancel()
 
 
-async def test_who_comes_to_rewrite_a_segment_during_the_last_flush_leaves_it_as_it_is(autojump_clock):
+async def test_a_rewrite_that_meets_the_last_flush_changes_nothing(autojump_clock):
     """Its object would come, and be deleted again, under the eyes of the next leader."""
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[TWO], flush_interval_seconds=NEVER_SECONDS) as log:

@@ -39,7 +39,7 @@ async def test_a_load_that_lasts_is_told_and_one_that_is_over_is_forgotten(autoj
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_read_counts_as_what_is_written(autojump_clock: MockClock) -> None:
+async def test_reads_count_like_writes(autojump_clock: MockClock) -> None:
     async with memory_log(MemoryStore(), MemoryDisk()) as log, trio.open_nursery() as nursery:
         meter = LoadMeter(partitions=log.log.partitions.values)
         nursery.start_soon(meter.run)
@@ -78,7 +78,7 @@ async def test_who_leads_something_at_its_start_measures_it_before_it_tells(auto
         nursery.cancel_scope.cancel()
 
 
-async def test_what_has_left_has_no_load_here(autojump_clock: MockClock) -> None:
+async def test_a_partition_that_moved_away_has_no_load(autojump_clock: MockClock) -> None:
     async with memory_log(MemoryStore(), MemoryDisk()) as log, trio.open_nursery() as nursery:
         meter = LoadMeter(partitions=log.log.partitions.values)
         nursery.start_soon(meter.run)

@@ -92,7 +92,7 @@ async def test_closing_what_is_not_open_does_nothing(autojump_clock):
         await trio.lowlevel.checkpoint()
 
 
-async def test_what_a_start_reads_back_from_the_bucket_and_has_no_room_for_is_fetched(autojump_clock):
+async def test_data_that_a_start_has_no_memory_for_is_fetched_later(autojump_clock):
     """Batches that memory does not have come before those that it has, as reads and spilling take for granted."""
     store, settings = MemoryStore(), {"durability": Durability.S3_WAL, "flush_interval_seconds": 1e9}
     values = [b"%03d" % number * 5_000 for number in range(120)]

@@ -202,7 +202,7 @@ def test_partitions_that_were_closed_are_not_held_on_to():
     assert sum(each() is not None for each in closed) <= LEFT_ENTRIES_MAX_COUNT + 1
 
 
-def test_that_an_active_producer_was_forgotten_is_counted_and_told_once_a_minute(caplog):
+def test_forgotten_active_producers_are_counted_and_logged_once_a_minute(caplog):
     budget = ProducerBudget(partition_max_count=1)
     states = ProducerStates(budget)
     for number in range(10):

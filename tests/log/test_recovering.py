@@ -44,7 +44,7 @@ async def restore_before(_partition_id, _begun: EpochStart) -> None:
     raise AssertionError
 
 
-async def test_who_waits_for_a_replay_that_is_given_up_is_told(autojump_clock) -> None:
+async def test_waiters_of_an_abandoned_replay_fail(autojump_clock) -> None:
     """It was opened without the records that only the stream had, and that had been acknowledged."""
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         journal = Journal()
@@ -73,7 +73,7 @@ async def test_who_waits_for_a_replay_that_is_given_up_is_told(autojump_clock) -
         assert second.next_offset == 1
 
 
-async def test_a_damaged_stream_is_in_the_way_of_nobody_who_does_not_need_it(autojump_clock) -> None:
+async def test_a_damaged_stream_blocks_only_partitions_that_need_it(autojump_clock) -> None:
     """All that waited together failed together, and tried again together."""
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         journal = Journal(damaged={1})
@@ -124,7 +124,7 @@ class LateJournal:
 
 
 @pytest.mark.parametrize("ends_in", ["stream", "segments", "second", "nothing"])
-async def test_what_was_put_off_is_let_go_of_when_a_replay_fails(autojump_clock, ends_in: str) -> None:
+async def test_deferred_requests_are_released_when_a_replay_fails(autojump_clock, ends_in: str) -> None:
     """It was counted for ever, each time that the replay was tried again: a log with so much to keep flushes always."""
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         journal = LateJournal(ends_in)

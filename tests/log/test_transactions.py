@@ -222,7 +222,7 @@ async def test_a_broker_that_takes_over_with_an_empty_disk_knows_what_is_open(au
 # ---- appends --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_not_enrolled_is_refused_and_changes_nothing(autojump_clock):
+async def test_batches_to_unenrolled_partitions_are_refused_without_effect(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         partition = log.partition()
         with refused(INVALID_TXN_STATE):

@@ -66,7 +66,7 @@ async def test_a_deletion_that_fails_is_tried_again(autojump_clock, nursery, cap
     assert (deleter.failed_count.value, deleter.deleted_count.value) == (1, 2)
 
 
-async def test_a_kill_between_the_two_leaves_the_index_that_nobody_sees(autojump_clock, nursery):
+async def test_a_kill_between_both_deletions_leaves_only_an_unused_index(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     dropped = await stored(store, 0)
     gate = store.hold(On("delete", "*.index"))

@@ -94,7 +94,7 @@ async def flushed(log: MemoryLog, count: int) -> None:
         await log.log.flusher.flush_all()
 
 
-async def test_what_the_manifest_refers_to_stays(autojump_clock):
+async def test_objects_in_the_manifest_stay(autojump_clock):
     async with memory_log(memory_store(), MemoryDisk()) as log:
         await flushed(log, 3)
         await collect(log)
@@ -120,7 +120,7 @@ async def test_a_deleted_topic_that_can_not_be_forgotten_now_is_the_next_time(au
         assert deleted.gone == [{OTHER_ID}]
 
 
-async def test_what_lies_below_the_log_start_goes_both_halves(autojump_clock):
+async def test_segments_below_the_log_start_are_deleted_with_their_index(autojump_clock):
     """As after a crash between the move of the log start and the deletion."""
     async with memory_log(memory_store(), MemoryDisk()) as log:
         await flushed(log, 4)
@@ -132,7 +132,7 @@ async def test_what_lies_below_the_log_start_goes_both_halves(autojump_clock):
         assert await left(log.store) == pairs("3-0")
 
 
-async def test_what_a_newer_generation_covers_goes_after_a_restart(autojump_clock):
+async def test_segments_covered_by_a_newer_generation_are_deleted_after_a_restart(autojump_clock):
     store, disk = memory_store(), MemoryDisk()
     async with memory_log(store, disk) as log:
         await flushed(log, 4)

@@ -281,7 +281,7 @@ async def test_a_last_segment_that_a_higher_generation_covers_is_not_read(autoju
             assert await log.values(log.partition()) == VALUES
 
 
-async def test_what_a_merged_segment_does_not_cover_ends_where_that_begins(autojump_clock):
+async def test_a_segment_partly_covered_by_a_merged_one_ends_where_that_begins(autojump_clock):
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
         await write(log, per_segment=2, flushed=8)
@@ -355,7 +355,7 @@ async def test_objects_missing_at_the_front_are_told(autojump_clock, caplog):
 
 @pytest.mark.parametrize("log_start_offset", [1, 3, 7, 8, 9])
 @pytest.mark.parametrize("objects_left", [True, False])
-async def test_what_lies_below_the_log_start_may_be_gone(autojump_clock, log_start_offset, objects_left, caplog):
+async def test_segments_below_the_log_start_may_be_missing(autojump_clock, log_start_offset, objects_left, caplog):
     """DeleteRecords up to any offset, flushed or not; then retention has deleted what it could, or has not yet."""
     store, disk = await written(flushed=6)
     if not objects_left:
@@ -425,7 +425,7 @@ async def test_a_segment_that_is_deleted_after_it_was_listed_does_not_end_the_st
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
 
-async def test_what_took_the_place_of_deleted_segments_is_found_though_it_was_not_listed(autojump_clock):
+async def test_the_replacement_of_deleted_segments_is_found_though_not_listed(autojump_clock):
     store, disk = await written()
     async with memory_log(store, disk, leader_epoch=2) as log:
         merged = (await merge_segments(log, [3, 6])).key

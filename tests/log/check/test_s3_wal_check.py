@@ -111,7 +111,7 @@ async def test_what_is_behind_a_gap_without_proof_is_noted_and_no_part_of_the_lo
     assert check.entry_count == 2
 
 
-async def test_what_was_trimmed_is_not_missing():
+async def test_trimmed_objects_are_not_missing():
     store = MemoryStore()
     await written(store, range(5))
     await store.delete([key(1), key(2)])

@@ -38,12 +38,12 @@ async def test_segments_that_are_read_are_not_deletable():
     assert await measured(segment(0, 2), segment(6, 1), segment(0, 1, partition=1)) == 0
 
 
-async def test_what_a_merged_segment_covers_is_deletable():
+async def test_segments_covered_by_a_merged_one_are_deletable():
     first, second, last = segment(0, 2), segment(6, 1), segment(9, 1)
     assert await measured(first, second, last, segment(0, 3, generation=1)) == size(first) + size(second)
 
 
-async def test_what_is_below_the_log_start_is_deletable_but_for_the_last_segment():
+async def test_all_but_the_last_segment_below_the_log_start_are_deletable():
     first, last = segment(0, 2), segment(6, 1)
     assert await measured(first, last, log_start_offsets={0: 6}) == size(first)
     assert await measured(first, last, log_start_offsets={0: 5}) == 0

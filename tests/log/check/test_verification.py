@@ -250,7 +250,7 @@ async def test_an_object_of_another_segment_under_a_key_is_damage():
     assert await contents(store) == before
 
 
-async def test_a_repair_yields_to_whoever_writes_meanwhile():
+async def test_a_repair_yields_to_a_concurrent_writer():
     class Overtaken(MemoryStore):
         """Somebody else writes the object between the repair's read and its write."""
 
@@ -316,7 +316,7 @@ async def test_an_overlap_is_found():
     assert told(await verify(store)) == [(key(109).key, Kind.OVERLAP, None)]
 
 
-async def test_what_a_newer_generation_covers_is_noted_and_no_damage():
+async def test_segments_covered_by_a_newer_generation_are_not_damage():
     merged = version_2_objects(key(100, generation=1), make_batches(100, 6))
     report = await verify(await store_of(V2, merged))
     assert told(report) == [(V2.key.key, Kind.SUPERSEDED, None)]
@@ -373,7 +373,7 @@ async def test_what_is_missing_at_the_beginning_may_have_been_deleted_since_the_
     assert verifier.report.is_whole
 
 
-async def test_what_is_missing_before_the_log_start_was_deleted():
+async def test_segments_missing_before_the_log_start_were_deleted():
     store = await store_of(V2)
     known = KnownTopic("orders", 1, {0: 100})
     assert (await verify(store, topics={TOPIC_ID: known})).findings == []
@@ -460,7 +460,7 @@ async def test_what_the_data_directory_holds_of_an_index_without_kfs_is_not_lost
     assert "--data-dir" not in found.message
 
 
-async def test_an_object_that_nobody_knows_is_noted_and_left_alone():
+async def test_an_unknown_object_is_reported_and_left_alone():
     store = await store_of(V2)
     await store.put("default/notes.txt", [b"mine"])
     await store.put("other/notes.txt", [b"of another namespace"])
@@ -533,7 +533,7 @@ async def test_a_hole_between_bucket_and_log_is_found():
     assert finding.position > FILE_HEADER_BYTES
 
 
-async def test_what_log_and_segment_both_have_must_be_the_same():
+async def test_log_and_segment_must_agree_where_they_overlap():
     other = {109: make_batch(109, [b"a", b"b", b"c"])}
     (finding,) = (await verify_with_wal(wal_file(1, 106, 109, 112, batches=SAME | other))).findings
     assert (finding.kind, finding.damage) == (Kind.WAL, True)

@@ -95,7 +95,7 @@ async def test_nothing_is_flushed_early_where_that_is_not_wanted_or_objects_are_
     assert not store.puts["kfs"]
 
 
-async def test_a_log_that_nobody_appends_to_writes_nothing(autojump_clock):
+async def test_an_idle_log_writes_nothing(autojump_clock):
     store = CountingStore()
     async with trimmed_log(store) as log:
         await append_in_turn(log, 200)

@@ -56,7 +56,7 @@ async def test_a_tail_is_flushed_when_it_has_waited_for_the_interval(autojump_cl
         assert log.log.flusher.oldest_seconds() == 0
 
 
-async def test_what_came_during_a_flush_waits_for_an_interval_of_its_own(autojump_clock, store):
+async def test_records_appended_during_a_flush_wait_for_their_own_interval(autojump_clock, store):
     store.delay(KFS, 5.0)
     async with memory_log(store, MemoryDisk(), topics=MANY) as log:
         began = trio.current_time()
@@ -288,7 +288,7 @@ async def test_flush_all_does_not_wait_for_a_closed_partition(autojump_clock, st
         assert not log.log.flusher._due
 
 
-async def test_who_waits_for_a_flush_that_is_not_begun_learns_that_its_partition_was_closed(autojump_clock, store):
+async def test_waiters_of_an_unstarted_flush_learn_that_the_partition_was_closed(autojump_clock, store):
     """It went on waiting for as long as the upload of another partition took, in whose turn it was."""
     gate = store.hold(KFS)
     async with memory_log(store, MemoryDisk(), topics=MANY, **NEVER) as log, trio.open_nursery() as nursery:

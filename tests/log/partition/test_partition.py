@@ -360,7 +360,7 @@ async def test_closing_frees_what_is_durable_and_leaves_the_wal_what_it_still_wr
     assert bench.pool.used_bytes == 0
 
 
-async def test_what_is_placed_after_the_end_and_given_back_keeps_no_chunk():
+async def test_space_given_back_keeps_no_chunk():
     """A request that waited while its topic was deleted left one, if the log still wrote what had come before."""
     bench = Bench()
     bench.append(bytes(100))

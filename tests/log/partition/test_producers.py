@@ -107,7 +107,7 @@ async def test_a_gap_of_a_known_producer_over_the_end_of_the_sequences_may_be_re
     assert [partition.append(0), partition.append(1)] == [1, 2]
 
 
-def test_what_comes_behind_a_first_batch_that_was_refused_waits_for_it():
+def test_batches_behind_a_refused_first_batch_wait_for_it():
     partition = Partition()
     partition.states.refuse(header(0, 3), 0)
     partition.states.refuse(header(3, 2), 0)
@@ -175,7 +175,7 @@ def test_sequences_wrap_from_the_largest_to_zero(last_before_wrap):
     assert partition.append(last_before_wrap, 5) == 0
 
 
-def test_what_is_not_durable_is_remembered_beyond_five():
+def test_more_than_five_batches_are_remembered_until_durable():
     partition = Partition()
     partition.durable_before = 0
     for index in range(12):

@@ -132,7 +132,7 @@ def test_sizes_follow_what_is_dropped_and_spilled(layout, data):
         assert tail.pooled_bytes == sum(batch.size_bytes for batch in tail.batches if batch.lease is not None)
 
 
-def test_what_was_spilled_can_not_be_spilled_again():
+def test_spilled_batches_can_not_be_spilled_again():
     tail, _ = make_tail(ChunkPool(1 << 20), [("a", 50)])
     tail.batches[0].file = WalFile("wal", FileHeader(1, 1, 0, 0), 100)
     tail.batches[0].spill()

@@ -76,7 +76,7 @@ def files_in(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"*{SUFFIX}"))
 
 
-async def test_what_memory_has_no_room_for_is_read_from_the_disk(tmp_path):
+async def test_data_without_room_in_memory_is_read_from_the_disk(tmp_path):
     async with reader_on(tmp_path / "cache") as reader:
         assert await read_pieces(reader) == 40
         assert len(files_in(tmp_path / "cache")) >= 30
@@ -100,7 +100,7 @@ async def test_it_keeps_to_its_size_and_the_least_recent_goes_first(tmp_path):
         assert len(files_in(tmp_path)) <= 11  # one may wait to be removed
 
 
-async def test_what_an_earlier_broker_has_left_is_removed_and_nothing_else(tmp_path):
+async def test_only_files_of_an_earlier_broker_are_removed(tmp_path):
     (tmp_path / f"0{SUFFIX}").write_bytes(b"stale")
     (tmp_path / "somebody.else").write_bytes(b"stays")
     async with reader_on(tmp_path):

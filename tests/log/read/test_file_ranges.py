@@ -109,7 +109,7 @@ async def test_a_range_counts_as_a_read_of_the_store(files):
     found.release()
 
 
-async def test_what_is_cold_small_or_of_too_many_is_left_to_who_reads(files, monkeypatch):
+async def test_cold_small_or_too_many_ranges_are_left_to_the_reader(files, monkeypatch):
     segment = await files.put()
     assert files.slice(segment, 10, file_ranges.MIN_BYTES - 1) is None
     monkeypatch.setattr(file_ranges, "SENT_MAX_COUNT", 1)

@@ -52,7 +52,7 @@ async def read(reader: RangeReader, start: int, end: int) -> bytes:
     return data
 
 
-async def test_what_was_read_is_not_read_again_and_a_gap_is_one_get():
+async def test_cached_bytes_are_not_read_again_and_a_gap_is_one_get():
     reader, store = await reader_of()
     assert await read(reader, 0, 1000) == CONTENT[:1000]
     assert await read(reader, 2000, 3000) == CONTENT[2000:3000]
@@ -89,7 +89,7 @@ async def test_concurrent_misses_share_one_get(nursery, cache_bytes):
     assert reader.budget.used_bytes == 0
 
 
-async def test_who_asked_first_may_give_up_and_the_next_one_asks_again(nursery):
+async def test_the_next_reader_asks_again_if_the_first_gives_up(nursery):
     reader, store = await reader_of()
     gate = store.hold(On("get_range"))
     scope = trio.CancelScope()
@@ -115,7 +115,7 @@ async def test_who_asked_first_may_give_up_and_the_next_one_asks_again(nursery):
     assert len(store.ranges) == 2
 
 
-async def test_a_failure_is_that_of_all_who_waited_and_of_nobody_after(nursery):
+async def test_a_failure_reaches_all_waiters_and_no_later_reader(nursery):
     reader, store = await reader_of()
     gate = store.hold(On("get_range"))
     store.fail(On("get_range", times=1), StoreUnavailable)
@@ -173,12 +173,12 @@ async def test_past_the_budget_reads_wait_in_order_for_what_is_being_sent(nurser
     assert reader.budget.used_bytes == 0
 
 
-async def test_what_is_larger_than_the_budget_is_read_alone():
+async def test_a_read_larger_than_the_budget_runs_alone():
     reader, _ = await reader_of(cache_bytes=0)
     assert await read(reader, 0, 2 * BUDGET_BYTES) == CONTENT[: 2 * BUDGET_BYTES]
 
 
-async def test_who_waited_for_the_budget_shares_what_somebody_else_has_read_meanwhile(nursery):
+async def test_a_reader_that_waited_for_the_budget_shares_a_finished_read(nursery):
     reader, store = await reader_of()
     sent = await reader.read(KEY, 50_000, 90_000)
     for _ in range(2):
@@ -190,7 +190,7 @@ async def test_who_waited_for_the_budget_shares_what_somebody_else_has_read_mean
     assert reader.budget.used_bytes == 0
 
 
-async def test_what_the_cache_has_needs_no_budget():
+async def test_cached_reads_need_no_budget():
     reader, _ = await reader_of()
     await read(reader, 0, 1000)
     assert reader.budget.acquire_nowait(BUDGET_BYTES)
@@ -205,7 +205,7 @@ async def test_what_the_cache_has_needs_no_budget():
     st.sampled_from([0, 30_000, CACHE_BYTES]),
     st.integers(0, 2**16),
 )
-def test_whoever_gives_up_or_fails_nobody_else_gets_less_or_other_bytes(wanted, cache_bytes, seed):
+def test_failed_and_cancelled_reads_do_not_change_the_bytes_of_others(wanted, cache_bytes, seed):
     """Readers of overlapping ranges come at any time; some give up, and some GETs fail."""
     rng = random.Random(seed)
 

@@ -205,7 +205,7 @@ async def test_fetches_larger_than_the_window_are_left_alone(autojump_clock):
 # ---- what it may not take --------------------------------------------------------------------------------------------
 
 
-async def test_where_no_place_is_free_it_is_skipped_and_fetches_go_on_as_without(autojump_clock):
+async def test_read_ahead_is_skipped_if_no_place_is_free(autojump_clock):
     async with filled_log(1000) as (log, store):
         limiter = StoreLimiter(4, StoreMetrics.register(Metrics()))
         ahead = ahead_of(log)
@@ -224,7 +224,7 @@ async def test_where_no_place_is_free_it_is_skipped_and_fetches_go_on_as_without
         assert consumer.bytes == 1000 * SIZE
 
 
-async def test_what_fails_ahead_fails_no_fetch(autojump_clock):
+async def test_a_failed_read_ahead_fails_no_fetch(autojump_clock):
     async with filled_log(1000, per_segment=200) as (log, store):
         ahead = ahead_of(log)
         broken = FaultyStore(store)
@@ -299,7 +299,7 @@ async def test_many_consumers_share_the_cache_and_nothing_is_read_twice(autojump
         assert store.bytes <= 1.1 * sum(each.bytes for each in consumers) + ahead.held_bytes + 65536
 
 
-async def test_what_was_read_ahead_of_a_consumer_that_has_gone_may_be_evicted(autojump_clock):
+async def test_data_read_ahead_of_a_consumer_that_left_may_be_evicted(autojump_clock):
     async with filled_log(1000, cache_bytes=CACHE_BYTES) as (log, _):
         await Consumer(log).run(until=200)
         held_bytes = ahead_of(log).held_bytes

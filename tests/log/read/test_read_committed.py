@@ -193,7 +193,7 @@ async def test_a_marker_many_segments_behind_is_found_without_a_look_into_those_
         slices.release()
 
 
-async def test_where_nothing_is_open_no_other_footer_is_looked_at(autojump_clock):
+async def test_no_other_footer_is_read_if_no_transaction_is_open(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
         partition = log.partition()

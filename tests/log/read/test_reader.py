@@ -104,7 +104,7 @@ async def test_a_cold_read_is_one_tail_get_and_one_ranged_get_of_exactly_the_bat
         assert reads == [("range", "0", HEADER.size + 7 * SIZE, 3 * SIZE)]
 
 
-async def test_what_was_just_flushed_needs_no_footer_read(autojump_clock):
+async def test_reading_a_fresh_segment_needs_no_footer(autojump_clock):
     store, reads = recording(MemoryStore())
     async with memory_log(store, MemoryDisk()) as log:
         await flushed_batches(log, 3)

@@ -58,7 +58,7 @@ def test_a_gap_ends_where_the_next_range_begins_whether_it_is_there_or_on_its_wa
     assert cache.find(KEYS[0], 299) is None
 
 
-def test_what_was_not_used_for_longest_goes_first_and_what_is_pinned_never():
+def test_the_least_recently_used_segment_goes_first_and_pinned_ones_never():
     cache = SegmentCache(LIMIT)
     pinned = load(cache, 0, 9_000)
     load(cache, 10_000, 18_000).release()
@@ -74,7 +74,7 @@ def test_what_was_not_used_for_longest_goes_first_and_what_is_pinned_never():
 
 
 @pytest.mark.parametrize("size_bytes", [LIMIT, int(LIMIT * LARGEST_FRACTION)])
-def test_what_would_push_out_everything_else_stays_in_the_fetch_budget(size_bytes):
+def test_a_segment_as_large_as_the_cache_stays_in_the_fetch_budget(size_bytes):
     cache, budget = SegmentCache(LIMIT), ByteBudget(1 << 20)
     load(cache, 0, 5_000).release()
     large = cache.begin(KEYS[0], 10_000, 10_000 + size_bytes, share_of(budget, size_bytes))
@@ -89,7 +89,7 @@ def test_what_would_push_out_everything_else_stays_in_the_fetch_budget(size_byte
     assert cache.take(KEYS[0], 0, 5_000) is not None
 
 
-def test_what_is_pinned_leaves_no_room():
+def test_pinned_segments_leave_no_room():
     cache, budget = SegmentCache(LIMIT), ByteBudget(1 << 20)
     pins = [load(cache, start, start + 10_000 - RANGE_OVERHEAD_BYTES) for start in range(0, 40_000, 10_000)]
     assert cache.pinned_bytes == 40_000
@@ -113,7 +113,7 @@ def test_bytes_that_came_along_are_kept_where_nothing_is_yet():
     assert b"".join(cache.take(KEYS[0], 50, 150).buffers) == content(KEYS[0], 50, 150)
 
 
-def test_what_is_forgotten_while_it_is_sent_or_read_is_freed_by_its_last_user():
+def test_a_dropped_segment_in_use_is_freed_by_its_last_user():
     cache, budget = SegmentCache(LIMIT), ByteBudget(1 << 20)
     sent, idle = load(cache, 0, 1_000), load(cache, 1_000, 2_000)
     idle.release()

@@ -81,7 +81,7 @@ async def test_a_row_that_tells_another_earliest_time_is_found(codec: int, wrong
         ]
 
 
-async def test_of_a_row_of_many_batches_all_count() -> None:
+async def test_all_batches_of_a_row_count() -> None:
     times_ms = [CREATED_MS - number * 7919 % 10_007 for number in range(INDEX_ROWS_MAX_COUNT + 100)]  # in no order
     batches = batches_of(*([CREATED_MS, each] for each in times_ms))
     store = await store_of(batches)
@@ -101,7 +101,9 @@ async def test_records_without_a_time_are_the_earliest() -> None:
 
 
 @pytest.mark.parametrize("batches", [batches_of([CREATED_MS]), batches_of([7, 8], attributes=LOG_APPEND_TIME)])
-async def test_what_headers_tell_is_not_looked_into(batches: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batches_are_not_unpacked_if_headers_suffice(
+    batches: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = await store_of(batches)
     monkeypatch.setattr(verify_earliest, "check_of", None)
     assert await findings(store) == []
@@ -128,7 +130,7 @@ async def test_a_time_of_records_that_can_not_be_read_is_found() -> None:
     assert message.startswith("the earliest timestamp of index row 0 is told, and what it is of can't be read: record")
 
 
-async def test_what_would_take_too_much_memory_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_large_batches_are_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     store = await store_of(batches_of(*MANY, codec=compression.ZSTD))
     await tell_otherwise(store, 0, 3)
     monkeypatch.setattr(verify_earliest, "UNPACKED_MAX_BYTES", 8)

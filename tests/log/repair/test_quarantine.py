@@ -218,7 +218,7 @@ async def test_an_index_that_is_written_again_has_what_a_later_version_has_added
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("index", ["missing", "empty", "half", "foreign"])
 @pytest.mark.parametrize("kfs", [*KFS_LOST, "foreign"])
-async def test_where_nothing_tells_the_end_of_the_last_segment_a_gap_is_left(
+async def test_a_gap_is_left_if_the_end_of_the_last_segment_is_unknown(
     autojump_clock, kfs, index, durability, caplog
 ) -> None:
     store = await written(durability=durability)
@@ -238,7 +238,7 @@ async def test_where_nothing_tells_the_end_of_the_last_segment_a_gap_is_left(
 
 
 @pytest.mark.parametrize("generation", [0, 1])
-async def test_where_the_index_is_damaged_too_the_checkpoint_tells_the_end(autojump_clock, generation) -> None:
+async def test_the_checkpoint_gives_the_end_if_the_index_is_damaged_too(autojump_clock, generation) -> None:
     store = await merged([6, 9], checkpoint=True, delete=[6, 9]) if generation else await written(checkpoint=True)
     base_offset = 6 if generation else 9
     for half in ("kfs", "index"):
@@ -270,9 +270,7 @@ async def test_the_only_segment_of_a_partition_may_be_damaged(autojump_clock, kf
 
 
 @pytest.mark.parametrize("kind", [*KFS_LOST, "foreign"])
-async def test_what_the_write_ahead_log_has_of_a_damaged_segment_is_served_and_flushed(
-    autojump_clock, kind, caplog
-) -> None:
+async def test_records_of_a_damaged_segment_are_served_from_the_write_ahead_log(autojump_clock, kind, caplog) -> None:
     """Its files still hold batches that were flushed. The object stays; the new one is of a later epoch."""
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
@@ -323,7 +321,7 @@ async def test_the_write_ahead_log_goes_on_behind_a_damaged_segment(autojump_clo
 
 
 @pytest.mark.parametrize("kind", [*KFS_LOST, "foreign"])
-async def test_what_the_log_in_the_bucket_has_of_a_damaged_segment_is_served(autojump_clock, kind) -> None:
+async def test_records_of_a_damaged_segment_are_served_from_the_log_in_the_bucket(autojump_clock, kind) -> None:
     store = await written(durability=Durability.S3_WAL)
     await damage(store, key_at(9), kind)
     await damage(store, key_at(9, kind="index"), "missing")
@@ -374,7 +372,7 @@ async def write_merged(sources: list[int], checkpoint: bool) -> MemoryStore:
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("kind", [*KFS_LOST, "foreign"])
 @pytest.mark.parametrize("sources", [[0, 3], [3, 6], [6, 9], [0, 3, 6, 9]])
-async def test_where_a_merged_segment_is_damaged_its_sources_are_read(
+async def test_the_sources_of_a_damaged_merged_segment_are_read(
     autojump_clock, sources, kind, checkpoint, caplog
 ) -> None:
     store = await merged(sources, checkpoint=checkpoint)
@@ -393,7 +391,7 @@ async def test_where_a_merged_segment_is_damaged_its_sources_are_read(
 
 
 @pytest.mark.parametrize("sources", [[0, 3], [3, 6], [6, 9]])
-async def test_where_the_sources_are_gone_what_they_held_is_left_out(autojump_clock, sources, caplog) -> None:
+async def test_records_are_skipped_if_the_sources_are_gone(autojump_clock, sources, caplog) -> None:
     for deleted in ([sources[0]], [sources[1]], sources):
         store = await merged(sources, delete=deleted)
         await store.put(key_at(sources[0], 1).key, [b"garbage"])
@@ -520,7 +518,7 @@ async def test_a_look_up_by_time_goes_past_what_is_damaged(autojump_clock, kind)
             await expect(log, range(12) if kind == "cut off" else [0, 1, 2, *range(6, 12)])
 
 
-async def test_what_is_damaged_on_its_way_only_is_an_error_of_this_fetch(autojump_clock, caplog) -> None:
+async def test_damage_in_transit_fails_only_this_fetch(autojump_clock, caplog) -> None:
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:
         await log.append(log.partition(), b"0")

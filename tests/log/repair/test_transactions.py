@@ -66,7 +66,7 @@ async def told_otherwise(store: Bucket, number: int, **changes) -> None:
     await store.put(key.of_kind("index").key, [encoded])
 
 
-async def test_what_is_right_is_found_whole(autojump_clock):
+async def test_a_sound_log_is_found_whole(autojump_clock):
     assert await findings(await two_segments()) == []
 
 
@@ -108,7 +108,7 @@ async def test_an_aborted_transaction_without_its_marker_is_damage(autojump_cloc
         ),
     ],
 )
-async def test_what_a_footer_tells_and_its_batches_do_not_is_damage(autojump_clock, number, changes, message):
+async def test_a_footer_that_contradicts_its_batches_is_damage(autojump_clock, number, changes, message):
     store = await two_segments()
     await told_otherwise(store, number, **changes)
     found = await findings(store)

@@ -275,7 +275,7 @@ async def test_a_look_up_by_time_finds_what_is_left(autojump_clock):
 
 
 @pytest.mark.parametrize("codec", sorted(compression.NAMES))
-async def test_what_is_left_keeps_its_codec_and_the_bucket_verifies(codec, autojump_clock):
+async def test_compacted_batches_keep_their_codec_and_the_bucket_verifies(codec, autojump_clock):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         partition = log.partition()
@@ -378,7 +378,7 @@ async def test_a_damaged_batch_is_reported_once_and_its_partition_left_alone(aut
         assert caplog.text.count("t-0 is not compacted any more") == 1
 
 
-async def test_what_comes_damaged_once_does_not_stop_compaction(autojump_clock):
+async def test_one_damaged_read_does_not_stop_compaction(autojump_clock):
     """One reply that ended early, and the partition was not compacted any more until the next start."""
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:

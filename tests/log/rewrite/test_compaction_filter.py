@@ -163,7 +163,7 @@ def test_every_round_leaves_the_same_table_and_nothing_older_of_a_key(steps, cod
 
 
 @given(st.lists(texts, min_size=1, max_size=20), st.integers(0, 20))
-def test_what_lies_behind_the_end_is_not_touched(appended, end_offset):
+def test_records_behind_the_end_are_kept(appended, end_offset):
     log = SmallLog()
     for start in range(0, len(appended), 3):
         log.append(*appended[start : start + 3])

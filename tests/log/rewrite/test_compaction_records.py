@@ -41,7 +41,7 @@ def test_records_are_found_as_a_consumer_sees_them(given_records, codec):
 
 
 @given(records, codecs, st.data(), st.none() | st.integers(0, 2**45))
-def test_what_is_kept_stays_as_it_was(given_records, codec, data, horizon_ms):
+def test_kept_records_are_unchanged(given_records, codec, data, horizon_ms):
     batch = batch_of(given_records, codec=codec)
     header = parse_header(batch)
     numbers = st.integers(0, len(given_records) - 1)

@@ -50,7 +50,7 @@ def found(segments, **options) -> list[int]:
         ([500, 5, 5], []),
     ],
 )
-def test_what_is_merged_follows_from_the_sizes(sizes, merged):
+def test_segments_are_merged_by_their_sizes(sizes, merged):
     assert found(log_of(*sizes)) == list(merged)
 
 
@@ -59,7 +59,7 @@ def test_only_neighbours_are_merged_without_a_hole_or_an_overlap_between_them():
     assert found([segment(0, 1, last=12), segment(1, 1), segment(2, 1), segment(3, 500)]) == [1, 2]
 
 
-def test_what_is_excluded_parts_its_neighbours():
+def test_an_excluded_segment_separates_its_neighbours():
     segments = log_of(5, 5, 5, 5, 5)
     assert found(segments, excluded={segments[2].key}) == [0, 1]
 
@@ -78,7 +78,7 @@ def test_no_more_are_merged_at_once_than_can_be_read_in_a_while():
     assert found(log_of(*[0] * 3000)) == list(range(1000))
 
 
-def test_what_is_settled_is_not_looked_at_again():
+def test_settled_segments_are_not_considered_again():
     assert find_sources(log_of(500, 5, 500, 5, 5), TARGET).open_from == 3
     assert find_sources(log_of(500, 500), TARGET).open_from == 2
     assert find_sources(log_of(500, 5, 5, 500, 5), TARGET).open_from == 1

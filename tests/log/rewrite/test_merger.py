@@ -187,7 +187,7 @@ async def test_nothing_is_merged_with_the_option_off(autojump_clock):
         assert len(read_from(log)) == 30
 
 
-async def test_what_was_there_at_the_start_is_merged_too(autojump_clock):
+async def test_segments_found_at_the_start_are_merged_too(autojump_clock):
     store = MemoryStore()
     async with merging_log(store, segment_merge_bytes=0) as log:
         await flushed(log, 30)
@@ -457,7 +457,7 @@ async def test_a_merged_object_that_arrives_after_a_restart_has_listed_is_covere
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("log_start", [4, 10, 12])
-async def test_what_retention_takes_during_a_merge_does_not_come_back(autojump_clock, log_start, restarted):
+async def test_segments_deleted_by_retention_during_a_merge_do_not_come_back(autojump_clock, log_start, restarted):
     """Some of the sources, all of them, or all but the last segment of the log."""
     memory, disk = MemoryStore(), MemoryDisk()
     store = FaultyStore(memory)

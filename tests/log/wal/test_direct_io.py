@@ -66,7 +66,7 @@ async def test_a_write_of_many_slices(writer, file, path):
     assert path.read_bytes()[: len(content)] == content[:-96] + b"x" * 96
 
 
-async def test_what_it_can_not_write_is_refused_before_anything_is_written(writer, file, path):
+async def test_an_unaligned_write_is_refused_before_anything_is_written(writer, file, path):
     assert not await writer.write(file, [b"short of a page"], 0)
     assert not await writer.write(file, [], 0)
     assert not await writer.write(file, [b"x" * (PAGE_BYTES - 10)], 10)  # nobody knows the ten bytes before

@@ -115,7 +115,7 @@ async def test_nothing_is_left_of_a_file_that_could_not_be_allocated(tmp_path, m
     assert await disk.list() == {}
 
 
-async def test_what_failed_half_way_is_deleted_at_the_next_attempt(tmp_path, monkeypatch):
+async def test_a_half_made_file_is_deleted_at_the_next_attempt(tmp_path, monkeypatch):
     """Where there is no room to sync the directory, the file has gone, or has its new name, already."""
     disk = RealDisk(tmp_path)
     await disk.create("a", 100, b"")

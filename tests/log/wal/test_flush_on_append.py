@@ -33,7 +33,7 @@ def test_a_flush_of_one_partition_acknowledges_nothing_of_another():
     assert (first.done, other.done) == (True, False)
 
 
-def test_what_comes_during_a_flush_waits_for_the_next_one():
+def test_records_appended_during_a_flush_wait_for_the_next_one():
     bench = Bench()
     first = bench.append("a")
     end_offset = bench.begin("a")
@@ -55,7 +55,7 @@ def test_a_flush_that_takes_only_the_beginning_acknowledges_nothing_yet():
     assert round.done
 
 
-async def test_who_waits_for_a_closed_partition_is_told_and_nobody_else():
+async def test_only_waiters_of_a_closed_partition_fail():
     bench = Bench()
     taken = bench.append("a")
     bench.begin("a")

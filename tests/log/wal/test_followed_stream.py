@@ -50,9 +50,7 @@ def follow(store: ForwardingStore, lost: list[int]) -> FollowedStream:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whoever_catches_up_has_all_that_was_acknowledged_however_much_is_deleted(
-    autojump_clock: MockClock, seed: int
-) -> None:
+async def test_a_follower_gets_all_acknowledged_entries_despite_deletions(autojump_clock: MockClock, seed: int) -> None:
     """Where the next object had been deleted, and the last one not yet, there was nothing more to it."""
     chance = random.Random(seed)
     lost: list[int] = []

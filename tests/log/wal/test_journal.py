@@ -28,7 +28,7 @@ def test_a_signal_is_set_at_the_end_of_a_round_however_often_it_was_told(end: Ca
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_who_comes_when_a_round_has_ended_is_told_at_once(end: Callable[[Round], None]) -> None:
+def test_a_waiter_that_comes_after_a_round_returns_at_once(end: Callable[[Round], None]) -> None:
     """A round that was put off goes on being filled."""
     round, signal = Round(), Signal()
     end(round)

@@ -197,7 +197,7 @@ async def test_a_start_leaves_what_there_is_no_room_to_delete_to_the_next_one():
     assert len(disk.files) < len(before)
 
 
-async def test_who_waits_for_room_goes_on_as_soon_as_the_writer_does(autojump_clock, nursery):
+async def test_waiters_for_room_go_on_as_soon_as_the_writer_does(autojump_clock, nursery):
     log = Log(MemoryDisk(free_bytes=2 * SEGMENT_BYTES))
     await log.start(nursery)
     rounds = [log.append(offset) for offset in range(25)]
@@ -267,9 +267,7 @@ async def test_a_start_on_a_full_disk_waits_for_no_file(autojump_clock, nursery)
     assert await replayed(disk.crash()) == list(range(41))
 
 
-async def test_so_many_entries_that_wait_for_a_flush_fill_the_log_however_short_they_are(
-    autojump_clock, nursery, caplog
-):
+async def test_too_many_unflushed_entries_fill_the_log_even_if_short(autojump_clock, nursery, caplog):
     log = Log(MemoryDisk(), waiting_max_count=40)
     await log.start(nursery)
     rounds = []
@@ -304,7 +302,7 @@ async def append_all(log: Log, offsets: range) -> None:
         await wait_all_tasks_blocked()
 
 
-async def test_files_that_nobody_needs_are_used_again(autojump_clock, nursery):
+async def test_unneeded_files_are_reused(autojump_clock, nursery):
     log = Log(MemoryDisk())
     await log.start(nursery)
     await append_all(log, range(200))

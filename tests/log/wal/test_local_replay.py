@@ -109,7 +109,7 @@ async def test_a_first_write_torn_at_any_byte_leaves_an_empty_log(autojump_clock
 
 
 @pytest.mark.parametrize("seed", range(50))
-async def test_of_a_write_whose_sectors_arrived_in_any_order_a_prefix_remains(seed, autojump_clock):
+async def test_a_torn_write_leaves_a_prefix_of_its_entries(seed, autojump_clock):
     disk = await crash_while_writing(4, rng=random.Random(seed))
     offsets = await replay(disk)
     assert offsets == list(range(len(offsets)))
@@ -125,7 +125,7 @@ async def test_the_cut_is_told_in_one_line(autojump_clock, caplog):
     assert f"memory/{FIRST_FILE}: entry 4 at {position} is not whole and is cut off" in record.getMessage()
 
 
-async def test_what_was_written_but_never_synced_is_synced_before_it_is_used(autojump_clock):
+async def test_unsynced_entries_are_synced_before_they_are_used(autojump_clock):
     async with in_the_middle_of_a_write(1, after=0) as disk:
         restarted = MemoryDisk()  # kill -9, not a power cut: the page cache survives
         restarted.files = {name: bytearray(content) for name, content in disk.files.items()}

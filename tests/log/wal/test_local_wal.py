@@ -27,7 +27,7 @@ async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clo
     assert await log.wal.read(entry.file, [(entry.position, 100)]) == content(0, 100)
 
 
-async def test_what_arrives_during_a_sync_shares_the_next(autojump_clock, nursery):
+async def test_entries_that_arrive_during_a_sync_share_the_next(autojump_clock, nursery):
     log = Log(MemoryDisk(sync_seconds=0.01))
     await log.start(nursery)
     first = log.append(0)
@@ -41,7 +41,7 @@ async def test_what_arrives_during_a_sync_shares_the_next(autojump_clock, nurser
     assert log.wal.statistics().sync_count == 2
 
 
-async def test_nobody_waits_for_what_comes_behind_a_large_entry(autojump_clock, nursery):
+async def test_a_sync_of_a_large_entry_does_not_wait_for_later_entries(autojump_clock, nursery):
     log = Log(MemoryDisk(sync_seconds=0.5), segment_bytes=8 * LARGE_ENTRY_BYTES, sync_interval_seconds=0.1)
     await log.start(nursery)
     began = trio.current_time()
@@ -134,7 +134,7 @@ async def test_the_interval_costs_few_producers_nothing_on_a_slow_disk(client_co
     assert replies >= (await replies_and_syncs(0.010, 0.0, client_count))[0]
 
 
-async def test_after_a_pause_nobody_waits_for_the_peers_of_the_last_round(autojump_clock, nursery):
+async def test_after_a_pause_a_sync_does_not_wait_for_earlier_peers(autojump_clock, nursery):
     log = Log(MemoryDisk(sync_seconds=0.5), sync_interval_seconds=0.1)
     await log.start(nursery)
     for _ in range(5):

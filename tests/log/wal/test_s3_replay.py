@@ -112,7 +112,7 @@ async def test_each_earlier_epoch_ends_in_a_fence_of_who_took_over():
     assert {decode_header(each, (await store.get(each)).data).epoch for each in fences} == {3}
 
 
-async def test_what_is_behind_a_gap_was_never_acknowledged_and_is_deleted():
+async def test_unacknowledged_objects_behind_a_gap_are_deleted():
     store = MemoryStore()
     await written_at_once(store, range(5), lost=3)
     assert await keys(store) == [key(1), key(2), key(4)]

@@ -93,7 +93,7 @@ async def test_the_first_entry_after_idle_does_not_wait_for_the_interval(autojum
         assert trio.current_time() - began == pytest.approx(0.02)
 
 
-async def test_what_arrives_while_a_put_is_under_way_shares_the_next(autojump_clock, nursery):
+async def test_entries_that_arrive_during_a_put_share_the_next(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     store.delay(On(PUT), 0.02)
     log = Log(store)
@@ -163,7 +163,7 @@ async def test_an_entry_larger_than_an_object_has_one_of_its_own(autojump_clock,
     assert await replayed(log.store) == [0]
 
 
-async def test_only_so_many_are_under_way_at_once(autojump_clock, nursery):
+async def test_the_number_of_puts_under_way_is_bounded(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     gate = store.hold(On(PUT))
     log = Log(store, object_bytes=100)
@@ -238,7 +238,7 @@ async def test_a_put_whose_reply_was_lost_is_found_to_be_ours(autojump_clock, nu
     assert (log.durable, store.count(PUT)) == ([0], 2)
 
 
-async def test_what_is_there_after_a_lost_reply_is_looked_at_again_if_it_comes_damaged(autojump_clock, nursery):
+async def test_a_damaged_read_after_a_lost_reply_is_repeated(autojump_clock, nursery):
     """It raised DamagedObject, and ended the broker."""
     store = FaultyStore(MemoryStore())
     store.lose_reply(On(PUT, times=1))
@@ -298,7 +298,7 @@ async def test_a_fenced_log_acknowledges_nothing_more_and_says_so(autojump_clock
     assert await replayed(store, epoch=2) == [0]
 
 
-async def test_a_log_that_is_stopped_fails_whoever_waits(autojump_clock):
+async def test_a_stopped_log_fails_its_waiters(autojump_clock):
     store = FaultyStore(MemoryStore())
     store.hold(On(PUT))
     log = Log(store)
@@ -426,7 +426,7 @@ async def test_a_deletion_that_has_failed_ends_before_another_one_begins(autojum
     assert deleted == [*[(first[0],)] * 4, tuple(first[1:]), (rest[0],), tuple(rest[1:])]
 
 
-async def test_what_a_crash_has_left_of_a_deletion_is_no_damage(autojump_clock, nursery):
+async def test_a_deletion_cut_short_by_a_crash_is_not_damage(autojump_clock, nursery):
     store = MemoryStore()
     await objects(store, 20, nursery)
     await store.delete([key(number) for number in (1, 2, 4, 5, 6, 9, 11, 12)])
@@ -531,7 +531,7 @@ async def test_a_recovery_that_fails_half_way_leaves_the_count_of_what_is_pendin
     assert wal.pending_count == 3
 
 
-async def test_what_a_reader_retains_stays(autojump_clock, nursery):
+async def test_objects_retained_by_a_reader_stay(autojump_clock, nursery):
     store = MemoryStore()
     log = await objects(store, 2, nursery)
     file = log.entries[0].file

@@ -65,7 +65,7 @@ async def found(store: ObjectStore, *, taken_by: int = 9) -> list[int]:
     return offsets
 
 
-async def test_whoever_ends_a_stream_finds_the_same_and_its_broker_is_stopped(autojump_clock: MockClock) -> None:
+async def test_every_broker_that_ends_a_stream_finds_the_same_end(autojump_clock: MockClock) -> None:
     store = MemoryStore()
     ended: list[Exception] = []
     async with trio.open_nursery() as nursery:
@@ -109,7 +109,7 @@ async def test_an_object_is_deleted_only_when_another_one_tells_that_it_was_ackn
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_deleted_is_not_taken_for_the_end(autojump_clock: MockClock) -> None:
+async def test_deleted_objects_are_not_taken_for_the_end(autojump_clock: MockClock) -> None:
     store = MemoryStore()
     async with trio.open_nursery() as nursery:
         wal = await start(store, nursery)
@@ -124,7 +124,7 @@ async def test_what_was_deleted_is_not_taken_for_the_end(autojump_clock: MockClo
         nursery.cancel_scope.cancel()
 
 
-async def test_what_arrived_behind_a_gap_does_not_count_and_a_late_fence_ends_nothing(
+async def test_objects_behind_a_gap_are_ignored_and_a_late_fence_ends_nothing(
     autojump_clock: MockClock,
 ) -> None:
     store = MemoryStore()
@@ -156,7 +156,7 @@ async def test_what_arrived_behind_a_gap_does_not_count_and_a_late_fence_ends_no
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_crash_has_left_of_a_deletion_is_no_damage(autojump_clock: MockClock) -> None:
+async def test_a_deletion_cut_short_by_a_crash_is_not_damage(autojump_clock: MockClock) -> None:
     store = MemoryStore()
     await written(store, range(12))
     await store.delete([wal_key("default", STREAM, number).key for number in (1, 3, 4, 6)])
