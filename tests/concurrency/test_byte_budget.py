@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.concurrency.byte_budget import ByteBudget
 
 
-async def test_who_comes_first_is_served_first_and_a_large_one_is_not_overtaken(nursery):
+async def test_waiters_are_served_in_order_even_behind_a_large_one(nursery):
     budget = ByteBudget(10)
     await budget.acquire(6)
     served: list[int] = []
@@ -29,7 +29,7 @@ async def test_who_comes_first_is_served_first_and_a_large_one_is_not_overtaken(
     assert budget.used_bytes == 10
 
 
-async def test_what_is_larger_than_the_budget_is_granted_alone(nursery):
+async def test_a_request_larger_than_the_budget_is_granted_alone(nursery):
     budget = ByteBudget(10)
     await budget.acquire(1)
     assert not budget.acquire_nowait(100)

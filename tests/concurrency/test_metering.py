@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def test_what_others_do_while_it_waits_is_not_counted(clock: Clock) -> None:
+async def test_time_of_other_tasks_is_not_counted(clock: Clock) -> None:
     meter, turn, back = Meter(), trio.Event(), trio.Event()
 
     async def work() -> str:

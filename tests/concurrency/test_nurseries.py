@@ -25,7 +25,7 @@ async def run(*tasks) -> None:
 
 @pytest.mark.parametrize("telling", [Fenced("x"), StorageFailed("x"), ValueError("x")])
 @pytest.mark.parametrize("first", [True, False])
-async def test_what_can_be_tried_again_is_told_after_everything_else(telling, first):
+async def test_retriable_errors_come_last(telling, first):
     tasks = [(fail, telling), (fail, StoreUnavailable("y"))]
     with pytest.raises(type(telling)) as caught:
         await run(*(tasks if first else reversed(tasks)))

@@ -13,7 +13,7 @@ from kafscale.concurrency.sharing import Flight, Gathering
 from kafscale.errors import BrokerUnavailable, StoreUnavailable
 
 
-async def test_who_waits_goes_on_when_it_has_landed(nursery):
+async def test_waiters_go_on_when_the_result_is_there(nursery):
     flight = Flight()
     nursery.start_soon(flight.wait)
     await wait_all_tasks_blocked()
@@ -70,7 +70,7 @@ async def collect(gathering: Gathering[int, int], question: int, found: dict[int
         found[question] = exc
 
 
-async def test_what_comes_meanwhile_is_asked_together() -> None:
+async def test_requests_that_arrive_meanwhile_are_asked_together() -> None:
     answerer, found = Answerer(), dict[int, object]()
     gathering = Gathering(answerer.ask, max_count=3)
     async with trio.open_nursery() as nursery:

@@ -17,7 +17,7 @@ async def started_waiter(nursery, signal, woken, name):
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_what_is_set_lets_go_who_waits_and_who_comes_until_it_is_cleared():
+async def test_a_set_flag_releases_waiters_until_it_is_cleared():
     signal, woken = Signal(), []
     assert not signal.is_set()
     async with trio.open_nursery() as nursery:
@@ -35,7 +35,7 @@ async def test_what_is_set_lets_go_who_waits_and_who_comes_until_it_is_cleared()
     assert woken == ["early", "late", "next round"]
 
 
-async def test_a_wake_lets_go_who_waits_now_and_nobody_else():
+async def test_a_wake_releases_only_current_waiters():
     signal, woken = Signal(), []
     async with trio.open_nursery() as nursery:
         signal.wake()

@@ -73,7 +73,7 @@ def test_protocols_come_from_the_environment_separated_by_commas() -> None:
         ({"ssl_min_version": "TLSv1.1"}, "--ssl-min-version: 'TLSv1.1' is not known; allowed: TLSv1.2, TLSv1.3"),
     ],
 )
-def test_what_does_not_fit_together_gives_one_line(flags: dict[str, Any], message: str) -> None:
+def test_options_that_contradict_give_one_line(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"\A{message}\Z"):
         load(flags, {})
 

@@ -53,7 +53,7 @@ def test_a_listener_is_read_and_written(text: str, listener: Listener) -> None:
         "SSL://h:1/x",
     ],
 )
-def test_what_is_no_listener_is_refused(text: str) -> None:
+def test_a_malformed_listener_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a listener; allowed: \[NAME=\]HOST:PORT"):
         Listener.parse(text)
 
@@ -84,7 +84,7 @@ def test_a_url_that_asks_for_tls_is_refused_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["http://", "http://h:1/path", "http://h:1?x", "http://user:secret@h:1", "h:1/", "h"])
-def test_what_is_no_address_is_refused_without_a_password(text: str) -> None:
+def test_a_malformed_address_is_refused_without_showing_a_password(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an address; allowed: HOST:PORT") as caught:
         Address.parse(text)
     assert "secret" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_store_url_is_read_and_written(text: str, url: StoreUrl) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "bucket", "file:", "s3://", "s3://x", "s3://a_b/c//d", "gs://bucket"])
-def test_what_is_no_store_is_refused(text: str) -> None:
+def test_a_malformed_store_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"is not a store(; allowed: file:PATH, s3://BUCKET|: .* is not the name of a)"
     ):
@@ -142,7 +142,7 @@ def test_an_encryption_is_read_and_written(text: str, encryption: StoreEncryptio
 @pytest.mark.parametrize(
     "text", ["", "aes256", "AES256:key", "aws:kms", "aws:kms:", "aws:kms:a key", "aws:kms:a\r\nb:c"]
 )
-def test_what_is_no_encryption_is_refused(text: str) -> None:
+def test_a_malformed_encryption_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an encryption; allowed: AES256, or aws:kms:KEY"):
         StoreEncryption.parse(text)
 
@@ -181,7 +181,7 @@ def test_the_connections_of_an_address_are_read_and_written(text: str, value: Ip
 @pytest.mark.parametrize(
     "text", ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:-1", "localhost:1", "::1:5", "[127.0.0.1]:5"]
 )
-def test_what_is_no_number_of_connections_is_refused(text: str) -> None:
+def test_a_malformed_number_of_connections_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of connections; allowed: IP:NUMBER"):
         IpConnections.parse(text)
 

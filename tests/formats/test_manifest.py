@@ -159,7 +159,7 @@ def test_a_timestamp_is_learned_for_the_segment_of_that_key_only():
 
 
 @given(any_segments, st.integers(0, 40), st.integers(0, 20), st.integers(0, 3))
-def test_what_newer_generations_hold_is_covered(segments, base, length, generation):
+def test_segments_in_newer_generations_are_covered(segments, base, length, generation):
     manifest = Manifest(list(without_covered(segments)))  # what it leaves out is not read, so it covers nothing
     newer = [each for each in manifest.segments if each.generation > generation]
     held = {offset for each in newer for offset in range(each.base_offset, each.last_offset + 1)}
@@ -211,7 +211,7 @@ def test_nothing_is_replaced_by_what_does_not_cover_it(merged):
         Manifest(parts).replace(parts, merged)
 
 
-def test_what_has_left_the_manifest_is_not_replaced():
+def test_segments_removed_from_the_manifest_are_not_replaced():
     manifest = Manifest([segment(10, 19)])
     with pytest.raises(AssertionError):
         manifest.replace([segment(0, 9), segment(10, 19)], segment(0, 19, generation=1))

@@ -83,7 +83,7 @@ async def test_with_a_checkpoint_a_start_reads_nothing_but_that(autojump_clock) 
         assert log.partition(2).producers.producers[2].batches[-1].last_sequence == 1
 
 
-async def test_what_is_newer_than_the_checkpoint_is_read_and_nothing_else(autojump_clock) -> None:
+async def test_only_segments_newer_than_the_checkpoint_are_read(autojump_clock) -> None:
     store, disk = FaultyStore(MemoryStore()), MemoryDisk()
     await written(store, disk)
     async with memory_log(store, disk, topics=[topic_spec(3)], leader_epoch=2) as log:
@@ -348,7 +348,7 @@ async def test_a_last_segment_that_has_gone_is_told_and_its_offsets_are_not_give
     assert caplog.text.count("offsets 1 to 1 of partition 0 of topic t are missing") == 2
 
 
-async def test_what_was_deleted_or_merged_since_is_not_missing(autojump_clock, caplog) -> None:
+async def test_segments_deleted_or_merged_since_are_not_missing(autojump_clock, caplog) -> None:
     store, disk = FaultyStore(MemoryStore()), MemoryDisk()
     async with memory_log(store, disk) as log:
         for number in range(6):

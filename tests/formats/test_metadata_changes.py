@@ -38,7 +38,7 @@ def test_any_key_and_value_comes_back() -> None:
     assert decode_transaction(memoryview(encode_transaction(Transaction(puts=puts)))).puts == puts
 
 
-def test_what_is_cut_off_or_of_another_version_is_damaged() -> None:
+def test_truncated_objects_and_other_versions_are_damage() -> None:
     data = encode_transaction(Transaction(puts={"a": b"1", "b": b"2"}, deletes=["c"], delete_prefixes=["d"]))
     for length in range(len(data)):
         with pytest.raises(DamagedObject):

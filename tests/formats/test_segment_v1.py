@@ -54,7 +54,7 @@ def test_golden_objects_are_what_the_tests_write():
     assert KEY.key == "default/orders/2/segment-00000000000000000100.kfs"
 
 
-def test_what_both_ends_say():
+def test_header_and_footer_agree():
     found = ends()
     assert (found.header.base_offset, found.header.record_count, found.header.created_ms) == (100, 12, CREATED_MS)
     assert found.trailer.last_offset == 111

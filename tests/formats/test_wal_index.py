@@ -27,7 +27,7 @@ def told(entries: list[WalEntry] | tuple[WalEntry, ...]) -> list[tuple[int, int,
 
 
 @given(CONTENTS, st.sets(st.integers(0, 3)), st.sampled_from([0, 100, 1 << 20]))
-def test_what_is_read_of_some_partitions_is_what_the_object_has_of_them(contents, wanted, gap_bytes):
+def test_reading_some_partitions_returns_all_their_entries(contents, wanted, gap_bytes):
     content = written(with_index(entries_of(contents)))
     header, entries = decode_object(KEY, content)
     index = find_index(KEY, header, content)

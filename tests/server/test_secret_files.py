@@ -34,9 +34,7 @@ def told(settings: Settings, path: Path, caplog: pytest.LogCaptureFixture) -> li
     return [each.getMessage() for each in caplog.records]
 
 
-def test_files_that_nobody_else_may_read_are_all_right(
-    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_private_files_are_accepted(settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert told(settings, tmp_path, caplog) == []
     (tmp_path / "secret.key").unlink()  # as before the first user
     assert told(settings, tmp_path, caplog) == []

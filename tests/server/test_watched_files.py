@@ -62,7 +62,7 @@ async def test_a_file_that_is_replaced_has_changed_whatever_its_time_and_size(te
     assert text.text == "at last!"
 
 
-async def test_what_can_not_be_used_is_left_and_told_once(text: Text, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unusable_file_is_ignored_and_logged_once(text: Text, caplog: pytest.LogCaptureFixture) -> None:
     watch = FileWatch([text], 1.0)
     text.paths[0].write_text("bad")
     await look(watch)

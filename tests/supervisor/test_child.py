@@ -76,7 +76,7 @@ def made(*lives: Callable[[], Life], listen: str = "127.0.0.1:0") -> tuple[Lives
     return launched, Child(plan, launched.launch)
 
 
-async def test_who_dies_young_again_and_again_has_to_wait(autojump_clock: MockClock) -> None:
+async def test_a_child_that_keeps_dying_early_has_to_wait(autojump_clock: MockClock) -> None:
     lives, child = made(Life)
     began = trio.current_time()
     with trio.move_on_after(60):
@@ -87,7 +87,7 @@ async def test_who_dies_young_again_and_again_has_to_wait(autojump_clock: MockCl
     assert lives.began[0] == began
 
 
-async def test_who_has_lived_long_is_back_at_once(autojump_clock: MockClock) -> None:
+async def test_a_child_that_lived_long_restarts_at_once(autojump_clock: MockClock) -> None:
     lives, child = made(Life, Life, Life, lambda: Life(seconds=100), lambda: Life(seconds=1000))
     with trio.move_on_after(500):
         await child.run()
@@ -95,14 +95,14 @@ async def test_who_has_lived_long_is_back_at_once(autojump_clock: MockClock) -> 
 
 
 @pytest.mark.parametrize("code", [1, 2])
-async def test_who_refuses_to_start_the_first_time_is_not_started_again(autojump_clock: MockClock, code: int) -> None:
+async def test_a_child_that_never_started_is_not_restarted(autojump_clock: MockClock, code: int) -> None:
     lives, child = made(lambda: Life(code=code, says="", logs="kafscale: no\n"))
     assert await child.run() == code
     assert len(lives.began) == 1
 
 
 @pytest.mark.parametrize("code", [1, 2])
-async def test_who_was_ready_once_is_started_again_whatever_it_ends_with(autojump_clock: MockClock, code: int) -> None:
+async def test_a_child_that_was_ready_is_restarted_after_any_exit(autojump_clock: MockClock, code: int) -> None:
     lives, child = made(Life, lambda: Life(code=code, says=""), lambda: Life(seconds=1000))
     with trio.move_on_after(100):
         await child.run()

@@ -82,7 +82,7 @@ def test_budgets_are_shared_out_and_what_is_of_one_client_is_not(attribute: str,
     assert {started_with(each).value(option) for each in plans(4, **{attribute: given})} == {share}
 
 
-def test_what_was_given_reaches_the_brokers_word_for_word() -> None:
+def test_options_reach_the_brokers_unchanged() -> None:
     given = {
         "super_users": ("User:CN=a,OU=b", "User:--c"),
         "auto_create_topics": "false",
@@ -138,7 +138,7 @@ def test_options_of_the_environment_are_not_there_twice() -> None:
         ({"listeners": ("A=127.0.0.1:9092", "B=127.0.0.2:9093")}, None),
     ],
 )
-def test_what_can_not_be_is_told(flags: dict[str, Any], message: str | None) -> None:
+def test_impossible_options_are_refused(flags: dict[str, Any], message: str | None) -> None:
     if message is None:
         assert len(plans(2, **flags)) == 2
         return

@@ -139,7 +139,7 @@ async def test_nothing_else_is_said_of_a_broker(
         assert not is_draining(two, 2)
 
 
-async def test_who_does_not_serve_is_fenced_and_its_partitions_are_offline(two: LoopbackCluster) -> None:
+async def test_a_broker_that_does_not_serve_is_fenced_and_its_partitions_are_offline(two: LoopbackCluster) -> None:
     (index,) = two.led_by(2, TOPIC)
     await two.stop(2)
     async with two.client(1) as client:

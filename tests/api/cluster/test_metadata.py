@@ -83,7 +83,7 @@ async def test_a_missing_topic_is_not_created_where_the_broker_does_not_allow_it
     assert topics.all() == []
 
 
-async def test_what_can_not_be_created_says_why(services: Any) -> None:
+async def test_a_topic_that_can_not_be_created_says_why(services: Any) -> None:
     await services.topics.create([NewTopic(name="a.b")])
     names = ["a_b", "a/b", "__consumer_offsets"]
     response = await ask(API, services, by_name(*names, allow_auto_topic_creation=True))

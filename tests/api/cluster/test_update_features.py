@@ -68,7 +68,7 @@ async def test_kinds_of_updates_are_checked_from_version_1(upgrade_type: int, is
         assert refused == (version >= 1 and not is_known)
 
 
-async def test_what_is_said_last_of_a_feature_holds() -> None:
+async def test_the_last_of_two_entries_of_a_feature_counts() -> None:
     assert (await update(to(TRANSACTION, 1), to(TRANSACTION, 2))).error_code == NONE
     assert (await update(to(TRANSACTION, 2), to(TRANSACTION, 1))).error_code == INVALID_UPDATE_VERSION
 

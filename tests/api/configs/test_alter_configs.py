@@ -256,7 +256,7 @@ async def test_configs_of_a_broker_and_of_all_brokers_are_set_changed_and_remove
 
 
 @pytest.mark.parametrize("name", ["1", "+01", ""])
-async def test_what_is_not_set_on_a_broker_can_be_deleted(services: Any, name: str) -> None:
+async def test_an_unset_config_of_a_broker_can_be_deleted(services: Any, name: str) -> None:
     throttle = change(("leader.replication.throttled.rate", DELETE, None), name=name, kind=BROKER)
     for resource in (throttle, change(name=name, kind=BROKER), replacement(name=name, kind=BROKER)):
         (result,) = await alter(services, resource)

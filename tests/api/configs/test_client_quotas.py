@@ -132,7 +132,7 @@ ENTITY = "ClientQuotaEntity(entries={client-id=a})"
         ),
     ],
 )
-async def test_what_makes_no_sense_is_refused_as_in_kafka(refused: AlterClientQuotasEntry, why: str) -> None:
+async def test_invalid_quotas_are_refused_as_in_kafka(refused: AlterClientQuotasEntry, why: str) -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
     for validate_only in (False, True):
         request = AlterClientQuotasRequest(entries=[refused], validate_only=validate_only)
@@ -165,7 +165,7 @@ async def test_an_address_is_kept_in_one_form_however_it_is_written() -> None:
     assert services.client_quotas.connection_rate("2001:db8::1") == 2
 
 
-async def test_what_is_not_there_can_be_removed_whatever_it_is_called() -> None:
+async def test_a_missing_quota_can_be_removed() -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
     nothing = AlterClientQuotasOp(key="nope", remove=True)
     response: Any = await ask(
@@ -174,7 +174,7 @@ async def test_what_is_not_there_can_be_removed_whatever_it_is_called() -> None:
     assert response.entries[0].error_code == NONE
 
 
-async def test_what_is_only_validated_is_not_done() -> None:
+async def test_validate_only_changes_nothing() -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
     request = AlterClientQuotasRequest(entries=[entry("a", rate(5.0))], validate_only=True)
     response: Any = await ask(alter_client_quotas.API, services, request)
@@ -309,7 +309,7 @@ async def test_a_quota_acts_at_once_over_restarts_and_until_it_is_removed(autoju
         assert await throttled_ms(client, 20 * RATE) > 9_000
 
 
-async def test_what_is_set_goes_before_the_setting(autojump_clock: MockClock) -> None:
+async def test_a_quota_set_at_run_time_overrides_the_option(autojump_clock: MockClock) -> None:
     async with memory_broker(memory_parts(), memory_settings(producer_byte_rate=RATE)) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
         quotas = running.broker.services.quotas

@@ -151,7 +151,7 @@ async def test_a_broker_without_a_name_is_what_was_set_for_all_brokers(services:
         assert told(config) == ("1", DYNAMIC_DEFAULT_SOURCE, False, [as_set, (insync, "1", DEFAULT_SOURCE)])
 
 
-async def test_what_was_set_at_run_time_is_told_before_the_brokers_options(services: Any) -> None:
+async def test_configs_set_at_run_time_come_before_the_brokers_options(services: Any) -> None:
     configs, dynamic = services.broker_configs, DYNAMIC_SOURCE
     configs.follow(lambda: services.topics.use_defaults(BrokerDefaults.of(configs.settings, configs.dynamic)))
     await configs.alter(3, lambda _: {"message.max.bytes": "6000", "num.io.threads": "9"})

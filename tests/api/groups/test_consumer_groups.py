@@ -49,7 +49,7 @@ async def stable(world: GroupWorld, *member_ids: str) -> list[ConsumerMember]:
 # -- Members ---------------------------------------------------------------------------------------------------------
 
 
-async def test_members_share_all_partitions_and_whoever_leaves_gives_them_back(
+async def test_members_share_all_partitions_and_give_them_back_when_they_leave(
     autojump_clock: MockClock, world: GroupWorld
 ) -> None:
     a = member(world)
@@ -113,7 +113,7 @@ async def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(
         ({"member_epoch": -1}, e.GROUP_ID_NOT_FOUND, "Consumer group g not found."),
     ],
 )
-async def test_what_is_refused_makes_no_group(
+async def test_a_refused_heartbeat_creates_no_group(
     autojump_clock: MockClock, world: GroupWorld, changed: dict[str, Any], code: int, message: str | None
 ) -> None:
     used = world.groups.state_bytes.used_bytes
@@ -249,7 +249,7 @@ async def test_without_room_on_the_disk_a_member_is_told_to_try_again_and_is_in(
     assert (await a.beat()).error_code == e.NONE
 
 
-async def test_what_the_log_refuses_is_no_success(autojump_clock: MockClock, world: GroupWorld) -> None:
+async def test_a_change_that_the_log_refuses_fails(autojump_clock: MockClock, world: GroupWorld) -> None:
     world.log.failure = KafkaError(e.NOT_COORDINATOR)
     assert (await member(world).beat()).error_code == e.COORDINATOR_NOT_AVAILABLE
     assert world.log.batch_count == 0
@@ -337,7 +337,7 @@ async def test_groups_are_deleted_with_all_their_records_once_they_are_empty(
     assert (await a.beat()).member_epoch == 1, "a new group"
 
 
-async def test_while_a_group_is_being_deleted_nobody_joins_it(
+async def test_a_group_that_is_being_deleted_refuses_members(
     autojump_clock: MockClock, world: GroupWorld, nursery: trio.Nursery
 ) -> None:
     (a,) = await stable(world, "a")

@@ -169,7 +169,7 @@ async def test_this_broker_coordinates_every_group(services: Any, version: int) 
 
 
 @pytest.mark.parametrize("version", versions(find_coordinator.API)[1:])
-async def test_what_nobody_coordinates_gets_a_final_error(services: Any, version: int) -> None:
+async def test_a_group_without_a_coordinator_gets_a_final_error(services: Any, version: int) -> None:
     expected = e.INVALID_REQUEST
     request = FindCoordinatorRequest(key_type=2)
     request.key, request.coordinator_keys = ("x", []) if version < 4 else ("", ["x"])

@@ -213,7 +213,7 @@ async def test_a_classic_member_that_falls_silent_is_removed(autojump_clock: Moc
     assert await classic.beat() == e.UNKNOWN_MEMBER_ID
 
 
-async def test_who_waits_in_a_classic_group_is_told_to_join_again(
+async def test_waiting_members_of_a_classic_group_are_told_to_rejoin(
     autojump_clock: MockClock, world: GroupWorld, nursery: trio.Nursery
 ) -> None:
     await stable_classic(world)

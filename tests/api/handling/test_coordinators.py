@@ -121,7 +121,7 @@ def join_request(group_id: str) -> JoinGroupRequest:
 
 
 @every_version(join_group.API)
-async def test_nobody_can_join_elsewhere(services: Any, version: int) -> None:
+async def test_join_is_refused_by_other_brokers(services: Any, version: int) -> None:
     for group_id in ELSEWHERE:
         answer = await ask(join_group.API, services, join_request(group_id), version=version)
         assert (answer.error_code, answer.member_id, answer.members) == (e.NOT_COORDINATOR, "", [])
@@ -133,7 +133,7 @@ async def test_nobody_can_join_elsewhere(services: Any, version: int) -> None:
 
 
 @every_version(sync_group.API)
-async def test_nobody_gets_an_assignment_elsewhere(services: Any, version: int) -> None:
+async def test_sync_is_refused_by_other_brokers(services: Any, version: int) -> None:
     errors = {HERE: e.UNKNOWN_MEMBER_ID, MOVED: e.NOT_COORDINATOR, NOBODYS: e.NOT_COORDINATOR, "": e.INVALID_GROUP_ID}
     for group_id, error in errors.items():
         request = SyncGroupRequest(
@@ -151,7 +151,7 @@ async def test_a_heartbeat_has_a_member_look_for_its_coordinator(services: Any, 
 
 
 @every_version(leave_group.API)
-async def test_nobody_leaves_elsewhere(services: Any, version: int) -> None:
+async def test_leave_is_refused_by_other_brokers(services: Any, version: int) -> None:
     errors = {HERE: e.UNKNOWN_MEMBER_ID, MOVED: e.NOT_COORDINATOR, NOBODYS: e.NOT_COORDINATOR, "": e.INVALID_GROUP_ID}
     for group_id, error in errors.items():
         request = LeaveGroupRequest(group_id=group_id, member_id="m", members=[MemberIdentity(member_id="m")])
@@ -237,7 +237,7 @@ async def test_offsets_are_not_deleted_elsewhere(services: Any) -> None:
 
 
 @every_version(describe_groups.API)
-async def test_of_several_groups_those_are_described_that_are_here(services: Any, version: int) -> None:
+async def test_only_groups_coordinated_here_are_described(services: Any, version: int) -> None:
     """One that is elsewhere is not "Dead"."""
     answer = await ask(
         describe_groups.API, services, DescribeGroupsRequest(groups=[HERE, MOVED, NOBODYS]), version=version
@@ -250,7 +250,7 @@ async def test_of_several_groups_those_are_described_that_are_here(services: Any
 
 
 @every_version(delete_groups.API)
-async def test_of_several_groups_those_are_deleted_that_are_here(services: Any, version: int) -> None:
+async def test_only_groups_coordinated_here_are_deleted(services: Any, version: int) -> None:
     request = DeleteGroupsRequest(groups_names=[MOVED, HERE, NOBODYS])
     answer = await ask(delete_groups.API, services, request, version=version)
     assert {each.group_id: each.error_code for each in answer.results} == {

@@ -307,7 +307,9 @@ async def test_an_error_is_told_again_and_so_is_its_end(
     assert _told(await _ask(client, _request(opened.session_id, 4))) == []
 
 
-async def test_who_was_served_comes_last_next_time(client: Connection, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_served_partition_comes_last_next_time(
+    client: Connection, autojump_clock: trio.testing.MockClock
+) -> None:
     """Else one busy partition would starve those behind it."""
     for partition in range(3):
         await _produce(client, partition)
@@ -329,7 +331,7 @@ async def test_a_partition_that_is_named_many_times_is_fetched_once() -> None:
     assert [fetched.wanted.fetch_offset for fetched in context.partitions] == [6]
 
 
-async def test_all_sessions_together_keep_so_many_partitions(
+async def test_the_partitions_of_all_sessions_are_bounded(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     monkeypatch.setattr("kafscale.api.handling.fetch_sessions.PARTITIONS_MAX_COUNT", 10)

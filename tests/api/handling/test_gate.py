@@ -167,7 +167,7 @@ async def test_the_other_partitions_of_a_request_are_written(autojump_clock: tri
         assert end_offsets(running) == [1, 0, 0, 0]
 
 
-async def test_who_wants_no_reply_loses_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_refused_client_without_replies_is_disconnected(autojump_clock: trio.testing.MockClock) -> None:
     async with broker() as (running, client, _):
         call = client.call(ProduceRequest, ProduceResponse, version=VERSION)
         await client.send_encoded(call, encode(produce("closed", acks=0), VERSION), has_reply=False)

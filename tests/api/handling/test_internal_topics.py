@@ -114,7 +114,9 @@ async def _produce(client: Connection, name: str) -> tuple[int, str | None]:
 
 
 @BOTH
-async def test_nobody_produces_to_one_or_deletes_its_records(autojump_clock: trio.testing.MockClock, name: str) -> None:
+async def test_produce_and_delete_records_are_refused_on_internal_topics(
+    autojump_clock: trio.testing.MockClock, name: str
+) -> None:
     async with memory_broker(memory_parts()) as running:
         await ensure_internal_topic(running.broker.services, name)
         client = await running.connect()

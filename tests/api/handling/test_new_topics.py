@@ -234,7 +234,7 @@ async def test_a_topic_that_is_known_costs_no_look_at_what_others_have_made(late
 
 
 @every_api
-async def test_a_topic_that_nobody_has_made_is_looked_for_once(late: Late, asked: Asked) -> None:
+async def test_a_missing_topic_is_looked_for_once(late: Late, asked: Asked) -> None:
     assert await late.ask(asked, MISSING) in (e.UNKNOWN_TOPIC_OR_PARTITION, e.UNKNOWN_TOPIC_ID)
     assert late.caught_up_count == 1
 

@@ -28,7 +28,7 @@ async def test_each_form_is_answered_as_the_table_says(
 
 
 @each_form
-def test_what_was_stored_by_earlier_versions_is_read(form: ForeignBatch) -> None:
+def test_frames_stored_by_earlier_versions_are_read(form: ForeignBatch) -> None:
     """They took several members, frames and streams, and linked blocks."""
     if form.foreign.kafka == TAKEN == form.foreign.expected or form.name in STORED_BY_EARLIER_VERSIONS:
         assert compression.decompress(form.codec, form.batch[HEADER_BYTES:], 1 << 20) == PLAIN

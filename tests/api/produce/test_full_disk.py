@@ -153,7 +153,7 @@ async def test_changes_of_metadata_are_refused_with_errors_that_clients_retry(au
 
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
-async def test_what_makes_room_may_use_the_reserve(autojump_clock, durability):
+async def test_deletions_may_use_the_reserve(autojump_clock, durability):
     async with broker_on_full_disk(durability) as (client, metadata):
         metadata.reserved_count = 2
         assert await delete_records(client, 2) == (error_codes.NONE, 2)

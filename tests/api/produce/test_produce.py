@@ -309,7 +309,7 @@ async def test_the_batches_of_one_request_may_unpack_to_so_much_and_no_more() ->
         assert (await it.send(produce(bomb))).base_offset == 1
 
 
-async def test_the_batches_of_one_request_may_have_so_many_headers_and_no_more() -> None:
+async def test_the_number_of_headers_of_a_request_is_bounded() -> None:
     """Empty ones compress a thousandfold, and each is looked at."""
     count = FREE_HEADERS_COUNT // 3
     bomb = build_batch([Record(headers=[("", None)] * count, timestamp_ms=NOW_MS)], codec=compression.ZSTD)
@@ -324,7 +324,7 @@ async def test_the_batches_of_one_request_may_have_so_many_headers_and_no_more()
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_may_not_be_stored_is_not(autojump_clock: trio.testing.MockClock, name: str) -> None:
+async def test_invalid_batches_are_not_stored(autojump_clock: trio.testing.MockClock, name: str) -> None:
     async with broker() as it:
         batch, expected = REFUSED[name]
         assert await it.refused(batch) == expected

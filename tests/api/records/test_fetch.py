@@ -314,7 +314,7 @@ class _HeldDisk(MemoryDisk):
         return await MemoryDisk.read(self, name, position, length_bytes)
 
 
-async def test_what_comes_while_a_fetch_looks_counts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_records_appended_during_a_fetch_count(autojump_clock: trio.testing.MockClock) -> None:
     """It comes to a partition that was looked at already, while another one is read from the WAL."""
     disk = _HeldDisk()
     async with memory_broker(attrs.evolve(memory_parts(), disk=disk)) as running:

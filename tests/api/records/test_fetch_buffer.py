@@ -174,7 +174,7 @@ async def test_a_consumer_that_never_takes_its_reply_is_closed_in_the_end(
         assert len(running.broker.acceptor.connections) == 1
 
 
-async def test_who_does_not_take_its_reply_is_closed_while_others_wait_for_its_memory(
+async def test_a_client_that_does_not_read_is_disconnected_if_others_wait_for_memory(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Two consumers that did not read made a cold fetch of somebody else wait for 10 minutes."""
@@ -227,7 +227,7 @@ async def test_a_fetch_of_several_partitions_answers_with_those_that_there_is_ro
         assert budget_of(running).used_bytes == 0
 
 
-async def test_what_is_read_from_the_write_ahead_log_counts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reads_from_the_write_ahead_log_count(autojump_clock: trio.testing.MockClock) -> None:
     async with filled_broker(flush_interval_seconds=3600.0) as running:
         partition = partition_of(running)
         for _ in range(3):
@@ -245,7 +245,7 @@ async def test_what_is_read_from_the_write_ahead_log_counts(autojump_clock: trio
         assert budget_of(running).used_bytes == 0
 
 
-async def test_who_goes_away_while_its_fetch_waits_for_more_gives_back_what_was_read(
+async def test_a_client_that_leaves_during_a_fetch_frees_its_memory(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The chunks of what had been read already used to be lost for good."""

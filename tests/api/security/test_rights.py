@@ -148,7 +148,7 @@ async def test_strangers_are_told_nothing_by_any_api() -> None:
         assert not list(running.broker.services.groups.groups())
 
 
-async def test_who_has_the_rights_of_the_table_is_not_refused(autojump_clock: object) -> None:
+async def test_principals_with_the_rights_of_the_table_are_allowed(autojump_clock: object) -> None:
     async with memory_broker(memory_parts(), acl_settings()) as running:
         broker = running.broker
         for api in apis():

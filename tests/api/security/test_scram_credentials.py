@@ -70,7 +70,7 @@ async def test_a_password_that_a_client_has_salted_can_be_checked(services):
     assert users.verifier(SaslMechanism.SCRAM_SHA_256, "alice") is None
 
 
-async def test_who_has_set_and_removed_passwords_is_in_the_audit_log(services, caplog):
+async def test_password_changes_are_in_the_audit_log(services, caplog):
     caplog.set_level(logging.INFO, "kafscale.audit")
     refused = upsert("eve", iterations=1)
     await alter(services, upsertions=[upsert("alice"), upsert("bob", SHA_256), refused])
@@ -85,7 +85,7 @@ async def test_who_has_set_and_removed_passwords_is_in_the_audit_log(services, c
     assert "salt" not in caplog.text
 
 
-async def test_what_can_not_be_written_is_not_in_the_audit_log(tmp_path, caplog):
+async def test_failed_password_changes_are_not_in_the_audit_log(tmp_path, caplog):
     caplog.set_level(logging.INFO, "kafscale.audit")
     users = ScramUsers(store=MemoryMetadataStore(), key_file=tmp_path / "no" / "key", may_make_key=True)
     await users.load()
@@ -146,7 +146,7 @@ async def test_removing_one_mechanism_and_then_the_user(services):
         (upsert("a", 3), UNSUPPORTED_SASL_MECHANISM),
     ],
 )
-async def test_what_is_refused(asked, error_code, services):
+async def test_invalid_credentials_are_refused(asked, error_code, services):
     assert await alter(services, upsertions=[asked, upsert("good")]) == {asked.name: error_code, "good": NONE}
     assert [each.user for each in await describe(services)] == ["good"]
 

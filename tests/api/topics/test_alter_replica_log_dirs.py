@@ -70,7 +70,7 @@ async def test_partitions_that_are_not_here_can_not_be_moved(services: Any, tmp_
     }
 
 
-async def test_what_is_said_last_of_a_partition_holds(services: Any, tmp_path: Path) -> None:
+async def test_the_last_of_two_entries_of_a_partition_counts(services: Any, tmp_path: Path) -> None:
     here = f"file:{tmp_path}/bucket"
     assert await move(services, (here, "a", [0]), ("/elsewhere", "a", [0])) == {"a": [(0, MISSING)]}
     assert await move(services, ("/elsewhere", "a", [0]), (here, "a", [0])) == {"a": [(0, 0)]}

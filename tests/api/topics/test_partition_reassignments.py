@@ -85,7 +85,7 @@ async def test_others_are_refused_each_by_itself(
     assert answers == {(name, index): error, ("a", 1): (0, None)}
 
 
-async def test_what_is_said_first_of_a_partition_holds(services: Any) -> None:
+async def test_the_first_of_two_entries_of_a_partition_counts(services: Any) -> None:
     answers = await alter(services, [("a", 0, [8]), ("a", 0, [7])])
     assert [code for code, _ in answers.values()] == [INVALID]
 
@@ -155,7 +155,7 @@ async def test_a_move_is_stopped_and_changed(several: Any) -> None:
     assert [target for *_, target in several.mover.moves[-2:]] == [OTHER_ID, THIRD_ID]
 
 
-async def test_what_was_assigned_is_taken_back(several: Any) -> None:
+async def test_a_reassignment_can_be_cancelled(several: Any) -> None:
     await alter(several, [("a", 0, [7]), ("copied", 0, [7, OTHER_ID, THIRD_ID])])
     assert several.mover.replicas == {("a", 0): [7], ("copied", 0): [7, OTHER_ID, THIRD_ID]}
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == 0
@@ -177,7 +177,7 @@ async def test_what_moves_is_looked_up_once_for_all_partitions_of_a_topic(
     assert looked == ["a", "copied"]
 
 
-async def test_a_partition_that_nobody_leads_is_moved_all_the_same(several: Any) -> None:
+async def test_a_partition_without_a_leader_is_moved_too(several: Any) -> None:
     several.assignment.others["a", 0] = None
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == error_codes.NO_REASSIGNMENT_IN_PROGRESS
     assert (await alter(several, [("a", 0, [OTHER_ID])]))["a", 0][0] == 0

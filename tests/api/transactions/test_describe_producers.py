@@ -81,7 +81,7 @@ async def test_a_transaction_is_told_though_its_producer_is_forgotten(autojump_c
         }
 
 
-async def test_who_has_only_been_refused_has_not_written(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_producer_whose_batches_were_refused_is_not_listed(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
         partition = first_partition(running)
         await send(partition, b"open", producer_id=2)

@@ -35,7 +35,7 @@ async def test_a_producer_that_names_its_id_gets_a_new_one(services: Any) -> Non
     assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 1, 0)
 
 
-async def test_who_asks_when_all_ids_are_used_up_is_told_to_come_back() -> None:
+async def test_clients_are_told_to_retry_when_all_producer_ids_are_used() -> None:
     store = MemoryMetadataStore()
     await store.commit(Transaction(puts={NEXT_BLOCK_KEY: encode(IDS_PER_EPOCH - 1)}))
     services = some_services(producer_ids=ProducerIds(store))

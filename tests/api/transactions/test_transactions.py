@@ -127,7 +127,7 @@ async def test_a_zombie_writes_nothing(autojump_clock, durability):
         assert await committed_values(client, 1) == []
 
 
-async def test_what_was_not_added_is_refused_to_producers_that_add(autojump_clock):
+async def test_unenrolled_partitions_are_refused_to_producers_that_enrol(autojump_clock):
     async with broker() as (_, client):
         producer = Producer(client, produce_version=OLD)
         await producer.init()
@@ -174,7 +174,7 @@ async def test_partitions_are_added_all_or_none(autojump_clock):
         assert await producer.add(0) == [e.INVALID_PRODUCER_ID_MAPPING]
 
 
-async def test_who_enrols_more_than_is_allowed_has_to_abort(autojump_clock):
+async def test_a_producer_that_enrols_too_many_partitions_has_to_abort(autojump_clock):
     async with broker(limits=Limits(max_transaction_partitions_count=2)) as (_, client):
         producer = Producer(client)
         await producer.init()
@@ -295,7 +295,7 @@ async def test_transactional_ids_are_bounded(autojump_clock):
         assert found == [e.NONE, e.NONE, e.POLICY_VIOLATION, e.NONE]
 
 
-async def test_without_room_for_its_topic_nobody_coordinates(autojump_clock):
+async def test_there_is_no_coordinator_without_room_for_its_topic(autojump_clock):
     async with broker(limits=Limits(max_partitions_count=4)) as (_, client):
         find = FindCoordinatorRequest(key_type=1, coordinator_keys=["x"])
         (found,) = (await Producer(client).call(find, FindCoordinatorResponse, 4)).coordinators

@@ -147,7 +147,7 @@ async def test_a_transaction_goes_on_over_a_restart(autojump_clock, durability):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_what_is_later_in_the_log_counts_whoever_commits_first(autojump_clock, restarts):
+async def test_the_later_offset_in_the_log_wins_whichever_commits_first(autojump_clock, restarts):
     parts = memory_parts()
     async with broker(parts=parts) as (_, client):
         early, late = await started(client, "early"), await started(client, "late")
@@ -170,7 +170,7 @@ async def test_what_is_later_in_the_log_counts_whoever_commits_first(autojump_cl
             assert await fetch(client) == {0: 2, 1: 7, 2: 1}
 
 
-async def test_who_takes_an_offset_back_takes_a_pending_one_along(autojump_clock):
+async def test_deleting_an_offset_deletes_a_pending_one_too(autojump_clock):
     async with broker() as (_, client):
         producer = await started(client)
         await producer.commit_offsets(GROUP, {0: 1, 1: 1})
@@ -182,7 +182,7 @@ async def test_who_takes_an_offset_back_takes_a_pending_one_along(autojump_clock
 
 
 @pytest.mark.parametrize("produce_version", [OLD, NEW])
-async def test_who_is_fenced_or_not_enrolled_commits_nothing(autojump_clock, produce_version):
+async def test_fenced_or_unenrolled_producers_commit_nothing(autojump_clock, produce_version):
     async with broker() as (_, client):
         zombie = await started(client, produce_version=produce_version)
         if produce_version < NEW:
@@ -305,7 +305,7 @@ async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autoju
         assert groups.group(GROUP) is None
 
 
-async def test_what_is_more_than_a_batch_is_one_transaction(autojump_clock, monkeypatch):
+async def test_offsets_of_several_batches_are_one_transaction(autojump_clock, monkeypatch):
     monkeypatch.setattr(offset_commits, "PIECE_COUNT", 2)
     async with broker(offsets_topic_partitions_count=1) as (running, client):
         producer = await started(client)
@@ -336,7 +336,7 @@ async def _logged(services: Any) -> tuple[dict[Any, int], set[Any]]:
 
 @EVERY_MODE
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_is_known_is_what_a_restart_would_read(autojump_clock, durability, seed):
+async def test_known_offsets_equal_those_that_a_restart_reads(autojump_clock, durability, seed):
     """Whatever commits, ends, deletes and restarts in whatever order: memory and log say the same."""
     parts, random = memory_parts(), Random(seed)
     groups = ("g", "h")

@@ -134,7 +134,7 @@ async def test_a_body_is_thrown_away(autojump_clock: MockClock, site: Site) -> N
         (b"HEAD /held", b"405", b""),
     ],
 )
-async def test_what_is_not_in_the_table_is_refused(
+async def test_unknown_paths_are_refused(
     autojump_clock: MockClock, site: Site, request_line: bytes, status: bytes, body: bytes
 ) -> None:
     answer = await site.ask(request_line + b" HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -154,7 +154,9 @@ async def test_a_stream_goes_on_until_it_ends(autojump_clock: MockClock, site: S
 @pytest.mark.parametrize(
     "said", [b"", b"GET /hello HT", b"POST /held HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"]
 )
-async def test_who_does_not_finish_a_request_is_closed(autojump_clock: MockClock, site: Site, said: bytes) -> None:
+async def test_a_client_that_does_not_finish_its_request_is_disconnected(
+    autojump_clock: MockClock, site: Site, said: bytes
+) -> None:
     stream = site.connect()
     await stream.send_all(said)
     assert await seconds_until_closed(stream) == pytest.approx(REQUEST_TIMEOUT_SECONDS)
@@ -185,13 +187,13 @@ async def test_between_two_requests_a_connection_may_idle_for_longer(autojump_cl
     ],
     ids=["other", "no host", "long"],
 )
-async def test_what_is_no_request_ends_the_connection(autojump_clock: MockClock, site: Site, said: bytes) -> None:
+async def test_a_malformed_request_ends_the_connection(autojump_clock: MockClock, site: Site, said: bytes) -> None:
     stream = site.connect()
     await stream.send_all(said)
     assert await seconds_until_closed(stream) == 0
 
 
-async def test_who_does_not_take_an_answer_is_closed(autojump_clock: MockClock, site: Site) -> None:
+async def test_a_client_that_does_not_read_its_answer_is_disconnected(autojump_clock: MockClock, site: Site) -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()
     closed = trio.Event()
 

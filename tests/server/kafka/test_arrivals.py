@@ -51,7 +51,7 @@ async def test_small_requests_do_not_count(autojump_clock: MockClock, rig: Rig) 
     assert rig.arrivals.used_bytes == 0
 
 
-async def test_what_goes_to_the_pool_does_not_count(autojump_clock: MockClock, rig: Rig) -> None:
+async def test_bytes_in_the_pool_do_not_count(autojump_clock: MockClock, rig: Rig) -> None:
     arrival = rig.arrival(MIB)
     arrival.pool_bytes = 2 * MIB
     arrival.note(MIB)
@@ -117,7 +117,7 @@ async def test_who_is_not_read_from_lets_another_one_go_on(
         await rig.arrivals.wait_for_room(waiting)
 
 
-async def test_who_waits_and_goes_away_leaves_nothing_behind(autojump_clock: MockClock, rig: Rig) -> None:
+async def test_a_waiting_client_that_leaves_frees_its_place(autojump_clock: MockClock, rig: Rig) -> None:
     first, second = rig.arrival(3 * MIB), rig.arrival(3 * MIB)
     await rig.arrivals.wait_for_room(first)
     with trio.move_on_after(0.5):
@@ -149,7 +149,7 @@ async def test_who_comes_on_does_not_give_way(autojump_clock: MockClock, rig: Ri
     assert not rig.given_up
 
 
-async def test_nobody_has_to_hurry_while_there_is_room(autojump_clock: MockClock, rig: Rig) -> None:
+async def test_slow_clients_stay_while_there_is_room(autojump_clock: MockClock, rig: Rig) -> None:
     rig.arrival(3 * MIB)
     await trio.sleep(20)
     assert not rig.given_up

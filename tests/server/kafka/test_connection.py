@@ -293,7 +293,7 @@ async def test_what_waits_for_its_turn_keeps_nothing_of_what_came_with_it(
     assert max(len(request.body.obj) for request in waiting) < 1_000
 
 
-async def test_who_is_silent_keeps_neither_its_last_request_nor_the_answer(
+async def test_an_idle_connection_keeps_no_request_and_no_answer(
     running: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to 16 MiB of one, and 64 of the other, for as long as a connection was idle, or a fetch waited."""
@@ -406,7 +406,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_malformed_frame_ends_its_connection_and_nobody_elses(
+async def test_a_malformed_frame_ends_only_its_own_connection(
     running: MemoryBroker, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bystander = await running.connect()
@@ -544,7 +544,7 @@ async def test_during_an_outage_a_large_frame_without_memory_is_refused_in_time_
         assert pool.used_bytes == 0
 
 
-async def test_who_goes_away_while_a_large_frame_waits_for_memory_leaves_nothing_behind(
+async def test_a_client_that_leaves_while_waiting_for_memory_frees_its_place(
     running: MemoryBroker, autojump_clock: trio.testing.MockClock
 ) -> None:
     pool = running.broker.services.log.pool
@@ -603,7 +603,7 @@ async def test_draining_answers_waiting_fetches_at_once(autojump_clock: trio.tes
         assert await client.stream.receive_some() == b""
 
 
-async def test_what_was_acknowledged_survives_a_crash_and_a_restart(autojump_clock: trio.testing.MockClock) -> None:
+async def test_acknowledged_records_survive_a_crash_and_a_restart(autojump_clock: trio.testing.MockClock) -> None:
     parts = memory_parts()
     with trio.CancelScope() as crash:
         async with memory_broker(parts) as running:

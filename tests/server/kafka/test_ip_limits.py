@@ -165,7 +165,7 @@ async def listening(limits: Limits, rates_by_ip: dict[Name, float] | None = None
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_too_many_is_closed_and_others_come_in() -> None:
+async def test_connections_above_the_limit_are_closed_and_other_addresses_connect() -> None:
     async with listening(Limits(max_connections_per_ip_count=1)) as listens:
         first = await trio.open_tcp_stream(listens.address.host, listens.address.port)
         assert await first.receive_some(100) == b"welcome"

@@ -162,7 +162,7 @@ async def test_the_time_for_which_a_fetch_waits_is_free(clock: SteppingClock, au
         assert response.throttle_time_ms == 0
 
 
-async def test_of_two_quotas_the_longer_time_is_told(clock: SteppingClock, autojump_clock: MockClock) -> None:
+async def test_the_longer_throttle_time_of_two_quotas_is_told(clock: SteppingClock, autojump_clock: MockClock) -> None:
     async with broker(**{PRODUCER_BYTE_RATE: 10_000}) as (_, client):
         clock.step_seconds = 1.0
         response = await request_in(client, 9, produce_request(200_000), ProduceResponse)

@@ -208,7 +208,7 @@ async def test_requests_that_were_sent_together_with_a_wrong_password_are_not_an
         assert int.from_bytes(answers[1][4:6], "big") == SASL_AUTHENTICATION_FAILED
 
 
-async def test_what_is_out_of_order(tmp_path, autojump_clock):
+async def test_requests_out_of_order_are_refused(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path) as running:
         connection = await connect(running)
         assert (await authenticate(connection, plain_message())).error_code == ILLEGAL_SASL_STATE
@@ -240,7 +240,7 @@ async def test_sasl_where_there_is_none(tmp_path, autojump_clock):
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0", b"\0\0\0\x20" + b"\0\x12"], ids=["nothing", "a byte", "half a request"])
-async def test_who_does_not_log_in_in_time_is_disconnected(sent, tmp_path, autojump_clock):
+async def test_a_client_that_does_not_log_in_in_time_is_disconnected(sent, tmp_path, autojump_clock):
     async with sasl_broker(tmp_path, sasl_authentication_timeout_seconds=20) as running:
         stream = running.open_stream(protocol=SASL)
         since = trio.current_time()
@@ -251,7 +251,7 @@ async def test_who_does_not_log_in_in_time_is_disconnected(sent, tmp_path, autoj
         assert 19 < trio.current_time() - since < 22
 
 
-async def test_who_goes_on_asking_for_versions_is_disconnected_too(tmp_path, autojump_clock):
+async def test_a_client_that_only_asks_for_versions_is_disconnected_too(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path, sasl_authentication_timeout_seconds=20) as running:
         connection = await connect(running)
         request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
@@ -264,7 +264,7 @@ async def test_who_goes_on_asking_for_versions_is_disconnected_too(tmp_path, aut
         assert 18 <= answered_count <= 21
 
 
-async def test_who_has_logged_in_may_be_silent(tmp_path, autojump_clock):
+async def test_a_client_that_has_logged_in_may_be_silent(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path, sasl_authentication_timeout_seconds=20) as running:
         connection = await connect(running)
         await log_in(connection)
@@ -314,7 +314,7 @@ async def test_the_first_request_after_the_login_may_be_large(tmp_path, autojump
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
-async def test_what_logins_need_is_imported_at_the_start(protocol, autojump_clock, monkeypatch):
+async def test_modules_for_logins_are_imported_at_the_start(protocol, autojump_clock, monkeypatch):
     """Where there are logins; not by the first one, while others are served."""
     made = []
     monkeypatch.setattr(Authenticator, "_make_exchange", lambda _, mechanism: made.append(mechanism))

@@ -143,7 +143,7 @@ def context_of(authority: Authority, shown: Certificate | None = None) -> ssl.SS
         ("SASL_SSL", "required", True, str(ANONYMOUS)),
     ],
 )
-async def test_who_a_client_is(
+async def test_the_principal_of_a_client_is_told_by_its_certificate(
     authority: Authority, protocol: str, client_auth: str, shows: bool, expected: str
 ) -> None:
     alice = authority.issue("alice")
@@ -202,7 +202,7 @@ async def until(is_so: Any) -> None:
         (b"", "closed", None),
     ],
 )
-async def test_what_is_no_handshake_ends_with_a_line(
+async def test_bytes_that_are_not_a_handshake_are_logged_in_one_line(
     authority: Authority, caplog: pytest.LogCaptureFixture, sent: bytes, reason: str, line: str | None
 ) -> None:
     """Whoever only looks whether the port is open costs no line: monitoring does that all the time."""
@@ -281,7 +281,9 @@ async def test_a_handshake_has_a_deadline(authority: Authority, caplog: pytest.L
 
 
 @pytest.mark.usefixtures("broker_certificate")
-async def test_half_handshakes_keep_nobody_out_for_long(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_handshakes_block_other_clients_only_briefly(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They have all places; the oldest of them gives way after a while, long before the deadline."""
     monkeypatch.setattr(handshakes, "SLOW_SECONDS", 0.3)
     async with listening(authority, limits=Limits(max_ssl_handshakes_count=2)) as listens:

@@ -105,9 +105,7 @@ BUFFERS = {
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("name", BUFFERS)
-async def test_what_is_sent_arrives_whole_and_in_order(
-    authority: Authority, name: str, version: ssl.TLSVersion
-) -> None:
+async def test_sent_bytes_arrive_whole_and_in_order(authority: Authority, name: str, version: ssl.TLSVersion) -> None:
     expected = b"".join(BUFFERS[name]) + b"!"
     async with connected(authority, version=version) as (ours, theirs), trio.open_nursery() as nursery:
 
@@ -182,7 +180,7 @@ async def test_one_read_takes_all_records_that_are_there(authority: Authority) -
         assert received == b"".join(bytes([number]) * 1000 for number in range(50))
 
 
-async def test_what_was_decrypted_is_not_waited_for(authority: Authority) -> None:
+async def test_decrypted_bytes_are_returned_without_waiting(authority: Authority) -> None:
     """The socket is not readable any more when all of a record has been read from it."""
     async with connected(authority) as (ours, theirs):
         await theirs.send_all(b"x" * 10_000)
@@ -308,7 +306,7 @@ async def test_new_keys_may_be_asked_for(authority: Authority) -> None:
             await process.wait()
 
 
-async def test_what_came_with_the_last_of_the_handshake_is_not_waited_for(authority: Authority) -> None:
+async def test_bytes_that_came_with_the_handshake_are_returned_without_waiting(authority: Authority) -> None:
     """It has been taken from the socket then, which does not become readable for it."""
     context = authority.issue("client").client_context(authority.ca_file)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -364,7 +362,7 @@ async def test_many_small_records_take_few_system_calls(authority: Authority) ->
         assert calls < 20
 
 
-async def test_what_is_received_is_no_more_than_was_asked_for(authority: Authority) -> None:
+async def test_at_most_the_requested_bytes_are_received(authority: Authority) -> None:
     async with connected(authority) as (ours, theirs), trio.open_nursery() as nursery:
         data = random.Random(3).randbytes(600_000)
         nursery.start_soon(theirs.send_all, data)

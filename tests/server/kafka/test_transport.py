@@ -24,7 +24,7 @@ from kafscale.server.kafka.transport import (
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
 
 
-async def test_that_a_peer_has_closed_is_seen_though_it_has_sent_more_before() -> None:
+async def test_a_close_is_seen_behind_unread_bytes() -> None:
     """Long checks for connections that were closed held up everybody's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -57,7 +57,7 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-async def test_what_is_sent_arrives_whole_and_in_order(name: str) -> None:
+async def test_sent_bytes_arrive_whole_and_in_order(name: str) -> None:
     buffers = BUFFERS[name]
     expected = b"".join(buffers)
     ours, theirs = await _socket_pair()
