@@ -37,7 +37,7 @@ def test_cutting_copies_nothing_and_leaves_whole_what_fits(buffers, size_bytes):
 
 
 @given(lists_of_buffers, st.data())
-def test_what_is_left_begins_behind_what_was_dropped(buffers, data):
+def test_dropping_bytes_leaves_the_bytes_behind_them(buffers, data):
     joined = b"".join(buffers)
     count = data.draw(st.integers(0, len(joined)))
     left = list(buffers)

@@ -365,7 +365,7 @@ async def test_an_orderly_stop_leaves_everything_in_the_bucket(autojump_clock, b
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_an_orderly_stop_keeps_what_nobody_waits_for(autojump_clock, bucket, durability):
+async def test_an_orderly_stop_keeps_records_without_acknowledgement(autojump_clock, bucket, durability):
     """As of a producer with acks=0 that has gone: the connections have ended before its batch is durable."""
     machine = Machine(bucket, tokens=8)
     async with running(machine, durability) as first:
@@ -824,7 +824,7 @@ async def test_in_wal_a_reader_of_transactions_is_told_where_it_was_without_the_
         assert await stable_offset(broker.connection) == 1
 
 
-async def test_a_producers_gap_is_out_of_order_where_nobody_has_taken_over(autojump_clock, bucket):
+async def test_a_producers_gap_is_out_of_order_without_a_takeover(autojump_clock, bucket):
     async with running(Machine(bucket), Durability.S3_WAL) as broker:
         await broker.create()
         stamp = ProducerStamp(await broker.producer_id(), 0, 0)

@@ -18,13 +18,13 @@ def _acts(text: str) -> list[str]:
     return [each for each in text if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp")]
 
 
-def test_what_a_terminal_acts_on_is_shown_as_escapes() -> None:
+def test_control_characters_are_shown_as_escapes() -> None:
     assert escaped(HOSTILE) == r"a\x1b[2J\x9b31m\u202eb\u2066c\u2028d\x7f\x0d\x0a\x09e\ud800"
     assert escaped_lines("a\tb\n\x1b") == "a\tb\n\\x1b"
     assert escaped_bytes("é\n\x1b".encode() + b"\xff\x9b") == "é\n\\x1b\\xff\\x9b".encode()
 
 
-def test_what_is_harmless_stays() -> None:
+def test_harmless_text_is_unchanged() -> None:
     text = "plain, ü, 漢字, العربية, 🎉 and a \\"
     assert escaped(text) == escaped_lines(text) == text
 

@@ -50,7 +50,7 @@ def test_lists_are_added_listed_and_removed(capsys: pytest.CaptureFixture[str]) 
         assert "Could not parse principal" in capsys.readouterr().err
 
 
-def test_what_is_listed_can_be_loaded_into_another_broker(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_listed_acls_can_be_loaded_into_another_broker(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "acls.json"
     with (
         running_broker(authorizer="acl", super_user="User:ANONYMOUS") as first,

@@ -143,6 +143,6 @@ async def test_a_reset_of_nothing_ended_as_if_it_had_been_done(with_records: Any
     assert await reset(with_records, "--shift", "0") == {0: (2, 2), 1: (0, 0)}
 
 
-async def test_where_to_reset_must_be_said_once(kafscale: Any) -> None:
+async def test_the_target_of_a_reset_must_be_given_once(kafscale: Any) -> None:
     for how in ([], ["--to-latest", "--to-earliest"], ["--shift", "1", "--to-offset", "0"]):
         assert "give one of --to-earliest" in await kafscale("groups", "reset-offsets", "g", *how, code=2)

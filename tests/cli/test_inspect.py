@@ -321,7 +321,7 @@ def test_a_file_that_may_not_be_read_ended_with_a_traceback(
 
 
 @pytest.mark.parametrize("store", ["file:none", "memory:"])
-def test_what_is_neither_file_nor_key_is_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_neither_file_nor_key_gives_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", "no/such.kfs", "--store", store]) == 1
     assert capsys.readouterr().err == f"kafscale: no/such.kfs: neither a file nor a key in {store}\n"
 

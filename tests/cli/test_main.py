@@ -68,9 +68,7 @@ def test_a_wrong_variable_exits_2_with_one_line() -> None:
         (("serve", "--s3-endpoint", ""), "--s3-endpoint: '' is empty"),
     ],
 )
-def test_what_click_refuses_is_one_line_too(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_usage_errors_give_one_line(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
     written = capsys.readouterr()
     assert written.out == ""

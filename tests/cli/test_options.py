@@ -34,7 +34,7 @@ def test_a_duration_is_that_long_ago() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "15", "2026-13-01", "-5"])
-def test_what_is_no_time_says_what_is_allowed(text: str) -> None:
+def test_a_malformed_time_tells_the_allowed_forms(text: str) -> None:
     if text == "15":
         assert parse_time(text) == 15
         return

@@ -36,7 +36,7 @@ async def test_partitions_are_listed_with_who_leads_them(two: Several) -> None:
     assert "there is no topic 'nope'" in await two.kafscale("partitions", "list", "nope", code=1)
 
 
-async def test_what_is_moved_by_hand_stays_until_it_is_balanced(two: Several) -> None:
+async def test_a_partition_moved_by_hand_stays_until_it_is_balanced(two: Several) -> None:
     said = await two.kafscale("partitions", "move", TOPIC, "--to", "2")
     assert said == "broker 2 leads 4 of 4 partitions\n"
     await trio.sleep(0.3)  # several looks of the controller
@@ -49,7 +49,7 @@ async def test_what_is_moved_by_hand_stays_until_it_is_balanced(two: Several) ->
     assert "0 partitions that were moved by hand" in await two.kafscale("partitions", "balance", TOPIC)
 
 
-async def test_what_balance_would_move_is_shown_and_does_not_move(two: Several) -> None:
+async def test_a_dry_run_of_balance_moves_nothing(two: Several) -> None:
     await two.kafscale("partitions", "move", TOPIC, "--to", "2")
     assert "there is no topic" in await two.kafscale("partitions", "balance", "nope", "--dry-run", code=1)
     with trio.fail_after(SOON_SECONDS):
@@ -78,7 +78,7 @@ async def test_where_no_broker_tells_what_would_move_numbers_are_waited_for(
     assert [each["bytes_per_second"] for each in rows] == [None, None]
 
 
-async def test_what_is_moved_by_hand_comes_back_after_a_drain(two: Several) -> None:
+async def test_a_partition_moved_by_hand_comes_back_after_a_drain(two: Several) -> None:
     index = two.cluster.led_by(1, TOPIC)[0]
     await two.kafscale("partitions", "move", TOPIC, str(index), "--to", "2")
     await two.kafscale("brokers", "drain", "2")

@@ -40,7 +40,7 @@ def test_a_file_is_checked_without_connecting(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["run", "validate", "status", "prove", "maintain"])
-def test_what_is_wrong_in_a_file_is_told_before_spark_starts(tmp_path, capsys, command):
+def test_mistakes_in_a_file_are_told_before_spark_starts(tmp_path, capsys, command):
     file = tmp_path / "pipeline.yaml"
     file.write_text(TEXT.replace("topic:", "topik:"))
     assert run(["pipeline", command, str(file)]) == 2

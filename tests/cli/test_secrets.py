@@ -35,7 +35,7 @@ def test_there_are_options_of_all_commands() -> None:
     assert {"users add", "sql query", "pipeline run", "flush"} <= {command for command, _ in OPTIONS}
 
 
-def test_what_is_named_after_a_secret_names_a_file() -> None:
+def test_options_of_secrets_name_files() -> None:
     named = {flag for _, parameter in OPTIONS for flag in parameter.opts if _SECRET.search(flag.replace("-", " "))}
     assert {flag for flag in named if not flag.endswith("-file")} == {"--key-separator"}
     assert {"--password-file", "--admin-token-file", "--secret-key-file", "--ssl-key-password-file"} <= named

@@ -58,7 +58,7 @@ def test_settings_from_all_places_reach_the_broker(
 
 
 @pytest.mark.parametrize("error", [StartupError("port 9092 is taken"), StorageFailed("no space\nleft")])
-def test_what_the_broker_fails_with_is_one_line(
+def test_a_failure_of_the_broker_gives_one_line(
     serving: Callable[[Serving], None], capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     serving(raising(error))
@@ -80,7 +80,7 @@ def test_an_interrupt_in_a_nursery_exits_130(serving: Callable[[Serving], None])
     assert run(["serve"]) == 130
 
 
-def test_who_was_declared_dead_says_so_and_starts_anew_as_the_same_process(
+def test_a_broker_declared_dead_restarts_in_the_same_process(
     serving: Callable[[Serving], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Replaced(Exception):
@@ -97,7 +97,7 @@ def test_who_was_declared_dead_says_so_and_starts_anew_as_the_same_process(
     assert "kafscale.cli.serve: broker 1 was declared dead by the others; starting again\n" in capsys.readouterr().err
 
 
-def test_who_was_declared_dead_is_started_anew_by_its_supervisor(
+def test_a_broker_declared_dead_is_restarted_by_its_supervisor(
     serving: Callable[[Serving], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving(raising(DeclaredDead("broker 1 was declared dead by the others")))

@@ -159,7 +159,7 @@ def test_a_bucket_that_does_not_answer_is_one_line(engine):
     assert line.endswith("check the endpoint, the region, and the network")
 
 
-def test_what_duckdb_does_not_answer_is_one_line(store):
+def test_a_statement_that_duckdb_refuses_gives_one_line(store):
     done = kafscale_sql("select upper('a') from orders", "--store", store, "--engine", "duckdb")
     assert done.returncode == 1
     assert told(done) == [
@@ -169,7 +169,7 @@ def test_what_duckdb_does_not_answer_is_one_line(store):
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_what_duckdb_does_not_answer_goes_to_spark(store):
+def test_a_statement_that_duckdb_refuses_goes_to_spark(store):
     statements = "select upper('a') as a; select max(offset + 0) as last from orders"
     done = kafscale_sql(statements, "--store", store, "--duckdb-max-bytes", "100", "--format", "csv")
     assert done.returncode == 0, done.stderr
@@ -189,7 +189,7 @@ print(sorted({"duckdb", "pyarrow", "numpy", "pyspark"} & set(sys.modules)))"""
     assert done.stdout == "[]\n"
 
 
-def test_what_is_not_installed_is_one_line(capsys, monkeypatch, store):
+def test_a_missing_package_gives_one_line(capsys, monkeypatch, store):
     monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.choice", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)

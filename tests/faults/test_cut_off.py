@@ -184,9 +184,7 @@ def wait_until_all_lead(admin: AdminClient, topic: str) -> None:
 
 @pytest.mark.parametrize("how", Cut)
 @pytest.mark.parametrize("durability", ["segment", "s3-wal"])
-def test_what_a_broker_leads_that_alone_loses_the_bucket_goes_to_others(
-    tmp_path: Path, durability: str, how: Cut
-) -> None:
+def test_partitions_of_a_broker_that_alone_loses_the_bucket_move(tmp_path: Path, durability: str, how: Cut) -> None:
     """Nothing of it was acknowledged for as long as the cut took, by a member and by the controller."""
     with running_site(tmp_path, durability) as site:
         admin = AdminClient({"bootstrap.servers": bootstrap_of(site.brokers)})

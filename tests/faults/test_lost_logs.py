@@ -257,7 +257,7 @@ async def produced(world: World, count: int, **settings) -> None:
             await world.produce(connection, "orders", topic_id)
 
 
-async def test_what_was_kept_aside_is_served_again_once_it_is_adopted(autojump_clock, caplog):
+async def test_records_set_aside_are_served_again_once_adopted(autojump_clock, caplog):
     world = World(Random(1))
     await produced(world, 100)
     lose_metadata(world)

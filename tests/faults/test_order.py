@@ -162,7 +162,7 @@ class Run:
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_what_five_in_flight_send_over_dropping_connections_is_there_once_and_in_order(durability: Durability) -> None:
+def test_five_in_flight_over_dropping_connections_write_once_and_in_order(durability: Durability) -> None:
     acknowledged_count = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_COUNT):
         run = Run(seed, durability)
@@ -223,7 +223,7 @@ class Librdkafka:
 
 
 @pytest.mark.parametrize("durability", ["s3-wal", pytest.param("wal", marks=pytest.mark.faults)])
-def test_what_librdkafka_sends_over_dropping_connections_is_there_once_and_in_order(durability: str) -> None:
+def test_librdkafka_over_dropping_connections_writes_once_and_in_order(durability: str) -> None:
     random = Random(chosen_seed())
     with running_broker(durability=durability, flush_interval="50ms") as broker:
         broker.create_topic("orders", partitions=PARTITION_COUNT)

@@ -150,7 +150,7 @@ def test_librdkafka_reads_the_tail_from_its_own_rack(partition_count: int) -> No
     assert idle_gets < 5
 
 
-def test_who_reads_the_tail_goes_on_when_the_leader_is_killed() -> None:
+def test_a_reader_of_the_tail_goes_on_when_the_leader_is_killed() -> None:
     with brokers_in_racks("--durability", "s3-wal") as brokers:
         create_on(brokers[0], 4)
         acknowledged: dict[tuple[int, int], float] = {}

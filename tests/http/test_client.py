@@ -448,7 +448,7 @@ async def test_a_reply_that_is_damaged_or_cut_off_is_an_error(reply, whole):
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n and more",
     ],
 )
-async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply(reply):
+async def test_an_unrequested_reply_is_not_taken_for_the_next_one(reply):
     async def script(peer):
         while await peer.request() is not None:
             await peer.stream.send_all(reply)

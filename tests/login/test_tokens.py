@@ -244,7 +244,7 @@ def test_a_refusal_is_told_at_once(endpoint: Endpoint, status: int, body: object
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_may_pass_is_asked_again_and_not_for_ever(endpoint: Endpoint, status: int) -> None:
+def test_temporary_failures_are_retried_a_bounded_number_of_times(endpoint: Endpoint, status: int) -> None:
     source = asks(endpoint)
     endpoint.answers = [(status, {}), (status, {}), (200, TOKEN)]
     assert source.get().text == "opaque"

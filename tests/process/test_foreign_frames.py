@@ -77,6 +77,8 @@ def by_aiokafka(bootstrap: str, count: int) -> Sequence[bytes]:
 
 
 @pytest.mark.parametrize("read", [by_librdkafka, by_kafka_python, by_aiokafka], ids=lambda read: read.__name__)
-def test_what_the_broker_takes_is_read(broker: BrokerProcess, read: Callable[[str, int], Sequence[bytes]]) -> None:
+def test_clients_read_all_frames_that_the_broker_takes(
+    broker: BrokerProcess, read: Callable[[str, int], Sequence[bytes]]
+) -> None:
     assert len(READABLE) > 30
     assert tuple(read(broker.bootstrap, len(VALUES) * len(READABLE))) == VALUES * len(READABLE)

@@ -137,7 +137,7 @@ def test_a_waiting_fetch_is_answered_by_the_shutdown(broker: BrokerProcess) -> N
     trio.run(fetch_across_the_shutdown)
 
 
-def test_what_was_acknowledged_is_there_after_a_stop_and_after_a_kill(broker: BrokerProcess) -> None:
+def test_acknowledged_records_survive_a_stop_and_a_kill(broker: BrokerProcess) -> None:
     for kill in (False, True):
         trio.run(_produce, broker.kafka, 10)
         broker.restart(kill=kill)

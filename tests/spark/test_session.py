@@ -41,7 +41,7 @@ def test_jars_of_catalogs_and_users_are_named_once():
     assert "spark.jars.packages" not in options.settings()
 
 
-def test_what_was_resolved_once_is_not_resolved_again(tmp_path):
+def test_packages_are_resolved_once(tmp_path):
     jar = tmp_path / "org.xerial_sqlite-jdbc-3.50.3.0.jar"
     jar.touch()
     cache = JarCache(tmp_path / "cache" / "jars.json")

@@ -24,12 +24,12 @@ def test_bootstrap_servers(text, addresses):
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:b", "a:99999", "a b:1"])
-def test_what_are_no_bootstrap_servers(text):
+def test_malformed_bootstrap_servers_are_refused(text):
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
         parse_bootstrap(text)
 
 
-def test_what_may_pass_is_tried_again_and_nothing_else():
+def test_only_temporary_errors_are_retried():
     failures = [
         BrokerUnavailable("away"),
         KafkaError(error_codes.NOT_COORDINATOR),

@@ -98,7 +98,7 @@ def test_records_are_what_the_plain_decoder_says(contents, codec):
 
 
 @pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
-def test_what_compresses_well_is_not_all_in_memory_at_once(codec, monkeypatch):
+def test_highly_compressed_batches_are_decoded_in_parts(codec, monkeypatch):
     data = log_of([[Record(value=bytes(1000))] * 4] * 10, codec)
     monkeypatch.setattr(batching, "GROUP_BYTES", 8500)
     assert [part.num_rows for part in decoding.decode(data, EVERYTHING)] == [12, 12, 12, 4]
@@ -299,7 +299,7 @@ def test_lengths_that_lie_are_refused_or_harmless(data, lanes):
 
 @unhurried
 @given(st.integers(0, 1 << 32), st.sampled_from([1, LANES_MIN_COUNT + 1]))
-def test_what_a_broker_accepts_is_read_as_the_plain_decoder_reads_it(seed, lanes):
+def test_all_accepted_batches_decode_as_by_the_plain_decoder(seed, lanes):
     """Any length below 0 is null, as in Kafka; it was damage."""
     rng = random.Random(seed)
     batch = bytearray(build_batch([Record(key=b"key", value=b"value", headers=[("h", b"x")])] * 3))

@@ -54,7 +54,7 @@ def test_a_segment_is_of_the_read_that_it_ends_in(tmp_path):
     assert of_footers(catalog, log, 30, 44) is None
 
 
-def test_of_segments_behind_a_gap_nothing_is_told(tmp_path):
+def test_segments_behind_a_gap_have_no_digest(tmp_path):
     put(tmp_path, 0, 5)
     put(tmp_path, 10, 15)
     catalog, log = looked_at(tmp_path)

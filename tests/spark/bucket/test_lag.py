@@ -35,7 +35,7 @@ def lag(offset: int, end_offset: int, batch_count: int) -> PartitionLag:
     return PartitionLag(offset=offset, end_offset=end_offset, bytes_behind=behind, unread_ms=unread_ms)
 
 
-def test_what_lies_behind_an_offset_is_counted_in_offsets_and_bytes(tmp_path):
+def test_lag_is_counted_in_offsets_and_bytes(tmp_path):
     put(tmp_path, 0, 3)
     put(tmp_path, 9, 2)
     put(tmp_path, 0, 1, partition=1)
@@ -45,7 +45,7 @@ def test_what_lies_behind_an_offset_is_counted_in_offsets_and_bytes(tmp_path):
     assert (query.records_behind, query.bytes_behind) == (11, lag(4, 15, 4).bytes_behind)
 
 
-def test_what_has_come_since_is_seen(tmp_path):
+def test_new_records_add_to_the_lag(tmp_path):
     put(tmp_path, 0, 1)
     made = catalog(tmp_path)
     assert measure(made, {("t", 0): 3}) == {("t", 0): lag(3, 3, 0)}
@@ -65,7 +65,7 @@ def test_deleted_records_are_not_behind(tmp_path):
     assert found["t", 0].offsets_behind == 3
 
 
-def test_how_long_ago_the_first_unread_records_were_made(tmp_path):
+def test_the_age_of_the_first_unread_record(tmp_path):
     """The latest of its batch; the partition that is furthest behind tells of the query."""
     put(tmp_path, 0, 3)
     put(tmp_path, 0, 2, partition=1)

@@ -79,7 +79,7 @@ def test_segments_that_retention_deletes_are_neither_damaged_nor_warned_of(
     assert not caplog.messages
 
 
-def test_what_is_listed_and_never_there_is_damaged_in_the_end(bucket: LoggedBucket) -> None:
+def test_a_listed_object_that_stays_missing_is_damage(bucket: LoggedBucket) -> None:
     """As of a store whose listings show what was deleted long ago."""
     bucket.flush(0, b"a")
     key = bucket.flush(1, b"b")

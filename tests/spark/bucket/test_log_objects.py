@@ -19,7 +19,7 @@ def bucket(tmp_path) -> LoggedBucket:
     return made
 
 
-def test_what_is_acknowledged_is_read_before_anything_was_flushed(bucket):
+def test_acknowledged_records_are_read_before_a_flush(bucket):
     bucket.log([batch(0, b"a", b"b"), batch(2, b"c")])
     bucket.log([batch(3, b"d")])
     catalog = bucket.catalog()
@@ -28,7 +28,7 @@ def test_what_is_acknowledged_is_read_before_anything_was_flushed(bucket):
     assert bucket.read(catalog) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
 
 
-def test_what_segments_have_is_read_once(bucket):
+def test_records_in_segments_and_log_are_read_once(bucket):
     bucket.log([batch(0, b"a", b"b")])
     bucket.log([batch(2, b"c")])
     bucket.flush(0, b"a", b"b")
@@ -73,7 +73,7 @@ def test_a_later_epoch_wins_over_a_segment_that_came_late(bucket):
     assert bucket.read() == [(0, b"a"), (1, b"b")]
 
 
-def test_what_a_later_epoch_has_put_an_end_to_is_not_read(bucket):
+def test_entries_behind_the_end_of_an_epoch_are_not_read(bucket):
     bucket.flush(0, b"a", epoch=1)
     bucket.log([batch(1, b"of before")])
     assert bucket.read() == [(0, b"a")]
@@ -101,7 +101,7 @@ def test_an_epoch_without_its_end_is_listed_again(bucket):
     assert listed.count("_kafscale/default/wal/") == 2
 
 
-def test_what_was_trimmed_up_to_the_checkpoint_is_no_gap(bucket):
+def test_trimmed_entries_are_not_a_gap(bucket):
     first = bucket.log([batch(0, b"a")])
     second = bucket.log([batch(0, b"x", partition=1)])
     bucket.log([batch(1, b"b")])
@@ -204,7 +204,7 @@ def test_metadata_is_as_new_as_the_log(bucket):
 # ---- transactions ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_committed_ends_before_an_open_transaction(bucket):
+def test_committed_records_end_before_an_open_transaction(bucket):
     bucket.log([batch(0, b"plain"), batch(1, b"open", producer_id=7), batch(2, b"behind")])
     assert bucket.read(bucket.catalog(committed_only=True)) == [(0, b"plain")]
     assert [offset for offset, _ in bucket.read()] == [0, 1, 2]
@@ -212,7 +212,7 @@ def test_what_is_committed_ends_before_an_open_transaction(bucket):
     assert bucket.read(bucket.catalog(committed_only=True)) == [(0, b"plain"), (1, b"open"), (2, b"behind")]
 
 
-def test_what_the_log_says_is_aborted_is_left_out(bucket):
+def test_transactions_aborted_in_the_log_are_skipped(bucket):
     bucket.log([batch(0, b"a", producer_id=7), batch(1, b"b", producer_id=8)])
     bucket.log([marker(2, 7, is_commit=False), marker(3, 8, is_commit=True), batch(4, b"c", producer_id=7)])
     assert bucket.read(bucket.catalog(committed_only=True)) == [(1, b"b")]

@@ -73,7 +73,7 @@ def read(progress: Progress, start: dict, end: dict) -> list[tuple[int, int]]:
     return [tuple(row.values()) for split in splits for part in reader.read(split) for row in part.to_pylist()]
 
 
-async def test_what_the_broker_writes_is_read():
+async def test_checkpoints_of_the_broker_are_read():
     store = MemoryMetadataStore()
     registry = TopicRegistry(store=store)
     orders, gone = await registry.create(

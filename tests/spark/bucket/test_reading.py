@@ -101,7 +101,7 @@ def planned(bucket: Bucket, start: int, end: int, *, partition: int = 0, **optio
     return plan(catalog, [Extent(log=log, start_offset=start, end_offset=end)], **options)
 
 
-def test_what_the_bucket_holds(bucket):
+def test_all_records_of_the_bucket_are_read(bucket):
     bucket.put(segment(0, 3), segment(9, 2), segment(5, 1, partition=7))
     bucket.put(version_1_objects(version_1_key("old", 2, 100), make_batches(100, 4)))
     catalog = Catalog(bucket)
@@ -151,7 +151,7 @@ def test_a_newer_generation_wins_over_what_it_covers(bucket):
     assert read(bucket, splits) == list(range(21))
 
 
-def test_of_two_topics_of_one_name_the_one_that_was_written_last_is_read(bucket):
+def test_the_newer_of_two_topics_of_one_name_is_read(bucket):
     old, new = segment(0, 5), segment(0, 2, topic_id=OTHER_ID)
     bucket.put(old)
     bucket.put(new)

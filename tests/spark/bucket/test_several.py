@@ -130,7 +130,7 @@ async def test_a_look_gets_the_head_alone_where_that_has_all_that_is_new(
         assert await reader.topics() == ["b", "c", "d0", "d1", "d2", TOPIC]
 
 
-async def test_what_a_superseded_broker_uploads_late_is_not_read(
+async def test_late_uploads_of_a_superseded_broker_are_not_read(
     autojump_clock: MockClock, tmp_path: Path, impatient: None
 ) -> None:
     """The upload hangs until the next leader has listed the partition; nothing that it has decided has the record."""
@@ -180,7 +180,7 @@ async def open_late(upload, listing, bucket: ObjectStore, reader: Reader, path: 
 
 
 @pytest.mark.parametrize("durability", [Durability.SEGMENT, Durability.S3_WAL])
-async def test_what_is_moved_among_brokers_is_read_whole(
+async def test_partitions_that_move_among_brokers_are_read_whole(
     autojump_clock: MockClock, tmp_path: Path, durability: Durability
 ) -> None:
     one, two = machines(2)

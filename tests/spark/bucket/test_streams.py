@@ -42,7 +42,7 @@ def test_a_stream_that_was_trimmed_begins_where_it_is_left(bucket):
     assert bucket.catalog().present.damage is None
 
 
-def test_what_is_behind_a_gap_was_not_acknowledged(bucket):
+def test_objects_behind_a_gap_were_not_acknowledged(bucket):
     bucket.log([batch(0, b"a", epoch=4)], epoch=4)
     bucket.log([batch(2, b"c", epoch=4)], epoch=4, number=3, durable=1)
     assert bucket.read() == [(0, b"a")]
@@ -60,7 +60,7 @@ def test_a_partition_that_was_taken_over_is_read_in_the_order_of_its_leaders(buc
     assert bucket.read() == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_what_a_broker_alone_left_comes_first(bucket):
+def test_the_stream_of_a_lone_broker_comes_first(bucket):
     bucket.log([batch(0, b"a", epoch=2)], epoch=2)
     bucket.fence(2, 2, by=3)
     bucket.log([batch(1, b"b", epoch=4)], epoch=4)

@@ -130,7 +130,7 @@ def test_a_subject_that_gets_a_version_changes_the_table_while_the_pipeline_goes
     assert lake.rows(f"db.{topic}", "offset, id, note") == [(0, 1, None), (1, 1 << 40, "n")]
 
 
-def test_a_registry_with_tls_and_a_password_that_nobody_sees(lake, topic, produce, tmp_path, capfd):
+def test_a_registry_with_tls_and_a_hidden_password(lake, topic, produce, tmp_path, capfd):
     authority = make_authority(tmp_path)
     with running_registry(Registry(basic_auth="me:hidden"), authority.issue("registry").server_context()) as registry:
         schema_id = registry.register(f"{topic}-value", json.dumps(ORDER))

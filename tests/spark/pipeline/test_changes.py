@@ -132,7 +132,7 @@ def test_appended_changes_are_rows_with_what_they_were(lake, topic, produce):
     ]
 
 
-def test_what_is_no_change_of_a_row_is_a_dead_letter(lake, topic, produce):
+def test_a_value_that_is_not_a_row_change_is_a_dead_letter(lake, topic, produce):
     bad = [
         b"7",
         b'{"op":',

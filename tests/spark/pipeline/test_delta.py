@@ -52,7 +52,7 @@ def entry(number: int, operation: str = "WRITE", **more: Any) -> Entry:
     return Entry(id=number, timestamp_ms=number * 10, operation=operation, **more)
 
 
-def test_what_a_restore_has_undone_is_not_in_the_table():
+def test_rows_undone_by_a_restore_are_not_in_the_table():
     entries = [
         entry(9),
         entry(8, "RESTORE", restored_ms=65),
@@ -276,7 +276,7 @@ class TestTables:
     @pytest.mark.parametrize(
         ("more", "told"), [("partition_by: [days(at)]", "takes columns"), ("sort_by: [at]", "has no sort order")]
     )
-    def test_what_delta_lacks_is_refused(self, delta, topic, produce, more, told):
+    def test_features_that_delta_lacks_are_refused(self, delta, topic, produce, more, told):
         produce(topic, [(0, None, b"v")])
         mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: {{at: timestamp}}, {more}}}"
         assert told in str(delta.run(mapping, may_fail=True).failures[f"db.{topic}"])

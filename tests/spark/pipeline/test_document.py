@@ -95,7 +95,7 @@ def test_all_parts_of_a_pipeline_are_read():
         ("topic: orders", "topic: &it [*it]", "p.yaml:1: it is nested too deep, or in itself"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_key(old, new, told):
+def test_mistakes_are_told_with_line_and_key(old, new, told):
     assert old in TEXT
     with pytest.raises(ConfigError) as caught:
         parse(TEXT.replace(old, new, 1))
@@ -198,7 +198,7 @@ def test_envelopes_and_deletes_that_do_not_go_together_are_told(mapping, told):
         ('{by: kind, create: "sales.of_{value}"}\n    create: false', "and create is off"),
     ],
 )
-def test_what_is_wrong_with_a_fan_out_is_told(fan_out, told):
+def test_mistakes_in_a_fan_out_are_told(fan_out, told):
     text = TEXT.replace("    metadata: [partition, offset]\n", f"    fan_out: {fan_out}\n", 1)
     with pytest.raises(ConfigError, match=told):
         parse(text)

@@ -176,7 +176,7 @@ def test_a_reset_reads_a_topic_again_into_all_tables_once(lake, topic, produce, 
 
 
 @with_spark
-def test_what_has_no_table_is_a_dead_letter_and_tombstones_delete_from_all(lake, topic, produce):
+def test_values_without_a_table_are_dead_letters_and_tombstones_delete_from_all(lake, topic, produce):
     key = ", mode: upsert, key: {format: string, column: id}"
     made = mapping(topic, f"tables: {{a: db.{topic}_a, b: db.{topic}_b}}, others: dead_letter", key)
     produce(topic, [(0, b"k%d" % n, event("ab"[n % 2], n)) for n in range(6)])

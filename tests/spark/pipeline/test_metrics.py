@@ -58,7 +58,7 @@ def test_batches_are_counted_by_mapping_and_one_that_was_there_is_not_counted_ag
     assert 'kafscale_pipeline_restarts_total{mapping="logs"} 1' in lines
 
 
-def test_how_far_tables_are_behind_is_told_as_it_was_measured_last():
+def test_the_lag_of_tables_is_the_last_measured_one():
     metrics = PipelineMetrics()
     before = time.time()
     metrics.batch_done("orders", Outcome(0, 100, 0.3), 10, 5)

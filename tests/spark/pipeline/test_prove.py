@@ -82,7 +82,7 @@ def test_batches_that_are_not_those_of_the_snapshots_are_found(lake, topic, prod
     assert "the CRC of their batches is another one" in proof_of(lake, mapping).found
 
 
-def test_what_is_not_there_is_told(lake, topic, produce):
+def test_missing_rows_are_told(lake, topic, produce):
     mapping = f"- {{topic: {topic}, table: db.{topic}}}"
     assert "there is no such table" in proof_of(lake, mapping).found
     produce(topic, [(0, None, b"v")] * 3)

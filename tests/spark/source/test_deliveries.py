@@ -86,7 +86,7 @@ def test_the_first_failure_is_told_at_the_next_rows_or_at_the_end():
         deliveries.finish()
 
 
-def test_what_the_producer_refuses_fails_at_once():
+def test_a_record_that_the_producer_refuses_fails_at_once():
     producer = FullProducer(refused=b"1")
     with pytest.raises(KafkaError) as caught:
         Deliveries(producer=producer).send(rows_of(*numbered(3)), "t")

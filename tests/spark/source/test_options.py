@@ -52,7 +52,7 @@ def test_names_have_no_case():
     assert options.bucket.url.prefix == "p"
 
 
-def test_where_the_bucket_is():
+def test_options_of_the_buckets_place():
     bucket = read(
         s3Endpoint="http://localhost:9000",
         s3Region="eu",
@@ -108,7 +108,7 @@ def test_a_strategy_is_of_starting_timestamps_alone():
         ({"kafka.enable.auto.commit": "true"}, "leave it out"),
     ],
 )
-def test_what_can_not_be_read(options, message):
+def test_unreadable_topics_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         read(**options)
 
@@ -124,7 +124,7 @@ def test_what_can_not_be_read(options, message):
         ({"store": "file:/b", "assign": "{}"}, "names no partition"),
     ],
 )
-def test_what_is_required(options, message):
+def test_required_options_are_asked_for(options, message):
     with pytest.raises(ConfigError, match=message):
         ReadOptions.of(Given(options))
 
@@ -150,7 +150,7 @@ def test_what_is_required(options, message):
         ),
     ],
 )
-def test_where_a_batch_can_not_begin_or_end(options, message):
+def test_bounds_that_a_batch_can_not_have_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         batch(**options)
 
@@ -166,7 +166,7 @@ def test_where_a_batch_can_not_begin_or_end(options, message):
         ({"maxTriggerDelay": "soon"}, "a time like"),
     ],
 )
-def test_what_a_stream_can_not_be(options, message):
+def test_options_that_a_stream_can_not_have_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         stream(**options)
 

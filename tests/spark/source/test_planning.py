@@ -284,7 +284,7 @@ def test_conditions_spare_reading(directory, filters, expected):
     ],
 )
 @pytest.mark.parametrize("micros", [0, 999])
-def test_of_bounds_of_timestamps_all_records_within_are_read_and_no_others(directory, kind, expected, micros):
+def test_exactly_the_records_within_timestamp_bounds_are_read(directory, kind, expected, micros):
     at = datetime.fromtimestamp((CREATED_MS + 20) / 1000, UTC).replace(microsecond=20_000 + micros)
     found = query(directory, Bounds.of([condition(kind, "timestamp", at)]), assign='{"t":[0]}')
     assert found == rows(0, *expected)

@@ -233,7 +233,7 @@ def test_offsets_that_went_back_are_told(directory):
         Stream(directory).read({0: 30, 1: 6, 5: 1}, {0: 30, 1: 6})
 
 
-def test_where_the_stream_begins_is_logged(directory, caplog):
+def test_the_start_of_a_stream_is_logged(directory, caplog):
     with caplog.at_level(logging.INFO):
         Stream(directory).initial()
     assert "the stream begins at" in caplog.text

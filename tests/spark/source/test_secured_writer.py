@@ -140,7 +140,7 @@ def test_a_wrong_password_ends_a_write_at_once_and_is_not_told(spark, login, tmp
     assert SECRET not in said
 
 
-def test_who_may_not_write_is_told(spark, login, tmp_path, capfd):
+def test_a_user_without_rights_to_write_is_told(spark, login, tmp_path, capfd):
     login, topic = login
     said = failure_of(spark, options_of(login, f"{topic}-of-somebody-else", tmp_path), capfd)
     assert "topic_authorization_failed" in said.lower()

@@ -100,7 +100,7 @@ def test_a_stream_is_written(spark, broker, tmp_path):
         ("value, 99 AS partition", {"topic": "given", "kafka.message.timeout.ms": "3000"}, "was not delivered"),
     ],
 )
-def test_what_can_not_be_written(spark, broker, columns, options, message):
+def test_rows_that_can_not_be_written_are_refused(spark, broker, columns, options, message):
     frame = spark.sql("SELECT id, 'k' AS key, 'v' AS value FROM range(3)").selectExpr(*columns.split(", "))
     with pytest.raises(Exception, match=message):
         write(frame, broker, **options)

@@ -119,6 +119,6 @@ def test_a_directory_of_parquet(ask, tmp_path):
         ("show partitions from nowhere", "there is no topic, table or view 'nowhere'"),
     ],
 )
-def test_what_is_wrong_is_told(ask, statement, told):
+def test_wrong_statements_are_refused(ask, statement, told):
     with pytest.raises(QueryError, match=re.escape(told)):
         ask(statement)

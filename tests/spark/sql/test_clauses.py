@@ -42,7 +42,7 @@ def test_a_clause_is_blank_and_holds(clause, bound, rest):
         "select '-- tail 5' /* last 5m */ from orders -- scan full",
     ],
 )
-def test_what_is_spark_sql_stays_as_it_is(text):
+def test_spark_sql_is_unchanged(text):
     found = Clauses.of(text)
     assert found.text == text
     assert found.bound_at(text.index("orders")) == Bound()

@@ -139,7 +139,7 @@ def test_topics_are_joined_in_a_window_of_time(engine):
     assert rows(frame) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_what_came_since_is_there_for_the_next_statement(spark, tmp_path):
+def test_new_records_are_there_for_the_next_statement(spark, tmp_path):
     import attrs
 
     from kafscale.spark.sql.engine import Engine
@@ -179,7 +179,7 @@ def test_a_description(engine):
         ("delete from orders where offset = 1", "orders"),
     ],
 )
-def test_what_is_wrong_is_told(engine, statement, told):
+def test_wrong_statements_are_refused(engine, statement, told):
     with pytest.raises(QueryError, match=told):
         engine.frame(statement)
 

@@ -9,7 +9,7 @@ from kafscale.errors import QueryError
 from kafscale.spark.sql.failures import interruptible, run_interruptibly
 
 
-def test_what_a_statement_raises_is_raised():
+def test_errors_of_a_statement_are_raised():
     def fail() -> None:
         raise QueryError("it is bad")
 

@@ -80,7 +80,7 @@ def engine(spark, store):
 
 
 @pytest.mark.parametrize(("there", "here"), forms())
-def test_what_kafsql_answers_is_answered(engine, there, here):
+def test_all_forms_of_kafsql_are_answered(engine, there, here):
     rows = [tuple(row) for row in engine.frame(here).collect()]
     text = next((found for start, found in TEXTS.items() if there.startswith(start)), None)
     if text is not None:

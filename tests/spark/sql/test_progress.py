@@ -19,7 +19,7 @@ def test_bytes_are_told_by_the_tasks_of_stages_that_have_as_many_as_a_scan():
     assert reads.note({5: (2, 2)}) == 460, "a stage of as many tasks behind a scan is not more than all"
 
 
-def test_nothing_is_watched_where_nobody_wants_to_know():
+def test_progress_is_not_watched_without_a_listener():
     with told(None, None):
         pass
 

@@ -57,11 +57,11 @@ def with_condition(condition: str):
     return refuse
 
 
-def test_what_spark_can_not_parse_is_refused_at_once(monkeypatch):
+def test_a_statement_that_spark_can_not_parse_is_refused_at_once(monkeypatch):
     assert tried(monkeypatch, with_condition("PARSE_SYNTAX_ERROR")) == [False]
     assert tried(monkeypatch, with_condition("DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE")) == [False]
     assert tried(monkeypatch, with_condition("UNRESOLVED_COLUMN.WITH_SUGGESTION")) == [False, True]
 
 
-def test_what_spark_refuses_is_tried_with_all_columns(monkeypatch):
+def test_a_statement_that_spark_refuses_is_tried_with_all_columns(monkeypatch):
     assert tried(monkeypatch, in_spark) == [False, True]

@@ -32,7 +32,7 @@ def test_a_decision_is_read_as_it_was_written(decision):
         json.dumps({**json.loads(DECISION.to_text()), "unfinished": [{"spans": []}]}).encode(),
     ],
 )
-def test_what_is_no_decision_of_this_version_is_refused(text):
+def test_decisions_of_other_versions_are_refused(text):
     with pytest.raises(KafkaError, match="can't be read"):
         Decision.of_text(text)
 

@@ -52,7 +52,7 @@ def test_it_is_found_behind_any_number_of_others(cluster):
         assert journal.last() == Decision(batch=1, run="a")
 
 
-def test_what_was_aborted_or_is_open_was_not_decided(cluster):
+def test_aborted_and_open_transactions_are_undecided(cluster):
     journal = Journal.open(cluster, "mine")
     decide(cluster, journal, Decision(batch=0, run="a"))
     lead = Lead.take(cluster, "mine", TIMEOUT_MS)

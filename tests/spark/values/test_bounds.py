@@ -90,7 +90,7 @@ def test_a_decimal_of_a_megabyte_took_minutes(values):
         ({"type": "array", "items": "R"}, b"\xff" * 12),
     ],
 )
-def test_what_is_walked_over_and_does_not_end_is_an_error(values, type_, payload):
+def test_a_value_that_does_not_end_is_an_error(values, type_, payload):
     schema = avro_record(type_)
     schema["fields"].append({"name": "next", "type": ["null", "R"]})
     found, error = decode(values, "avro", schema, payload, avro_record(["null", "int"]) | {"name": "R"})
