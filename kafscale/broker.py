@@ -10,7 +10,7 @@
 
 Nesting is the shutdown order: what is outer stops later. On a stop the acceptors end first; connections answer what
 they have read, within half of the shutdown timeout; the rest of it is for a last flush; what is not in the bucket then
-stays in the write-ahead log. Beside others, half of the timeout is for handing over to them before all that.
+stays in the write-ahead log. With several brokers, half of the timeout is for handing over to them before all that.
 
 `broker_storage` opens what state is kept in, `broker_recovery` brings it back, `kafscale.api.build` builds what runs
 here, `broker_security` opens what listeners are secured by.
@@ -126,7 +126,7 @@ class Broker:
         between = None if self.security is None else self.security.between
         connect = peer_connector(self.settings, between) if self.listeners else self.connect
         ports = {listener.name: listener.port for listener in self.listeners}
-        lead = await start_leading(self.settings, parts.views, parts.metadata, ports, connect)
+        lead = await start_leading(self.settings, parts.store_views(), parts.metadata, ports, connect)
         lead.register(self.metrics)
         try:
             await self._run_leading(lead, parts, task_status)

@@ -1,4 +1,4 @@
-"""What secures a broker, from its settings: certificates and tokens, which are read again when they change, and ACLs.
+"""Opens what secures a broker: certificates and tokens, which are read again when they change, and logins.
 
 A part of `broker`.
 """
@@ -24,7 +24,7 @@ from kafscale.server.watched_files import FileWatch, Watched
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BrokerSecurity:
-    """What listeners and the admin server are secured by, how other brokers are, and the watch over the files of it."""
+    """Security of listeners and the admin server, the login to other brokers, and the watch over their files."""
 
     tls: ListenerTls | None = None
     between: InterBrokerLogin | None = None
@@ -32,7 +32,7 @@ class BrokerSecurity:
     watch: FileWatch
 
     def register(self, metrics: Metrics) -> None:
-        """Show it to whoever scrapes."""
+        """Export the watch and the certificates."""
         self.watch.register(metrics)
         if self.tls is not None:
             self.tls.files.register(metrics)
@@ -56,7 +56,9 @@ def open_security(settings: Settings) -> BrokerSecurity:
         tls=tls,
         between=between,
         access=AdminAccess.of(settings, token, admin_tls),
-        watch=FileWatch([each for each in read_again if each is not None], settings.ssl.ssl_reload_interval_seconds),
+        watch=FileWatch(
+            [watched for watched in read_again if watched is not None], settings.ssl.ssl_reload_interval_seconds
+        ),
     )
 
 

@@ -33,12 +33,16 @@ CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class StorageParts:
-    """Parts that a broker keeps its state in. `views` are those of `store`, by default the store as it is."""
+    """Parts that a broker keeps its state in. `views` are those of `store`; without them, all work uses it as it is."""
 
     store: ObjectStore
     metadata: LocalMetadataStore
     disk: Disk
-    views: StoreViews = attrs.field(default=attrs.Factory(lambda self: StoreViews.alike(self.store), takes_self=True))
+    views: StoreViews | None = None
+
+    def store_views(self) -> StoreViews:
+        """Return the views, made from `store` where there are none: `attrs.evolve` may have replaced it."""
+        return self.views or StoreViews.alike(self.store)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Assignment:
 
     @property
     def controller_id(self) -> int:
-        """The id of the controller; NOBODY, as in Kafka, while there is none that is live."""
+        """The id of the live controller, or NOBODY (-1), as in Kafka."""
         controller = self.state.controller
         return NOBODY if controller is None or controller.broker_id not in self._live() else controller.broker_id
 
@@ -60,7 +60,7 @@ class Assignment:
         return [self._node(broker_id, record) for broker_id, record in brokers if record.state is not BrokerState.LIVE]
 
     def coordinator(self, group_id: str) -> Node | None:
-        """Return the broker that coordinates a group, or None if there is none now.
+        """Return the broker that coordinates a group now, if any.
 
         Before the topic exists there are no groups. A broker that no other is registered beside answers for them.
         """
@@ -71,7 +71,7 @@ class Assignment:
         return None if leader is None else self._live().get(leader.node_id)
 
     def leader(self, topic: Topic, index: int) -> Leader | None:
-        """Return the leader of a partition that the topic has, or None if there is none now."""
+        """Return the present leader of a partition that the topic has, if any."""
         return self.leaders(topic)[index]
 
     def leaders(self, topic: Topic) -> tuple[Leader | None, ...]:

@@ -287,4 +287,4 @@ def to_wait_for(unsettled: Sequence[str], last: str | None, directory_id: str) -
     `unsettled` are those that the last start was to wait for, and `last` is its own; None if it does not acknowledge.
     """
     known = dict.fromkeys(unsettled if last is None else (*unsettled, last))
-    return tuple(each for each in known if each != directory_id)[-UNSETTLED_MAX_COUNT:]
+    return tuple(directory for directory in known if directory != directory_id)[-UNSETTLED_MAX_COUNT:]

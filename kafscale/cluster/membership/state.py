@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Protocol
 
 import attrs
 import trio
@@ -29,7 +28,7 @@ from kafscale.cluster.membership.records import (
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode
 from kafscale.cluster.metadata.follower import Follower
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.concurrency.signals import Signal
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key, row_key
@@ -122,8 +121,14 @@ class ClusterState:
 
     def without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
         """Return what is on its way to one of these brokers as it is when it stays: balance names somebody anew."""
-        moving = {each: self.placements[each[0]][each[1]] for each in sorted(self.moving)}
-        return {each: attrs.evolve(found, target=None) for each, found in moving.items() if found.target in gone}
+        moving = {
+            partition_id: self.placements[partition_id[0]][partition_id[1]] for partition_id in sorted(self.moving)
+        }
+        return {
+            partition_id: attrs.evolve(found, target=None)
+            for partition_id, found in moving.items()
+            if found.target in gone
+        }
 
     async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
         """Commit what is planned from this state, essential as it is; it is planned anew where others change that.
@@ -220,21 +225,11 @@ def leaderless_count(state: ClusterState) -> int:
     return sum(placement.leader not in live for row in state.placements.values() for placement in row)
 
 
-class TopicsById(Protocol):
-    """The topics of the cluster."""
-
-    def by_id(self, topic_id: bytes) -> Topic | None:
-        """Return the topic with an id, if there is one."""
-
-    def all(self) -> Sequence[Topic]:
-        """Return all topics."""
-
-
 @attrs.frozen(eq=False, repr=False)
 class _SamePlacement(Mapping[bytes, Sequence[Placement]]):
     """One placement for every partition of every topic."""
 
-    topics: TopicsById
+    topics: TopicRegistry
     placement: Placement
 
     def __getitem__(self, topic_id: bytes) -> Sequence[Placement]:
@@ -267,7 +262,7 @@ class LoneState(ClusterState):
         self.next_number = epoch + 1
         self.placements = self._rows
 
-    def lead_all(self, topics: TopicsById) -> None:
+    def lead_all(self, topics: TopicRegistry) -> None:
         """Lead every partition of these topics."""
         epoch = self.record.incarnation
         self.placements = _SamePlacement(topics, Placement(self.broker_id, epoch, epoch, 0))

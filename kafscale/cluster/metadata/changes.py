@@ -133,8 +133,8 @@ class ChangeLog:
 
         Where the changes are forgotten, anything below the same roots counts.
         """
-        later = [each for each in unpublished if isinstance(each, Change)]
-        revision = max([self.revision, *(each.revision for each in later)])
+        later = [outcome for outcome in unpublished if isinstance(outcome, Change)]
+        revision = max([self.revision, *(known.revision for known in later)])
         if plan.revision > revision:
             return PlanOutdated(
                 f"a plan was made from revision {plan.revision}, and there is only {revision}", revision

@@ -214,7 +214,7 @@ class Checkpointer:
     async def _trim(self) -> None:
         while len(self._written) > KEPT_COUNT:
             self._written.popleft()
-        needed = [key for each in self._written for key in (each.key, *each.bases)]
+        needed = [key for written in self._written for key in (written.key, *written.bases)]
         if len(self._written) < KEPT_COUNT:
             needed += self.versions.of_the_epoch_before()
         await self.versions.trim(needed)

@@ -21,7 +21,7 @@ from kafscale.cluster.metadata.reserve import Reserve, has_room
 from kafscale.errors import PreconditionFailed, StartupError, StorageFull
 
 SCHEMA_VERSION = 1
-# Rows that are read, encoded and compressed at once: 0.5 ms, after which whoever waits for the interpreter gets it.
+# Rows that are read, encoded and compressed at once: 0.5 ms, then a waiting thread gets the interpreter.
 SLICE_COUNT = 500
 
 # Keys are bytes: they compare as UTF-8 does, and a prefix has an upper bound whatever characters follow it.
@@ -182,7 +182,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
             raise StartupError(f"{path} was written by a later version of KafScale; start that version")
-        if version < SCHEMA_VERSION:  # not at every start: on a full disk it has no room for what is there already
+        if version < SCHEMA_VERSION:  # not at every start: on a full disk it has no room for tables that exist already
             connection.executescript(SCHEMA)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:

@@ -103,7 +103,7 @@ class SharedMetadataStore(LogFirst):
     ) -> SharedMetadataStore:
         """Bring the local store to where the head is.
 
-        Raises NotFound if there is none, or one broker has the bucket to itself again; then with `may_have_ended` it is
+        Raises NotFound if there is no head, or a lone broker has the bucket again; then with `may_have_ended` it is
         brought to the end. DamagedObject, StoreError.
         """
         key = head_key(namespace)

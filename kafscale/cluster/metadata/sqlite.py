@@ -57,7 +57,7 @@ class SqliteMetadataStore:
     async def open(cls, path: Path, *, reserve: Reserve | None = None) -> AsyncIterator[SqliteMetadataStore]:
         """Open or create the database until the block ends; what waits then is committed first.
 
-        `reserve` is room for what is essential, which is filled again some seconds after it was needed. Raises
+        `reserve` is room for essential changes, which is filled again some seconds after it was needed. Raises
         StartupError if the database can't be opened or was written by a later version.
         """
         database = await trio.to_thread.run_sync(Database.open, path, reserve)

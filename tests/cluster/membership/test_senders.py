@@ -13,16 +13,13 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.peers.senders import SECRET_BYTES, hash_of
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
-from kafscale.cluster.membership.start import joining
-from kafscale.cluster.membership.start import registration as registering
 from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore
-from kafscale.wire import error_codes
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE
 from kafscale.wire.messages.brokers import BegunPartition, OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
 from tests.cluster.membership.test_fail_over import Cluster, check_goes_on, cluster, topic_of
-from tests.cluster.membership.test_several import Machine, led_by, until
+from tests.cluster.membership.test_several import Machine, until
 from tests.devtools.fakes.broker_network import RunningBroker
 from tests.devtools.fakes.memory_broker import MemoryBroker
 
@@ -120,7 +117,7 @@ async def test_forged_heartbeats_are_refused_and_cost_at_most_one_look_a_second(
         if code == CLUSTER_AUTHORIZATION_FAILED:
             assert looks(seen) - began <= usual + 1
         assert states(running) == before
-        assert several_of(running.brokers[WATCHED_ID]).told.take((topic.topic_id, 0), 0) is None
+        assert several_of(running.brokers[WATCHED_ID]).released_contents.take((topic.topic_id, 0), 0) is None
         assert several_of(running.brokers[2]).heartbeats.disowned_at < 0
         await check_goes_on(running, 6, [1, 2, WATCHED_ID])
 
@@ -193,40 +190,3 @@ async def test_enrolled_partitions_are_told_to_brokers_alone(autojump_clock: Moc
         assert response.error_code == CLUSTER_AUTHORIZATION_FAILED
         remote = running.brokers[2].broker.services.transactions.remote
         assert (await remote.known(1, [1])).enrolled == {}
-
-
-def before_secrets(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Start brokers of an earlier version: no hash in the record, no secret in requests."""
-    monkeypatch.setattr(registering, "hash_of", lambda _secret: b"")
-    monkeypatch.setattr(joining, "introduced", lambda connect, *_args: connect)
-    return monkeypatch
-
-
-async def test_a_broker_of_an_earlier_version_takes_part_and_is_known_by_its_secret_when_upgraded(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running, seen = await three()
-    async with running.stack:
-        await running.start(1)
-        with monkeypatch.context() as earlier:
-            before_secrets(earlier)
-            await running.start(2)
-        await running.start(WATCHED_ID)
-        await topic_of(running, 6)
-        remote = running.brokers[2].broker.services.transactions.remote
-        assert (await remote.known(1, [1])).enrolled == {}
-        await trio.sleep(QUIET_SECONDS)
-        assert list(running.state(1).live()) == [1, 2, WATCHED_ID]
-        record, began = running.state(WATCHED_ID).brokers[2], looks(seen)
-        assert await flood(running.brokers[WATCHED_ID], forged(2, record), FLOOD_SECONDS) == {NONE}
-        assert looks(seen) - began <= FLOOD_SECONDS + FLOOD_SECONDS / 5 + 1
-        running.brokers[2].kill()
-        await until(lambda: running.all_led(6, [1, WATCHED_ID]))
-        await running.start(2)
-        await until(lambda: running.state(WATCHED_ID).brokers[2].incarnation != record.incarnation)
-        await until(lambda: running.all_led(6, [1, 2, WATCHED_ID]) and bool(led_by(running.brokers[2].broker)))
-        client = await running.brokers[WATCHED_ID].connect()
-        request = forged(2, running.state(WATCHED_ID).brokers[2])
-        response = await client.request(request, OwnHeartbeatResponse)
-        assert error_codes.name(response.error_code) == "CLUSTER_AUTHORIZATION_FAILED"
-        await check_goes_on(running, 6, [1, 2, WATCHED_ID])

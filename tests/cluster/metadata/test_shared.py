@@ -207,7 +207,7 @@ async def test_a_head_that_arrives_damaged_is_read_again_and_ends_nobody(autojum
         one, other = await made.join(), await made.join()
         await other.commit(put("a", b"2"))
         made.bucket.truncate(On("get", KEY, times=2))
-        with pytest.raises(StoreUnavailable, match="nobody knows"):
+        with pytest.raises(StoreUnavailable, match="can't be read"):
             await one.refresh()
         await one.commit(put("b", b"1"))
         assert await contents(one) == {"a": b"2", "b": b"1"}

@@ -28,7 +28,7 @@ from kafscale.cluster.membership.leading.leading import Leading
 from kafscale.cluster.membership.peers.store_loss import StoreLoss
 from kafscale.cluster.membership.records import BrokerRecord, Placement
 from kafscale.cluster.membership.start.claim import LeadCheck
-from kafscale.cluster.membership.start.joining import MembershipCheck
+from kafscale.cluster.membership.start.starting import MembershipCheck
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.config import Durability
 from kafscale.formats.manifest import Segment

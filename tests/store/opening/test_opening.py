@@ -13,6 +13,7 @@ from kafscale.store.wrappers.multipart import PART_BYTES, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.s3_server import CREDENTIALS, ServiceTransport, open_s3_server
+from tests.devtools.fakes.memory_broker import memory_parts
 
 
 def opened(raw, **settings):
@@ -91,3 +92,9 @@ async def test_every_view_writes_encrypted_whole_and_in_parts(text, monkeypatch)
         written = server.service.buckets["bucket"]
         assert len(written) == 7
         assert {each.encryption for each in written.values()} == {text}
+
+
+def test_parts_whose_store_is_replaced_have_views_of_the_new_one() -> None:
+    """Tests that replaced the store with a faulty one ran on the old one."""
+    store = MemoryStore()
+    assert attrs.evolve(memory_parts(), store=store).store_views().fetch is store

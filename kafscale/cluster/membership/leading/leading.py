@@ -176,14 +176,14 @@ class Leading:
 
     def _is_known(self, partition_id: PartitionId) -> bool:
         known = (self._busy, self._handed_over, self.log.partitions, self.log.moving)
-        return any(partition_id in each for each in known)
+        return any(partition_id in partitions for partitions in known)
 
     # ---- work ------------------------------------------------------------------------------------------------------
 
     def _begin_work(self, topic_id: bytes, nursery: trio.Nursery) -> None:
         topic = self.find_topic(topic_id)
         if topic is None or topic.name not in self.log.by_name:
-            for partition_id in [each for each in self._handed_over if each[0] == topic_id]:
+            for partition_id in [handed_over for handed_over in self._handed_over if handed_over[0] == topic_id]:
                 del self._handed_over[partition_id]
             return
         is_current = self._is_current()

@@ -63,7 +63,7 @@ class Tails:
         """Return the stream of an incarnation that serves."""
         followed = self._followed.get(incarnation)
         if followed is None:
-            self._followed = {each: kept for each, kept in self._followed.items() if self.is_current(each)}
+            self._followed = {number: kept for number, kept in self._followed.items() if self.is_current(number)}
             followed = self._followed[incarnation] = _Followed(self._new(incarnation))
         return followed.stream
 

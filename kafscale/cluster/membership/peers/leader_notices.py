@@ -22,7 +22,7 @@ from kafscale.wire.messages.brokers import BrokerHeartbeatResponse, ReleasedPart
 
 # Partitions whose contents wait to be told, or to be taken; each is small. Of more the bucket has to tell.
 TOLD_MAX_COUNT = 1_000
-TOLD_MAX_BYTES = 32 << 20  # of what is to be taken: a thousand times what a broker tells of a partition at most
+TOLD_MAX_BYTES = 32 << 20  # of contents that wait to be taken: a thousand times the largest of a partition
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)

@@ -58,8 +58,8 @@ class Liveness:
         lost_seconds = now - self._looked_at - LATE_INTERVALS * self.interval_seconds
         self._looked_at = now
         if lost_seconds > 0:
-            for each in self._heard.values():
-                each.at = min(now, each.at + lost_seconds)
+            for broker in self._heard.values():
+                broker.at = min(now, broker.at + lost_seconds)
         heard = self._heard
         self._heard = {
             broker_id: known

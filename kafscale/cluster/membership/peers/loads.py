@@ -83,8 +83,12 @@ class HeardLoads:
         return told.load if told is not None and is_fresh else None
 
     def _current(self, now: float) -> Mapping[bytes, Mapping[int, float]]:
-        self._busiest = {each: known for each, known in self._busiest.items() if now - known[1] <= CARRIED_SECONDS}
-        return by_topic((each, bytes_per_second) for each, (bytes_per_second, _) in self._busiest.items())
+        self._busiest = {
+            partition_id: known for partition_id, known in self._busiest.items() if now - known[1] <= CARRIED_SECONDS
+        }
+        return by_topic(
+            (partition_id, bytes_per_second) for partition_id, (bytes_per_second, _) in self._busiest.items()
+        )
 
 
 def by_topic(loads: Iterable[tuple[PartitionId, float]]) -> Mapping[bytes, Mapping[int, float]]:

@@ -91,7 +91,7 @@ def peer_connector(settings: Settings, login: InterBrokerLogin | None) -> Connec
     listener = settings.inter_broker_listener or _first_listener(settings, protocol)
     if listener is None:
         return None
-    (wanted,) = (settings.protocol_of(each) for each in settings.listeners if each.name == listener)
+    (wanted,) = (settings.protocol_of(name) for name in settings.listeners if name.name == listener)
     if wanted is not protocol:
         raise ConfigError(
             f"--inter-broker-listener: '{listener}' is {wanted.value}, and this broker connects by {protocol.value}; "

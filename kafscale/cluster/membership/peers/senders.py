@@ -4,9 +4,6 @@ Each start of a broker makes a secret, whose hash is in its broker record in the
 brokers send, has the sender's id, incarnation and secret. Its receiver believes it if the hash fits the sender's
 record. The secret itself is stored nowhere, so readers of the bucket do not learn it. It is sent as a password is: TLS
 hides it from those who listen on the network.
-
-A broker of an earlier version has no hash in its record and sends no secret. It is believed until it is upgraded; until
-then any client can claim to be that broker, which costs one look at the metadata a second at most.
 """
 
 from __future__ import annotations
@@ -88,16 +85,13 @@ class Senders:
             return BROKER_ID_NOT_REGISTERED
         if record.incarnation > request.broker_epoch:
             return STALE_BROKER_EPOCH
-        return NONE if not record.secret_hash or _fits(request.secret, record) else CLUSTER_AUTHORIZATION_FAILED
+        return NONE if _fits(request.secret, record) else CLUSTER_AUTHORIZATION_FAILED
 
     def look_for_newer(self, request: OwnHeartbeatRequest) -> None:
-        """Look for what a sender to believe knows more; at once if it has proved who it is."""
+        """Look for metadata that a believed sender knows and this broker does not."""
         revision = request.current_metadata_offset
         if revision > self.revision():
-            if self.state.brokers[request.broker_id].secret_hash:
-                self.look_soon(revision)
-            else:
-                self._look_seldom()
+            self.look_soon(revision)
 
     def _look_seldom(self) -> None:
         """Look for later metadata, once in LOOK_SECONDS however often this is called."""

@@ -43,7 +43,7 @@ class BrokerAdministration:
             if record.is_draining == is_draining:
                 return None
             if is_draining and not any(
-                each != broker_id and other.may_lead for each, other in self.state.live().items()
+                other_id != broker_id and other.may_lead for other_id, other in self.state.live().items()
             ):
                 raise KafkaError(
                     INVALID_REQUEST,

@@ -70,7 +70,7 @@ class BalancePlanner:
         if self.by is BalanceBy.NUMBER or not self.liveness.is_watching:
             return UNKNOWN
         self.take(self.broker_id, self.incarnation, self.meter.load())
-        return self._heard.look({each: record.incarnation for each, record in self._serving().items()})
+        return self._heard.look({broker_id: record.incarnation for broker_id, record in self._serving().items()})
 
     def known_loads(self) -> Loads:
         """Return the loads as far as they are known."""
@@ -129,7 +129,7 @@ class BalancePlanner:
         serving = self._serving()
         return moves_for_balance(
             placements,
-            [each for each, record in serving.items() if record.may_lead],
+            [broker_id for broker_id, record in serving.items() if record.may_lead],
             serving,
             max_count,
             loads=loads or UNKNOWN,

@@ -60,7 +60,7 @@ def leaders_of_new(
     `led` is how many partitions each broker leads, or what they weigh, `of_topic` how many of this topic. There is at
     least one broker. Their load is not known yet, so each weighs 1.
     """
-    total, own = {each: led.get(each, 0) for each in brokers}, Counter(of_topic)
+    total, own = {broker: led.get(broker, 0) for broker in brokers}, Counter(of_topic)
     chosen: list[int] = []
     for _ in range(count):
         broker_id = min(brokers, key=lambda each: (own[each], total[each], each))
@@ -301,7 +301,7 @@ class _MovePlan:
         """Return the weight of all together that weigh no more than `most` each."""
         other = self.weights.other(source)
         free_count = sum(map(len, self.free.get(source, {}).values())) if other <= most else 0
-        return free_count * other + sum(each for each in self.busy.get(source, {}).values() if each <= most)
+        return free_count * other + sum(load for load in self.busy.get(source, {}).values() if load <= most)
 
     def _lightest(self, source: int) -> float:
         others = [self.weights.other(source)] if self.free.get(source) else []
@@ -314,7 +314,10 @@ class _MovePlan:
         def surplus(topic_id: bytes) -> int:
             return of_topic[topic_id][source] - of_topic[topic_id][target]
 
-        found = [_LeaderCandidate(weight, surplus(each[0]), each) for each, weight in self.busy.get(source, {}).items()]
+        found = [
+            _LeaderCandidate(weight, surplus(partition_id[0]), partition_id)
+            for partition_id, weight in self.busy.get(source, {}).items()
+        ]
         if free := self.free.get(source):
             topic_id = max(free, key=lambda each: (surplus(each), each))
             found.append(

@@ -112,7 +112,7 @@ class Controller:
 
     def _brokers_by_state(self) -> Iterator[Sample]:
         counts = Counter(record.state for record in self.state.brokers.values())
-        yield from (((each.value,), counts[each]) for each in BrokerState)
+        yield from (((state.value,), counts[state]) for state in BrokerState)
 
     async def run(self) -> None:
         """Do it, while it is this broker's to do, until cancelled. Raises Fenced, StorageFailed."""

@@ -143,7 +143,7 @@ class _FailOverPlan:
     def make(self) -> Transaction | None:
         """Plan it; None if there is nothing to do."""
         brokers = self._brokers()
-        changed = {each: record for each, record in brokers.items() if record != self.state.brokers[each]}
+        changed = {other_id: record for other_id, record in brokers.items() if record != self.state.brokers[other_id]}
         number = self.state.next_number
         puts = {record_key(broker_id): encode(record) for broker_id, record in changed.items()}
         rows = self._rows(brokers, number)
@@ -219,8 +219,8 @@ class _FailOverPlan:
         placements = self.state.placements
         weights = Weights.of(placements, new_leaders, self.loads)
         of_brokers = weights.of_brokers(placements)
-        weight_of = {each: weights.of_one(placements, each) for each in orphans}
-        own = {topic_id: Counter(each.leader for each in placements[topic_id]) for topic_id, _ in orphans}
+        weight_of = {orphan: weights.of_one(placements, orphan) for orphan in orphans}
+        own = {topic_id: Counter(placement.leader for placement in placements[topic_id]) for topic_id, _ in orphans}
         chosen: dict[PartitionId, int] = {}
         for partition_id in sorted(orphans, key=lambda each: -weight_of[each]):
             able = new_leaders_with_stream if orphans[partition_id] else new_leaders

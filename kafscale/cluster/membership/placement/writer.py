@@ -133,7 +133,7 @@ def place_topics(
     brokers = [broker_id for broker_id, record in state.live().items() if record.may_lead]
     counts = leaders_count(state.placements)
     is_known = surplus.keys() >= set(brokers)
-    led = {each: counts.get(each, 0) + (surplus[each] if is_known else 0) for each in brokers}
+    led = {broker: counts.get(broker, 0) + (surplus[broker] if is_known else 0) for broker in brokers}
     number = state.next_number
     puts: dict[str, bytes] = {}
     prefixes = list(transaction.delete_prefixes)
@@ -148,8 +148,8 @@ def place_topics(
             what = "No broker may lead new partitions: each is being drained or stopped."
             raise KafkaError(BROKER_NOT_AVAILABLE, what)
         leaders = leaders_of_new(new_count, brokers, led, Counter(placement.leader for placement in row))
-        for each in leaders:
-            led[each] += 1
+        for leader_id in leaders:
+            led[leader_id] += 1
         first = len(row)
         row += [Placement(leader, number, number, 0) for leader in leaders]
         puts |= rows_of(topic.topic_id, row, range(first, len(row)))

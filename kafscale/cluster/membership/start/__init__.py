@@ -1,10 +1,9 @@
 """Starts a broker before it serves: claim the bucket or join its brokers, and recover the metadata.
 
-starting         the entry: `start_leading`
+starting         the entry: `start_leading` claims the bucket or joins
 member           the result: this broker as a member of its cluster
 takeover         a lone broker claims the bucket (`claim`), and recovers the metadata (`recovery`)
-joining          a broker joins those that share the bucket; `sharing` makes a lone broker's bucket shared
-lone_member      a broker that has the bucket to itself
+sharing          makes a lone broker's bucket shared; the registration of a broker
 sharing_member   a broker that shares the bucket
 end_cause        why a broker ended: fenced, replaced, or the error itself
 unsharing        gives a shared bucket back to its last broker

@@ -119,7 +119,7 @@ async def find_unknown_topics(
         UnknownTopic(
             name=next(iter(found.values()))[0].key.topic,
             topic_id=topic_id,
-            versions=sorted({each.key.version for listed_of in found.values() for each in listed_of}),
+            versions=sorted({segment.key.version for listed_of in found.values() for segment in listed_of}),
             partitions={
                 index: partitions[topic_id, index] for index in sorted(found) if (topic_id, index) in partitions
             },

@@ -30,11 +30,11 @@ async def cause_of_end(check: LeadCheck, error: Exception, is_stopping: Callable
     logged, and otherwise returned.
     """
     errors = list(leaves(ExceptionGroup("", [error])))
-    fence = next((each for each in errors if isinstance(each, Fenced)), None)
+    fence = next((leaf for leaf in errors if isinstance(leaf, Fenced)), None)
     cause = await _look(check, lambda: fence is not None and check.may_start_anew and not is_stopping()) or fence
     if cause is None:
         return error
-    if not all(isinstance(each, KafScaleError) for each in errors):
+    if not all(isinstance(leaf, KafScaleError) for leaf in errors):
         if not isinstance(cause, DeclaredDead):
             return error
         logger.error("a bug in the broker came to light when it was fenced", exc_info=error)

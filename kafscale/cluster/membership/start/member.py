@@ -1,33 +1,36 @@
 """The result of a successful start: this broker as a member of its cluster.
 
-`LoneMember` has the bucket to itself, `SharingMember` shares it with other brokers. Everything that differs between the
-two is a method or a value here.
+`LoneMember` has the bucket to itself, `SharingMember` shares it with other brokers. The answers here are those of a
+cluster of one; `SharingMember` overrides them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 import attrs
 import trio
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.assignment import Assignment
-from kafscale.cluster.membership.leading.leading import PartitionLeader
+from kafscale.cluster.membership.leading.leading import AllPartitions, PartitionLeader
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.membership.placement.balance import BalancePlan
-from kafscale.cluster.membership.placement.mover import Mover
-from kafscale.cluster.membership.start.claim import LeadCheck, watch_claim
+from kafscale.cluster.membership.placement.mover import Mover, NoMover
+from kafscale.cluster.membership.start.claim import WATCH_SECONDS, Claimed, LeadCheck, release, watch_claim
 from kafscale.cluster.membership.start.directory_notes import MetadataExtents
-from kafscale.cluster.membership.state import ClusterState
+from kafscale.cluster.membership.state import ClusterState, LoneState
 from kafscale.cluster.metadata.base import Transaction
+from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.registries.topic_index import Topic, TopicDraft
 from kafscale.cluster.registries.topics import TopicRegistry
-from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.concurrency.nurseries import ungrouped
-from kafscale.config import Settings
+from kafscale.config import Durability, Settings
+from kafscale.errors import DamagedObject
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
@@ -40,9 +43,21 @@ from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier
 from kafscale.metrics import Metrics
 from kafscale.store.opening.views import StoreViews
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
 
 Spec = Callable[[Topic], TopicSpec]
+
+
+class HeldLease:
+    """A lease that is always good: a successor waits until this broker has looked at the claim."""
+
+    def is_good(self) -> bool:
+        """Return True."""
+        return True
+
+    async def wait(self) -> None:
+        """Return at once."""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -52,7 +67,8 @@ class ClusterMember:
     `views` are those of the store, guarded: nothing is deleted that a successor may want. `epoch` is the number of this
     start, which no other has. `journal` is the log in the bucket, None if this broker writes none. `earlier` is what
     earlier logs in the bucket hold for this broker. `check` looks in the bucket whether this broker may still act,
-    every `watch_seconds` at least.
+    every `watch_seconds` at least. `leads_all`: it leads every partition of the namespace. `lease` is that of a log on
+    the local disk, and `mover` moves partitions.
     """
 
     settings: Settings
@@ -63,33 +79,15 @@ class ClusterMember:
     earlier: Earlier
     check: LeadCheck
     state: ClusterState
-
-    # ---- values ----------------------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def leads_all(self) -> bool:
-        """Tell whether this broker leads every partition of the namespace."""
+    watch_seconds: float = attrs.field(default=WATCH_SECONDS, init=False)
+    leads_all: bool = attrs.field(default=True, init=False)
+    lease: Lease = attrs.field(factory=HeldLease, init=False)
+    mover: Mover = attrs.field(factory=NoMover, init=False)
 
     @property
-    @abstractmethod
     def deletes_topics(self) -> bool:
         """Tell whether this broker deletes the objects of deleted topics, which one broker does for all."""
-
-    @property
-    @abstractmethod
-    def watch_seconds(self) -> float:
-        """Seconds between two looks whether this broker may still act."""
-
-    @property
-    @abstractmethod
-    def lease(self) -> Lease:
-        """Return the lease under which a local log may acknowledge."""
-
-    @property
-    @abstractmethod
-    def mover(self) -> Mover:
-        """Return what moves partitions between brokers."""
+        return True
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint | None]:
@@ -106,15 +104,15 @@ class ClusterMember:
         """Make what answers which broker leads what."""
         return Assignment(node, self.state, topics.get)
 
-    @abstractmethod
     def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> PartitionLeader:
         """Make what opens partitions that this broker is to lead, and gives others away."""
+        return AllPartitions(log, spec)
 
-    @abstractmethod
     def remote_coordinators(
         self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
     ) -> RemoteCoordinators:
         """Make the requests to other brokers about transactions."""
+        return no_peers()
 
     # ---- recovery, before anything is served -----------------------------------------------------------------------
 
@@ -162,9 +160,9 @@ class ClusterMember:
     async def wait_awake(self) -> None:
         """Return at once; after a suspension of this process, when the bucket was asked. Raises Fenced."""
 
-    @abstractmethod
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         """Answer a heartbeat of another broker."""
+        return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
 
     def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
         """Return the moves that would be made if nothing of these topics, or of any, were assigned to a broker.
@@ -222,3 +220,28 @@ class ClusterMember:
                     nursery.start_soon(task)
                 nursery.start_soon(watch_claim, self.check, self.watch_seconds, self.may_rest)
                 task_status.started()
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class LoneMember(ClusterMember):
+    """The only broker of its bucket, by its claim. `checkpointer` writes the metadata to the bucket."""
+
+    state: LoneState
+    checkpointer: Checkpointer
+    claimed: Claimed
+
+    def assign(self, node: Node, topics: TopicRegistry) -> Assignment:
+        self.state.lead_all(topics)
+        return super().assign(node, topics)
+
+    async def write_last_checkpoint(self) -> None:
+        await self.checkpointer.write_if_changed()
+
+    async def tell_stopped(self, *, has_flushed: bool) -> None:
+        """Release the claim, so that a broker with another id may follow; not if the disk has what the bucket lacks."""
+        if has_flushed or self.settings.durability is not Durability.WAL:
+            with suppress(DamagedObject):
+                await release(self.views.background, self.settings.namespace, self.claimed.claim)
+
+    def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return [self.checkpointer.run]

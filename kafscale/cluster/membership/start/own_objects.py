@@ -1,7 +1,7 @@
-"""Whether the objects that the broker keeps for itself are whole: who leads, and checkpoints of metadata and manifests.
+"""Checks the objects that a broker keeps for itself: the claim, and checkpoints of metadata and manifests.
 
-The write-ahead log is `kafscale.log.check.wal_check`'s. Read before the segments are listed, then `check_claim`
-after them, so that a broker that starts meanwhile is not taken for damage.
+The write-ahead log is checked by `kafscale.log.check.wal_check`. Call `read` before the segments are listed and
+`check_claim` after, so that a broker that starts meanwhile is not taken for damage.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class OwnObjects:
         )
 
     async def repair(self) -> None:
-        """Write a damaged claim anew: of the last epoch, and so that a start waits for whoever may hold it.
+        """Write a damaged claim anew: of the last epoch, and so that a start waits for its possible owner.
 
         Raises StoreError.
         """

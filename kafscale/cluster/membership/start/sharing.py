@@ -129,9 +129,9 @@ class Registration:
         )
         puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
         led: dict[PartitionId, Placement] = {}
-        for topic_id, index, each in state.led_by(broker_id):
-            recover = each.recover if previous is None else each.recover_from(previous)
-            led[topic_id, index] = attrs.evolve(each, epoch=incarnation, recover=recover)
+        for topic_id, index, placement in state.led_by(broker_id):
+            recover = placement.recover if previous is None else placement.recover_from(previous)
+            led[topic_id, index] = attrs.evolve(placement, epoch=incarnation, recover=recover)
         puts |= changed_rows(state.placements, led)
         plan = PlannedFrom(revision=state.follower.revision, keys=tuple(puts))
         return Transaction(puts=puts, planned_from=plan, essential=True)

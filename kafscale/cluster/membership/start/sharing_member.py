@@ -77,6 +77,7 @@ class SharingMember(ClusterMember):
     suspension_check: SuspensionCheck = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.watch_seconds = LOOK_SECONDS
         self.writer = PlacementWriter(self.state)
         self.mover = PlacementMover(self.state, self.writer)
         self._make_peers()
@@ -91,10 +92,6 @@ class SharingMember(ClusterMember):
     @property
     def broker_id(self) -> int:
         return self.settings.broker_id
-
-    @property
-    def watch_seconds(self) -> float:
-        return LOOK_SECONDS
 
     def _make_peers(self) -> None:
         """Make what this broker knows of the others, and asks or tells them."""

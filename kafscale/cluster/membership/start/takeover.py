@@ -29,7 +29,7 @@ from kafscale.cluster.membership.start.claim import (
     claim,
     settle,
 )
-from kafscale.cluster.membership.start.lone_member import LoneMember
+from kafscale.cluster.membership.start.member import LoneMember
 from kafscale.cluster.membership.start.recovery import apply_log, load_checkpoint
 from kafscale.cluster.membership.start.unsharing import Unsharing
 from kafscale.cluster.membership.state import LoneState

@@ -98,7 +98,7 @@ class UnknownBatches:
             known = by_id.get(topic_id) or UnknownTopic(
                 name=self._names.get(topic_id, ""), topic_id=topic_id, versions=(), partitions={}
             )
-            of_topic = {index: end for (each, index), end in ends.items() if each == topic_id}
+            of_topic = {index: end for (unknown_id, index), end in ends.items() if unknown_id == topic_id}
             by_id[topic_id] = _with_log(known, of_topic)
         return sorted(by_id.values(), key=lambda topic: (topic.name, topic.topic_id))
 

@@ -108,7 +108,7 @@ class Unsharing:
             return
         await SharedMetadataStore.join(self.local, self.store, self.namespace, may_have_ended=True)
         position = WalPosition(epoch, 0)
-        records = [each.key for each in await self.local.list(BROKERS) if parse_record_key(each.key) is not None]
+        records = [entry.key for entry in await self.local.list(BROKERS) if parse_record_key(entry.key) is not None]
         await self.local.commit(
             Transaction(
                 puts={POSITION_KEY: encode(position)},
@@ -127,7 +127,7 @@ class Unsharing:
 
 def check_last(state: ClusterState, broker_id: int) -> None:
     """Raise StartupError unless this broker is the only one, and has left nothing but in the bucket."""
-    others = sorted(each for each in state.brokers if each != broker_id)
+    others = sorted(other_id for other_id in state.brokers if other_id != broker_id)
     if others:
         raise StartupError(
             f"broker {others[0]} shares the bucket, too: drain it, stop it, and `kafscale brokers remove {others[0]}`"

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kafscale.cluster.membership.records import UNSETTLED_MAX_COUNT
 from kafscale.cluster.membership.start.claim import TAKEOVER_WAIT_SECONDS, WATCH_SECONDS, claim_key
-from kafscale.cluster.membership.start.lone_member import LoneMember
+from kafscale.cluster.membership.start.member import LoneMember
 from kafscale.cluster.membership.start.takeover import take_lead
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.config import Durability
