@@ -2,35 +2,25 @@
 
 Flags, environment variables, keys of the TOML file, the reference page and `kafscale config` are made from the
 declaration. A field's type says how its text is read: `Size` (bytes), `Seconds` and `Milliseconds` (durations in the
-unit of the attribute's suffix), `Listener`, `StoreUrl`, enums. The one cattrs converter is here.
+unit of the attribute's suffix), `Listener`, `StoreUrl`, enums.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Callable
-from functools import cached_property, partial
-from operator import eq
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import attrs
-import cattrs
 
 from kafscale.config.units import format_duration, format_size, parse_duration, parse_size
 from kafscale.config.values import (
     Address,
-    AuthorizerKind,
-    Durability,
     IpConnections,
     Listener,
     ListenerProtocol,
-    LogFormat,
-    LogLevel,
-    SaslMechanism,
-    SslClientAuth,
-    SslVersion,
     StoreEncryption,
     StoreUrl,
     split_list,
@@ -105,7 +95,7 @@ class Option:
     @property
     def form(self) -> str:
         """Return the placeholder of a value, as in `--segment-bytes SIZE`."""
-        return _form(self.type)
+        return _kind(self.type).form
 
     @property
     def allowed(self) -> str:
@@ -118,7 +108,7 @@ class Option:
     def parse(self, raw: object, *, given_as: str) -> Any:
         """Read a value from text or TOML. Raises ConfigError, which begins with `given_as`."""
         try:
-            value = converter.structure(raw, self.type)
+            value = _parse(raw, self.type)
         except ValueError as exc:
             raise ConfigError(f"{given_as}: {exc}") from exc
         self.check(value, given_as=given_as)
@@ -133,8 +123,8 @@ class Option:
         """Format a value as a user writes it; empty for None."""
         if value is None:
             return ""
-        text = converter.unstructure(value, unstructure_as=self.type)
-        return ",".join(text) if isinstance(text, list | tuple) else str(text)
+        text = _kind(self.type).format
+        return ",".join(map(text, value)) if self.is_repeatable else text(value)
 
 
 def options_of(settings_class: type) -> tuple[Option, ...]:
@@ -152,33 +142,12 @@ def _is_tuple(of_type: Any) -> bool:
     return origin is tuple
 
 
-_FORMS = {
-    bool: "true|false",
-    int: "NUMBER",
-    str: "TEXT",
-    Path: "PATH",
-    Size: "SIZE",
-    Seconds: "DURATION",
-    Milliseconds: "DURATION",
-    PrincipalText: "TYPE:NAME",
-    Address: "HOST:PORT",
-    Listener: "[NAME=]HOST:PORT",
-    ListenerProtocol: "NAME=PROTOCOL",
-    IpConnections: "IP:NUMBER",
-    StoreUrl: "URL",
-    StoreEncryption: "AES256|aws:kms:KEY",
-}
+def _item_type(of_type: Any) -> Any:
+    """Return X of `X | None` and of `tuple[X, ...]`."""
+    return of_type if of_type in _KINDS else get_args(of_type)[0] if get_args(of_type) else of_type
 
 
-def _form(of_type: Any) -> str:
-    if of_type in _FORMS:
-        return _FORMS[of_type]
-    if isinstance(of_type, type) and issubclass(of_type, enum.Enum):
-        return "|".join(str(word) for word in of_type)
-    return _form(get_args(of_type)[0])  # X | None, or tuple[X, ...]
-
-
-def _text(raw: object, _type: Any = str) -> str:
+def _text(raw: object) -> str:
     if not isinstance(raw, str):
         raise ValueError(f"'{raw}' is not a string; put it in quotes")
     if not raw.strip():
@@ -186,14 +155,14 @@ def _text(raw: object, _type: Any = str) -> str:
     return raw
 
 
-def _path(raw: object, _type: Any) -> Path:
+def _path(raw: object) -> Path:
     try:
         return Path(_text(raw)).expanduser()
     except RuntimeError as exc:
         raise ValueError(f"'{raw}' begins with a home directory that doesn't exist; write the whole path") from exc
 
 
-def _integer(raw: object, _type: Any) -> int:
+def _integer(raw: object) -> int:
     text = str(raw).strip()
     digits = text.removeprefix("-")
     if isinstance(raw, bool) or not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
@@ -201,77 +170,73 @@ def _integer(raw: object, _type: Any) -> int:
     return int(text)
 
 
-def _switch(raw: object, _type: Any) -> bool:
+def _switch(raw: object) -> bool:
     word = str(raw).strip().lower()
     if word not in ("true", "false"):
         raise ValueError(f"'{raw}' is not a switch; allowed: true, false")
     return word == "true"
 
 
-def _size(raw: object, _type: Any) -> int:
-    return parse_size(str(raw))
-
-
-def _seconds(raw: object, _type: Any) -> float:
-    return parse_duration(str(raw)) / 1_000_000
-
-
-def _milliseconds(raw: object, _type: Any) -> int:
+def _milliseconds(raw: object) -> int:
     duration_us = parse_duration(str(raw))
     if duration_us % 1000:
         raise ValueError(f"'{raw}' is finer than a millisecond; allowed: whole milliseconds")
     return duration_us // 1000
 
 
-def _word(raw: object, enum_type: Any) -> Any:
-    words = [str(word) for word in enum_type]
-    if raw not in words:
-        raise ValueError(f"'{raw}' is not known; allowed: {', '.join(words)}")
-    return enum_type(raw)
+@attrs.frozen
+class _Kind:
+    """A type of values: its placeholder, and functions that read and format a value."""
+
+    form: str
+    parse: Callable[[Any], Any]
+    format: Callable[[Any], str] = str
 
 
-def _repeated(raw: object, tuple_type: Any) -> tuple[Any, ...]:
-    item_type = get_args(tuple_type)[0]
-    split = split_principals if item_type == PrincipalText else split_list
+_KINDS: Mapping[Any, _Kind] = {
+    bool: _Kind("true|false", _switch, lambda value: "true" if value else "false"),
+    int: _Kind("NUMBER", _integer),
+    str: _Kind("TEXT", _text),
+    Path: _Kind("PATH", _path),
+    Size: _Kind("SIZE", lambda raw: parse_size(str(raw)), format_size),
+    Seconds: _Kind(
+        "DURATION",
+        lambda raw: parse_duration(str(raw)) / 1_000_000,
+        lambda seconds: format_duration(round(seconds * 1_000_000)),
+    ),
+    Milliseconds: _Kind("DURATION", _milliseconds, lambda milliseconds: format_duration(milliseconds * 1000)),
+    PrincipalText: _Kind("TYPE:NAME", _text),
+    Address: _Kind("HOST:PORT", lambda raw: Address.parse(_text(raw), allows_tls=True)),
+    Listener: _Kind("[NAME=]HOST:PORT", lambda raw: Listener.parse(_text(raw))),
+    ListenerProtocol: _Kind("NAME=PROTOCOL", lambda raw: ListenerProtocol.parse(_text(raw))),
+    IpConnections: _Kind("IP:NUMBER", lambda raw: IpConnections.parse(_text(raw))),
+    StoreUrl: _Kind("URL", lambda raw: StoreUrl.parse(_text(raw))),
+    StoreEncryption: _Kind("AES256|aws:kms:KEY", lambda raw: StoreEncryption.parse(_text(raw))),
+}
+
+
+def _kind(of_type: Any) -> _Kind:
+    """Return the kind of a type, or of the items of `X | None` and `tuple[X, ...]`."""
+    item_type = _item_type(of_type)
+    if item_type in _KINDS:
+        return _KINDS[item_type]
+    words = [str(word) for word in item_type]  # an enum
+
+    def parse(raw: object) -> Any:
+        if raw not in words:
+            raise ValueError(f"'{raw}' is not known; allowed: {', '.join(words)}")
+        return item_type(raw)
+
+    return _Kind("|".join(words), parse)
+
+
+def _parse(raw: object, of_type: Any) -> Any:
+    """Read a value, or the tuple of a repeatable option. Raises ValueError."""
+    parse = _kind(of_type).parse
+    if not _is_tuple(of_type):
+        return parse(raw)
+    split = split_principals if _item_type(of_type) == PrincipalText else split_list
     values: list[object] = []
     for item in raw if isinstance(raw, list | tuple) else [raw]:
         values += split(item) if isinstance(item, str) else [item]
-    return tuple(converter.structure(value, item_type) for value in values)
-
-
-def _make_converter() -> cattrs.Converter:
-    made = cattrs.Converter(detailed_validation=False)
-    reading: list[tuple[Any, Callable[[Any, Any], Any], Callable[[Any], Any]]] = [
-        (str, _text, str),
-        (Path, _path, str),
-        (int, _integer, lambda value: value),
-        (bool, _switch, lambda value: "true" if value else "false"),
-        (Size, _size, format_size),
-        (Seconds, _seconds, lambda seconds: format_duration(round(seconds * 1_000_000))),
-        (Milliseconds, _milliseconds, lambda milliseconds: format_duration(milliseconds * 1000)),
-        (PrincipalText, _text, str),
-        (Address, lambda raw, _type: Address.parse(_text(raw), allows_tls=True), str),
-        (Listener, lambda raw, _type: Listener.parse(_text(raw)), str),
-        (ListenerProtocol, lambda raw, _type: ListenerProtocol.parse(_text(raw)), str),
-        (IpConnections, lambda raw, _type: IpConnections.parse(_text(raw)), str),
-        (StoreUrl, lambda raw, _type: StoreUrl.parse(_text(raw)), str),
-        (StoreEncryption, lambda raw, _type: StoreEncryption.parse(_text(raw)), str),
-    ]
-    for of_type, structure, unstructure in reading:
-        if isinstance(of_type, type):  # cattrs looks up classes before it asks predicates
-            made.register_structure_hook(of_type, structure)
-            made.register_unstructure_hook(of_type, unstructure)
-        else:
-            made.register_structure_hook_func(partial(eq, of_type), structure)
-            made.register_unstructure_hook_func(partial(eq, of_type), unstructure)
-    for enum_type in (
-        *(AuthorizerKind, Durability, LogLevel, LogFormat),
-        *(SaslMechanism, SslClientAuth, SslVersion),
-    ):
-        made.register_structure_hook(enum_type, _word)
-        made.register_unstructure_hook(enum_type, str)
-    made.register_structure_hook_func(_is_tuple, _repeated)
-    return made
-
-
-converter = _make_converter()
+    return tuple(parse(value) for value in values)
