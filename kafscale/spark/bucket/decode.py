@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from kafscale.errors import CorruptBatch, DecodeError
 from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.batches import Batches, BatchHeaders, OnUnreadable, check, check_crcs, refuse
-from kafscale.spark.bucket.times import ALWAYS, Period
+from kafscale.spark.bucket.splits import ALWAYS, Period
 from kafscale.spark.workers.slices import (
     Positions,
     Raw,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from kafscale.errors import QueryError
-from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.splits import Period
 from kafscale.spark.duckdb.kinds import Column, NoTable, NotAlike
 from kafscale.spark.duckdb.literals import interval, timestamp
 from kafscale.spark.duckdb.parser import Node, Spelled

@@ -19,8 +19,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.bucket.splits import Split
-from kafscale.spark.bucket.times import FIRST_MS, LAST_MS, Period
+from kafscale.spark.bucket.splits import FIRST_MS, LAST_MS, Period, Split
 from kafscale.spark.duckdb.kinds import TooMuch
 from kafscale.spark.source.bounds import Bounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions

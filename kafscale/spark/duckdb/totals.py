@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.splits import Period
 from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL, Told, Totals, told_by_footers, totals_of
 from kafscale.spark.duckdb.expressions import Expressions
 from kafscale.spark.duckdb.kinds import INTEGERS, Column, Kind, NotAlike

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from kafscale.spark.bucket.splits import Extent
-from kafscale.spark.bucket.times import ALWAYS, Period
+from kafscale.spark.bucket.splits import ALWAYS, Extent, Period
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 MILLISECOND = timedelta(milliseconds=1)

@@ -16,7 +16,7 @@ from kafscale.spark.bucket import batches as batching
 from kafscale.spark.bucket import decode as decoding
 from kafscale.spark.bucket.aborted import AbortedBatches
 from kafscale.spark.bucket.decode import COLUMN_TYPES, LANES_MIN_COUNT, Wanted
-from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.splits import Period
 from kafscale.wire import compression
 from kafscale.wire.batch_header import (
     CONTROL,

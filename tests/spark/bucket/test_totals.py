@@ -14,8 +14,7 @@ from kafscale.formats.segment import INDEX_ROWS_MAX_COUNT, decode_footer, encode
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.reading import SplitReader
-from kafscale.spark.bucket.splits import Extent, Split, plan
-from kafscale.spark.bucket.times import FIRST_MS, LAST_MS, Period
+from kafscale.spark.bucket.splits import FIRST_MS, LAST_MS, Extent, Period, Split, plan
 from kafscale.spark.bucket.totals import Totals, told_by_footers, totals_of
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import set_base_offset, set_crc

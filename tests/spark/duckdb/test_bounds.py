@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.splits import Period
 from kafscale.spark.duckdb.scans import Condition
 
 SCHEMA = pa.schema([(name, COLUMN_TYPES[name]) for name in ("partition", "offset", "timestamp", "key")])

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kafscale.spark.bucket.times import Period
+from kafscale.spark.bucket.splits import Period
 from kafscale.spark.source.bounds import Bounds, Uses, forget
 
 NOTHING = Bounds()
