@@ -94,15 +94,10 @@ def _lines(findings: Findings, figures: str) -> Iterator[str]:
     yield "## What it must reach\n"
     yield from table_lines(HEADINGS, target_cells(findings))
     yield ""
-    yield f"[All figures]({figures}), with moves, the controller, and how many brokers that allows.\n"
+    yield f"[All figures]({figures}): moves, the controller, what three zones cost, how many brokers that allows.\n"
     for group in SHOWN:
         if findings.of(group):
             yield from _group(findings, group)
-            if group == BESIDE:
-                yield "## What three zones cost\n"
-                yield costs.about()
-                yield from table_lines(costs.HEADINGS, costs.rows())
-                yield ""
     if findings.failures:
         yield "## Not measured\n"
         failed = [[each.load, each.system, str(each.round + 1), _told(each.error)] for each in findings.failures]
@@ -115,6 +110,10 @@ def _figures(findings: Findings) -> Iterator[str]:
     for group in _ABOUT:
         if group not in SHOWN and findings.of(group):
             yield from _group(findings, group)
+    yield "## What three zones cost\n"
+    yield costs.about()
+    yield from table_lines(costs.HEADINGS, costs.rows())
+    yield ""
     if reach := model.model_rows(findings):
         yield "## What more cores and machines reach\n"
         yield model.about(findings)

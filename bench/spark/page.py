@@ -78,13 +78,14 @@ def page_lines(outcome: Outcome, options: Mapping[str, object], path: Path, dire
     yield f"![Ratios]({link(path, directory / 'spark.svg')})"
     yield ""
     yield from tables.speed(outcome).markdown()
-    yield from _short(outcome)
     yield from _section("Writing, streams and SQL", _FURTHER, tables.further(outcome))
-    yield f"\n[Bytes read, where the time goes, and the decoder alone]({link(path, directory / FIGURES)}).\n"
+    figures = link(path, directory / FIGURES)
+    yield f"\n[What is not as fast as wanted, bytes read, where the time goes, the decoder alone]({figures}).\n"
 
 
 def further_lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines of the tables that few readers want."""
+    yield from _short(outcome)
     yield from _section("Bytes read and needed", _READ, tables.read_bytes(outcome))
     yield from _section("Where the time goes", _TIMES, tables.times(outcome))
     yield from _section("The decoder alone", _DECODER, tables.decoder(outcome))
@@ -110,7 +111,7 @@ def _short(outcome: Outcome) -> Iterator[str]:
         if row[-2] != "-" and float(row[-2]) < WANTED_OF_OTHERS
     ]
     if cells:
-        yield from ("", "## Short of that", "")
+        yield from ("", "## Not as fast as is wanted", "")
         yield from Table(["values, partitions", "what", "times as fast", "wanted", "rows at hand"], cells, 2).markdown()
 
 

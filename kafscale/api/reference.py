@@ -15,20 +15,18 @@ from kafscale.api.handling.calls import Api
 from kafscale.api.handling.operations import OPERATIONS, Check
 from kafscale.api.not_served import NOT_SERVED, NotServed
 from kafscale.api.table import every_api
-from kafscale.wire.schema import MAX
 
 _INTRODUCTION = """\
 # The protocol that the broker speaks
 
 Made by `python -m kafscale.api.reference`. Each module of `kafscale/api` lists what each version brought.
 
-Every version is spoken in both encodings, the flexible one from the version named on (KIP-482). A request of an unknown
-key or version ends the connection, as in Kafka; an unknown version of ApiVersions is answered in version 0 with
-UNSUPPORTED_VERSION and this list (KIP-511). The last column has the rights that a client needs where there are
-[access control lists](../how-to/allow-and-deny.md), as in Kafka.
+A request of an unknown key or version ends the connection, as in Kafka; an unknown version of ApiVersions is answered
+in version 0 with UNSUPPORTED_VERSION and this list (KIP-511). The last column has the rights that a client needs where
+there are [access control lists](../how-to/allow-and-deny.md), as in Kafka.
 
-| key | API | versions | flexible from | rights |
-|---|---|---|---|---|
+| key | API | versions | rights |
+|---|---|---|---|
 """
 
 _NOT_SERVED = """
@@ -51,16 +49,10 @@ def protocol_page() -> str:
     """Return the page as Markdown."""
     rows = sorted(every_api(), key=lambda api: api.key)
     table = "".join(
-        f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_flexible_since(api)} | {_rights(api)} |\n"
-        for api in rows
+        f"| {api.key} | {api.name} | {api.min_version}-{api.max_version} | {_rights(api)} |\n" for api in rows
     )
     not_served = _NOT_SERVED + "".join(map(_not_served, NOT_SERVED))
     return _INTRODUCTION + table + not_served + _NOTES + "".join(map(_section, rows))
-
-
-def _flexible_since(api: Api) -> str:
-    since: int = api.request.FLEXIBLE_SINCE  # type: ignore[attr-defined]
-    return str(since) if since <= MAX else "never"
 
 
 def _rights(api: Api) -> str:

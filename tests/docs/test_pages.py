@@ -89,3 +89,13 @@ def _flags_of_commands() -> set[str]:
     folders = (REPOSITORY / "kafscale" / "cli", REPOSITORY / "bench", REPOSITORY / "tests" / "devtools")
     sources = [source for folder in folders for source in folder.rglob("*.py")]
     return {flag for source in sources for flag in _FLAG.findall(source.read_text())}
+
+
+_TERMS = re.compile(r"\b(?:epochs?|incarnations?|fenced?|footers?|manifests?|chunk pool|leases?|superseded)\b")
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", WRITTEN_PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_pages_that_use_terms_link_to_the_glossary(page: Path) -> None:
+    if _TERMS.search(_CODE.sub("", page.read_text())):
+        assert DOCS / "reference" / "glossary.md" in {target for target, _ in _links(page)}
