@@ -275,12 +275,6 @@ class LoneState(ClusterState):
     def unreadable(self) -> Collection[str]:
         return ()
 
-    async def load(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def run(self) -> None:
-        await trio.sleep_forever()
-
     async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
         """Plan, which refuses a change of the only broker; there is nothing to write."""
         transaction = plan()

@@ -295,11 +295,6 @@ class LeadCheck:
             with suppress(DamagedObject):  # nothing is known of another broker then
                 await self.confirm()
 
-    async def confirm_quietly(self) -> None:
-        """Look, and leave errors to the watch. However many ask, at most one look is under way."""
-        with suppress(StoreError, DamagedObject, Fenced):
-            await self.confirm()
-
     def has_led_within(self, seconds: float) -> bool:
         """Tell whether a look has found lately that it leads."""
         self.asked_at = now = elapsed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -35,7 +36,7 @@ from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Durability
-from kafscale.errors import Fenced
+from kafscale.errors import DamagedObject, Fenced, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
@@ -235,7 +236,8 @@ class SharingMember(ClusterMember):
         return place_topics(self.state, surplus, draft, transaction)
 
     async def catch_up(self) -> None:
-        await self.check.confirm_quietly()
+        with suppress(StoreError, DamagedObject, Fenced):  # which are left to the watch
+            await self.check.confirm()
 
     def has_led_lately(self) -> bool:
         has_led = self.check.has_led_within(2 * self.watch_seconds)
