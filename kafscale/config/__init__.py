@@ -38,14 +38,12 @@ from kafscale.config.units import parse_size as parse_size
 from kafscale.config.values import WILDCARD_HOSTS as WILDCARD_HOSTS
 from kafscale.config.values import Address as Address
 from kafscale.config.values import AuthorizerKind as AuthorizerKind
-from kafscale.config.values import BalanceBy as BalanceBy
 from kafscale.config.values import Durability as Durability
 from kafscale.config.values import IpConnections as IpConnections
 from kafscale.config.values import Listener as Listener
 from kafscale.config.values import ListenerProtocol as ListenerProtocol
 from kafscale.config.values import LogFormat as LogFormat
 from kafscale.config.values import LogLevel as LogLevel
-from kafscale.config.values import ReplicationFactorPolicy as ReplicationFactorPolicy
 from kafscale.config.values import SaslMechanism as SaslMechanism
 from kafscale.config.values import SecurityProtocol as SecurityProtocol
 from kafscale.config.values import SslClientAuth as SslClientAuth

@@ -22,13 +22,11 @@ from kafscale.config.values import (
     DEFAULT_LISTENER_NAME,
     Address,
     AuthorizerKind,
-    BalanceBy,
     Durability,
     Listener,
     ListenerProtocol,
     LogFormat,
     LogLevel,
-    ReplicationFactorPolicy,
     SecurityProtocol,
     StoreEncryption,
     StoreUrl,
@@ -402,8 +400,6 @@ class Settings:
     auto_create_topics_per_minute_count: int = 600  # a client that asks for thousands of names doesn't create them all
     transaction_cleanup_interval_ms: int = 10_000  # Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms
     broker_store_timeout_seconds: float = 4.0  # well below the 30 s that most clients wait
-    balance_by: BalanceBy = BalanceBy.LOAD
-    allow_replication_factor: ReplicationFactorPolicy = ReplicationFactorPolicy.ACCEPT  # above 1: the store replicates
     cluster_id: str | None = None  # generated at the first start
     transactional_id_expiration_ms: int = 604_800_000  # Kafka: transactional.id.expiration.ms, 7 days
     ssl: SslSettings = attrs.field(factory=SslSettings)

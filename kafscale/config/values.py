@@ -48,20 +48,6 @@ class Durability(enum.StrEnum):
     SEGMENT = "segment"
 
 
-class BalanceBy(enum.StrEnum):
-    """The quantity by which partitions are balanced over brokers."""
-
-    LOAD = "load"
-    NUMBER = "number"
-
-
-class ReplicationFactorPolicy(enum.StrEnum):
-    """The treatment of a replication factor above 1 in CreateTopics."""
-
-    ACCEPT = "accept"
-    REFUSE = "refuse"
-
-
 class GroupAssignor(enum.StrEnum):
     """Assignors of groups whose assignments the broker computes."""
 

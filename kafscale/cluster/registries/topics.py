@@ -46,7 +46,7 @@ from kafscale.cluster.registries.topic_records import (
     topic_key,
 )
 from kafscale.concurrency.turns import in_turns
-from kafscale.config import ReplicationFactorPolicy, Settings
+from kafscale.config import Settings
 from kafscale.errors import KafkaError, PlanOutdated
 from kafscale.wire.error_codes import (
     INVALID_PARTITIONS,
@@ -144,7 +144,6 @@ class TopicPolicy:
     """The broker's settings of topics."""
 
     default_partition_count: int = 1
-    accepts_any_replication_factor: bool = True
     topic_max_count: int = 10_000
     partition_max_count: int = 100_000
     created_in_passing_per_minute: int = 600
@@ -156,7 +155,6 @@ class TopicPolicy:
     def of(cls, settings: Settings) -> TopicPolicy:
         return cls(
             default_partition_count=settings.default_partitions_count,
-            accepts_any_replication_factor=settings.allow_replication_factor is ReplicationFactorPolicy.ACCEPT,
             topic_max_count=settings.limits.max_topics_count,
             partition_max_count=settings.limits.max_partitions_count,
             created_in_passing_per_minute=settings.auto_create_topics_per_minute_count,
@@ -527,12 +525,11 @@ class TopicRegistry(Registry):
             raise KafkaError(
                 INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 to use the default value."
             )
-        most = REPLICATION_FACTOR_MAX if self.policy.accepts_any_replication_factor else 1
-        if wanted > most:
+        if wanted > REPLICATION_FACTOR_MAX:
             raise KafkaError(
                 INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} "
-                f"cannot be reached because at most {most} is allowed.",
+                f"cannot be reached because at most {REPLICATION_FACTOR_MAX} is allowed.",
             )
         return wanted
 

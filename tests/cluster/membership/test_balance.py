@@ -21,7 +21,6 @@ from kafscale.cluster.membership.placement.balance import BalancePlanner
 from kafscale.cluster.membership.placement.fail_over import _FailOverPlan
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.config import BalanceBy
 from kafscale.log.load import BrokerLoad, LoadMeter
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
@@ -105,12 +104,9 @@ async def test_a_hot_topic_is_spread_and_then_nothing_moves(autojump_clock: Mock
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
-@pytest.mark.parametrize("by", list(BalanceBy))
-async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(
-    autojump_clock: MockClock, by: BalanceBy
-) -> None:
+async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(autojump_clock: MockClock) -> None:
     """What is assigned to a broker stays there, and so it has more to do than the other one, which leads as many."""
-    async with running(machines(2), some_of(12, 2, 6), balance_by=by) as traffic:
+    async with running(machines(2), some_of(12, 2, 6)) as traffic:
         await move(traffic.brokers[1], some_of(12, 2, 6), 1)
         await trio.sleep(SETTLE_SECONDS)
         assert await traffic.shares(10.0) == [2.0, 0.0]
@@ -118,7 +114,7 @@ async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(
         for number in range(6):
             await create(traffic.brokers[1 + number % 2].broker, 1, f"new-{number}")
             await trio.sleep(1.0)
-        expected = {1: 6, 2: 12} if by is BalanceBy.LOAD else {1: 9, 2: 9}
+        expected = {1: 6, 2: 12}
         assert Counter(traffic.leaders()) == expected
         await create(traffic.brokers[2].broker, 6, "spread")
         await trio.sleep(1.0)
@@ -134,7 +130,6 @@ async def test_what_all_have_to_do_is_forgotten_when_the_controller_tells_it_no_
         state=ClusterState(MemoryMetadataStore()),
         liveness=Liveness(1.0),
         meter=LoadMeter(),
-        by=BalanceBy.LOAD,
     )
     assert balance.surplus() == {}
     balance.take_surplus({1: 2.0, 2: 0.0})
@@ -152,12 +147,6 @@ async def test_what_is_written_and_what_is_read_is_added_up(autojump_clock: Mock
         assert written_bytes > len(BATCH)
         assert await values(traffic.brokers[1], 0) == [BATCH]
         assert partition.recent_bytes == 2 * written_bytes
-
-
-async def test_by_number_a_hot_topic_stays(autojump_clock: MockClock) -> None:
-    async with running(machines(2), some_of(6, 2, 3), 6, balance_by=BalanceBy.NUMBER) as traffic:
-        await trio.sleep(SETTLE_SECONDS)
-        assert await traffic.shares(10.0) == [2.0, 0.0]
 
 
 async def test_beside_a_broker_that_tells_no_load_numbers_count(
@@ -227,7 +216,6 @@ async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
         state=state,
         liveness=Liveness(1.0),
         meter=LoadMeter(),
-        by=BalanceBy.LOAD,
     )
     load = BrokerLoad(busiest={}, others_count=0, others_bytes_per_second=0, is_settled=True)
     for broker_id, incarnation in ((2, 6), (2, 8), (3, 7), (2, 7)):
@@ -237,8 +225,7 @@ async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
     assert balance._heard.of_broker(2, 8) is None
 
 
-@pytest.mark.parametrize("by", list(BalanceBy))
-def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads(by: BalanceBy) -> None:
+def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads() -> None:
     """As one that is stopped, and is not the controller, which alone is told."""
     load = BrokerLoad(busiest={(b"t" * 16, 3): 7}, others_count=2, others_bytes_per_second=5, is_settled=False)
     balance = BalancePlanner(
@@ -247,6 +234,5 @@ def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads(by:
         state=ClusterState(MemoryMetadataStore()),
         liveness=Liveness(1.0, clock=lambda: 0.0),
         meter=cast(LoadMeter, SimpleNamespace(load=lambda: load)),
-        by=by,
     )
-    assert balance.loads_of_own().busiest == ({b"t" * 16: {3: 7}} if by is BalanceBy.LOAD else {})
+    assert balance.loads_of_own().busiest == {b"t" * 16: {3: 7}}

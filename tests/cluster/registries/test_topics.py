@@ -23,7 +23,7 @@ from kafscale.cluster.registries.topics import (
     TopicPolicy,
     TopicRegistry,
 )
-from kafscale.config import ReplicationFactorPolicy, Settings
+from kafscale.config import Settings
 from kafscale.errors import KafkaError, StartupError, StorageFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
@@ -304,14 +304,10 @@ async def test_defaults_are_the_policys(store: MemoryMetadataStore) -> None:
 
 
 async def test_policy_of_settings() -> None:
-    settings = Settings(
-        default_partitions_count=4, allow_replication_factor=ReplicationFactorPolicy.REFUSE, segment_bytes=1 << 21
-    )
+    settings = Settings(default_partitions_count=4, segment_bytes=1 << 21)
     topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
     topic = await create(topics, "a", -1)
     assert (topic.partition_count, topic.config.segment_bytes) == (4, 1 << 21)
-    error = failed(await topics.create([NewTopic(name="b", replication_factor=3)]))
-    assert error.code == error_codes.INVALID_REPLICATION_FACTOR
 
 
 async def test_limits_on_topics_and_partitions(store: MemoryMetadataStore) -> None:

@@ -13,7 +13,6 @@ from kafscale.cluster.membership.peers.loads import FRESH_SECONDS, UNKNOWN, Hear
 from kafscale.cluster.membership.placement.choice import Move, Weights, moves_for_balance
 from kafscale.cluster.membership.records import BrokerRecord, Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.config import BalanceBy
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad, LoadMeter
 
@@ -54,7 +53,6 @@ class BalancePlanner:
     state: ClusterState
     liveness: Liveness
     meter: LoadMeter
-    by: BalanceBy
     _heard: HeardLoads = attrs.field(factory=HeardLoads, init=False)
     _surplus: Mapping[int, float] = attrs.field(factory=dict, init=False)
     _surplus_at: float = attrs.field(default=-math.inf, init=False)
@@ -67,7 +65,7 @@ class BalancePlanner:
 
     def loads(self) -> Loads | None:
         """Return the loads of all brokers that are heard of; None while it is not known whether all tell theirs."""
-        if self.by is BalanceBy.NUMBER or not self.liveness.is_watching:
+        if not self.liveness.is_watching:
             return UNKNOWN
         self.take(self.broker_id, self.incarnation, self.meter.load())
         return self._heard.look({broker_id: record.incarnation for broker_id, record in self._serving().items()})
@@ -79,8 +77,8 @@ class BalancePlanner:
     def loads_of_own(self) -> Loads:
         """Return the loads as far as they are known, which those of what this broker leads itself always are."""
         known = self.loads()
-        if self.by is BalanceBy.NUMBER or (known is not None and known.is_known):
-            return known or UNKNOWN
+        if known is not None and known.is_known:
+            return known
         load = self.meter.load()
         return Loads(by_topic(load.busiest.items()), {self.broker_id: load.of_others})
 

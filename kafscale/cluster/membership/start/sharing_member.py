@@ -99,9 +99,7 @@ class SharingMember(ClusterMember):
         settings, state, check = self.settings, self.state, self.check
         named = {"broker_id": self.broker_id, "incarnation": self.epoch}
         self.liveness = Liveness(settings.broker_session_timeout_seconds)
-        self.balance = BalancePlanner(
-            **named, state=state, liveness=self.liveness, meter=LoadMeter(), by=settings.balance_by
-        )
+        self.balance = BalancePlanner(**named, state=state, liveness=self.liveness, meter=LoadMeter())
         self.store_loss = StoreLoss(
             broker_id=self.broker_id,
             timeout_seconds=settings.broker_store_timeout_seconds,
