@@ -163,7 +163,7 @@ async def test_wrong_input_is_one_line(kafscale: Any, feed: Any) -> None:
         assert "is not a record; allowed: as `kafscale consume --json`" in await kafscale(
             "produce", "t", "--json", code=2
         )
-    assert "allowed: one of --from-beginning" in await kafscale("consume", "t", "--last", "1", "--offset", "2", code=2)
+    assert "give only one of --from-beginning" in await kafscale("consume", "t", "--last", "1", "--offset", "2", code=2)
     assert "topic 'none': UNKNOWN" in await kafscale("consume", "none", "--partition", "0", code=1)
 
 
