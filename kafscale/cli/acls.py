@@ -115,7 +115,10 @@ def _take_resource(given: dict[str, Any]) -> tuple[ResourceType, str | None]:
 
 @click.group("acls")
 def command() -> None:
-    """Add, list and remove access control lists, of a broker with --authorizer acl."""
+    """Add, list, load and remove ACLs.
+
+    They are for brokers with --authorizer acl.
+    """
 
 
 @command.command("add")

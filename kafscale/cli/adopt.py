@@ -58,11 +58,12 @@ def command(
     as_json: bool,
     loaded: Loaded,
 ) -> None:
-    """Register topics that are in the bucket, or in the write-ahead log of --data-dir, but not in the metadata.
+    """Register topics that the metadata lacks.
 
-    This is for a bucket of KafScale's Go broker (version 1), and for lost metadata. Segments stay where they are.
-    Record batches that a start has set aside because their topic was unknown go back into the write-ahead log, before
-    new records. The broker of --data-dir must be stopped.
+    They are in the bucket, or in the write-ahead log of --data-dir. This is for a bucket of KafScale's Go broker
+    (version 1), and for lost metadata. Segments stay where they are. Record batches that a start has set aside because
+    their topic was unknown go back into the write-ahead log, before new records. The broker of --data-dir must be
+    stopped.
     """
     import trio
 

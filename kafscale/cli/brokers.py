@@ -58,7 +58,7 @@ _id_argument = click.argument("broker_id", metavar="ID", type=INDEX)
 
 @click.group("brokers")
 def command() -> None:
-    """List and describe the brokers that share a bucket, and move all partitions away from one."""
+    """List, drain, replace and remove brokers."""
 
 
 @command.command("list")

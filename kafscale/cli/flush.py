@@ -113,10 +113,11 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Flush all acknowledged records of TOPIC, or of all topics, to the bucket, and wait until they are there.
+    """Flush acknowledged records to the bucket.
 
-    Use it before a read of the bucket that must see them, or before a machine is removed. The broker serves meanwhile.
-    The exit code is 1 if it is unknown whether all records are in the bucket.
+    It takes those of TOPIC, or of all topics, and waits until they are there. Use it before a read of the bucket that
+    must see them, or before a machine is removed. The broker serves meanwhile. The exit code is 1 if it is unknown
+    whether all records are in the bucket.
     """
     result = {"segments": 0, "bytes": 0, "seconds": 0.0}
     for address in _admins(admin, bootstrap):

@@ -84,7 +84,7 @@ class Target:
 
 @click.group("groups")
 def command() -> None:
-    """List, describe and delete consumer groups, and move their offsets."""
+    """List, describe, reset and delete groups."""
 
 
 @command.command("list")

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 @json_option
 @with_settings(only={"data_dir", *BUCKET_OPTIONS} - {"namespace"})
 def command(name: str, *, with_rows: bool, with_transactions: bool, as_json: bool, loaded: Loaded) -> None:
-    """Print and check an object: a segment (.kfs), its .index, an object of the write-ahead log (.wal), a checkpoint of
-    the metadata, the claim of a leader (epoch); or a file of the local write-ahead log.
+    """Print and check an object or file.
+
+    It may be a segment (.kfs), its .index, an object of the write-ahead log (.wal), a checkpoint of the metadata, the
+    claim of a leader (epoch), or a file of the local write-ahead log.
 
     FILE-OR-KEY is a path, or a key in the store that `kafscale serve` uses with the same options. The exit code is 1 if
     anything is damaged.

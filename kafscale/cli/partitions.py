@@ -57,7 +57,7 @@ class BalanceRow:
 
 @click.group("partitions")
 def command() -> None:
-    """List the leaders of partitions, and move partitions between brokers."""
+    """List, move and balance partitions."""
 
 
 @command.command("list")

@@ -41,7 +41,10 @@ class PipelineFailed(KafScaleError):
 
 @click.group("pipeline")
 def command() -> None:
-    """Keep Iceberg tables up to date with topics, each record exactly once, without a broker."""
+    """Keep Iceberg tables up to date.
+
+    Tables get each record of their topics exactly once, from the bucket, without a broker.
+    """
 
 
 command.add_command(migrate_command)

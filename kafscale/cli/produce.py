@@ -60,7 +60,9 @@ class LineForm:
 def command(
     topic: str, bootstrap: Bootstrap, *, partition: int | None, acks: str, compression: str, **options: Any
 ) -> None:
-    """Write the lines of stdin to TOPIC, which the broker may create.
+    """Write the lines of stdin to TOPIC.
+
+    The broker creates the topic if it may.
 
     Records with a key go to the partition that Kafka's clients choose.
     """

@@ -144,7 +144,7 @@ class StatementGroup(click.Group):
 
 @click.group("sql", cls=StatementGroup)
 def command() -> None:
-    """Query topics with Spark SQL, from the bucket alone."""
+    """Query topics with Spark SQL."""
 
 
 @command.command("query")

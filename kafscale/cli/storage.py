@@ -75,10 +75,11 @@ class StorageRow:
 @json_option
 @with_settings(only=STORE_OPTIONS)
 def command(price: Price, as_json: bool, loaded: Loaded) -> None:
-    """Show the size of each topic in the bucket: segments, bytes, oldest and newest, and the cost per month.
+    """Show the size and cost of each topic.
 
-    Deletable bytes were merged or deleted, and are no longer read. Pending bytes are in the write-ahead log of
-    --data-dir and not yet in the bucket. The broker may run meanwhile.
+    It shows segments, bytes, oldest and newest, and the cost per month. Deletable bytes were merged or deleted, and are
+    no longer read. Pending bytes are in the write-ahead log of --data-dir and not yet in the bucket. The broker may run
+    meanwhile.
     """
     import trio
 

@@ -32,7 +32,7 @@ class EnrolledRow:
 
 @click.group("transactions")
 def command() -> None:
-    """List and describe transactional ids, and abort their transactions."""
+    """List, describe and abort transactions."""
 
 
 @command.command("list")

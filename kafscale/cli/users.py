@@ -48,7 +48,9 @@ class UserRow:
 
 @click.group("users")
 def command() -> None:
-    """Add, list and remove users, who log in by SCRAM or PLAIN.
+    """Add, list and remove users.
+
+    They log in by SCRAM or PLAIN.
 
     With --bootstrap this goes through a running broker; with --data-dir or --store it changes the metadata of a stopped
     broker, as for the first user. Other brokers that share its bucket may run, and know the user at once.
