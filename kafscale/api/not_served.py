@@ -31,7 +31,7 @@ NOT_SERVED: Sequence[NotServed] = (
     ),
     NotServed(
         {71: "GetTelemetrySubscriptions", 72: "PushTelemetry"},
-        "Nobody takes clients' metrics here (KIP-714). Kafka serves these only where a plugin takes them.",
+        "The broker collects no metrics of clients (KIP-714). Kafka serves these only with a plugin that does.",
     ),
     NotServed(
         {

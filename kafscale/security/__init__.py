@@ -1,3 +1,1 @@
-"""Who a client is and what it may do: security protocols, certificates, SASL, principals, ACLs. Nothing here touches a
-socket.
-"""
+"""Identities and rights of clients: certificates, SASL, principals, ACLs. Nothing here touches a socket."""

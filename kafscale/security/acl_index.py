@@ -40,7 +40,7 @@ _PatternKey = tuple[ResourceType, PatternType, str]
 
 @attrs.define(eq=False, repr=False)
 class _Entries:
-    """What a pattern says to one subject."""
+    """Entries of a pattern for one subject."""
 
     bindings: set[AclBinding] = attrs.field(factory=set)
     allowed_bits: int = 0
@@ -48,24 +48,25 @@ class _Entries:
 
     def sum_up(self) -> None:
         self.allowed_bits = self.denied_bits = 0
-        for each in self.bindings:
-            if each.permission is Permission.DENY:
-                self.denied_bits |= _bits(each.operation)
+        for binding in self.bindings:
+            if binding.permission is Permission.DENY:
+                self.denied_bits |= _bits(binding.operation)
             else:
-                self.allowed_bits |= _bits(each.operation)
-                if each.operation in _IMPLIED:
-                    self.allowed_bits |= 1 << _IMPLIED[each.operation]
+                self.allowed_bits |= _bits(binding.operation)
+                if binding.operation in _IMPLIED:
+                    self.allowed_bits |= 1 << _IMPLIED[binding.operation]
 
     def says(self, permission: Permission, operation: AclOperation) -> bool:
         """Tell whether it says so of the operation itself, implied ones not counted."""
         return any(
-            each.permission is permission and each.operation in (operation, AclOperation.ALL) for each in self.bindings
+            binding.permission is permission and binding.operation in (operation, AclOperation.ALL)
+            for binding in self.bindings
         )
 
 
 @attrs.frozen
 class Found:
-    """What the lists say to a question. `has_acls` if they have any about the resource, to whomever."""
+    """Answer of the lists. `has_acls` if any list is about the resource, for any principal."""
 
     allowed: bool
     denied: bool

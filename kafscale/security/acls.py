@@ -34,19 +34,19 @@ class _Code(enum.IntEnum):
 
 
 class ResourceType(_Code):
-    """What an operation is on."""
+    """Types of resources."""
 
     UNKNOWN, ANY, TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(8)
 
 
 class PatternType(_Code):
-    """How the name of a pattern is meant. A filter alone may say ANY, or MATCH: whatever acts on a resource."""
+    """Types of patterns. Only a filter may say ANY, or MATCH: every pattern that applies to a resource."""
 
     UNKNOWN, ANY, MATCH, LITERAL, PREFIXED = range(5)
 
 
 class AclOperation(_Code):
-    """What is done with a resource."""
+    """Operations on resources."""
 
     UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = range(9)
     CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS = range(9, 15)
@@ -54,7 +54,7 @@ class AclOperation(_Code):
 
 
 class Permission(_Code):
-    """Whether it may be done."""
+    """Effects of a binding."""
 
     UNKNOWN, ANY, DENY, ALLOW = range(4)
 
@@ -80,7 +80,7 @@ class AclBinding:
 
 @attrs.frozen(kw_only=True)
 class AclFilter:
-    """Which bindings are asked for (Kafka's AclBindingFilter): None and ANY ask for all."""
+    """Filter of bindings (Kafka's AclBindingFilter): None and ANY match all."""
 
     resource_type: ResourceType = attrs.field(default=ResourceType.ANY, converter=ResourceType)
     pattern_type: PatternType = attrs.field(default=PatternType.ANY, converter=PatternType)
@@ -92,11 +92,11 @@ class AclFilter:
 
     @property
     def is_unknown(self) -> bool:
-        """Tell whether something in it is not known here."""
+        """Tell whether an element of it is unknown to this version."""
         return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
 
     def matches(self, binding: AclBinding) -> bool:
-        """Tell whether it asks for this one."""
+        """Tell whether it matches a binding."""
         return (
             _asks_for(self.resource_type, binding.resource_type)
             and _asks_for(self.operation, binding.operation)
@@ -128,7 +128,7 @@ def _asks_for(wanted: _C, has: _C) -> bool:
 
 @attrs.frozen(eq=False, repr=False)
 class Right:
-    """To do an operation with a resource of a type. There is one object for each, so that looking it up is cheap."""
+    """An operation on a type of resource. There is one object for each, so that looking it up is cheap."""
 
     operation: AclOperation
     resource_type: ResourceType
@@ -170,7 +170,7 @@ WRITE_IDEMPOTENTLY: Final = right_of(AclOperation.IDEMPOTENT_WRITE, ResourceType
 WRITE_TRANSACTION: Final = right_of(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)
 DESCRIBE_TRANSACTION: Final = right_of(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
 
-# What a client is told that it may not, by the type of the resource.
+# Errors of refused clients, by the type of the resource.
 ERRORS: Final[Mapping[ResourceType, int]] = {
     ResourceType.TOPIC: error_codes.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: error_codes.GROUP_AUTHORIZATION_FAILED,

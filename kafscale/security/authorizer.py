@@ -1,4 +1,4 @@
-"""Who may do what, by access control lists, as Kafka's StandardAuthorizer decides it.
+"""Decides rights by access control lists, as Kafka's StandardAuthorizer does.
 
 Super users may do everything. For anybody else a DENY goes before any ALLOW, and what nothing is said of is denied: to
 all of a resource that has lists, and unless `allows_without_acls` is set to all of one that has none.
@@ -75,7 +75,7 @@ class AclAuthorizer:
     def rule(self, principal: Principal, host: str, right: Right, name: str) -> str:
         """Say what a refusal rests on: for the log of refusals."""
         said = self.acls.bindings_about(subjects_of(str(principal), host), right, name)
-        found = (each for each in said if _denies(each, right.operation))
+        found = (binding for binding in said if _denies(binding, right.operation))
         return str(next(found, "no ACL allows it"))
 
     def _decide(self, principal: Principal, host: str, right: Right, name: str) -> bool:

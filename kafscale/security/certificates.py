@@ -35,7 +35,7 @@ _BLANK = " \r"
 
 @attrs.frozen(kw_only=True)
 class Certificate:
-    """What a certificate says of itself. `not_after_seconds` is since 1970."""
+    """Fields of a certificate. `not_after_seconds` is since 1970."""
 
     subject: str
     not_after_seconds: float
@@ -98,7 +98,7 @@ def _only(data: bytes) -> _Element:
 
 def _children(parent: _Element) -> Iterator[_Element]:
     if parent.tag not in (_SEQUENCE, _SET):
-        raise ValueError("a value of DER is no sequence")
+        raise ValueError("a DER value is not a sequence")
     return _elements(parent.content)
 
 
@@ -114,7 +114,7 @@ def _time(element: _Element) -> float:
 
 def _name(name: _Element) -> str:
     """A distinguished name, whose last part comes first in RFC 2253."""
-    parts = ["+".join(_attribute(each) for each in _children(part)) for part in _children(name)]
+    parts = ["+".join(_attribute(attribute) for attribute in _children(part)) for part in _children(name)]
     return ",".join(reversed(parts))
 
 
@@ -129,11 +129,13 @@ def _attribute(attribute: _Element) -> str:
 
 
 def _escape(text: str) -> str:
-    escaped = "".join(f"\\{each}" if each in _ESCAPED else "\\00" if each == "\0" else each for each in text)
+    escaped = "".join(
+        f"\\{character}" if character in _ESCAPED else "\\00" if character == "\0" else character for character in text
+    )
     inner = escaped.strip(_BLANK)
     lead = len(escaped) - len(escaped.lstrip(_BLANK)) if inner else len(escaped)
     before, after = escaped[:lead], escaped[lead + len(inner) :]
-    return "".join(f"\\{each}" for each in before) + inner + "".join(f"\\{each}" for each in after)
+    return "".join(f"\\{space}" for space in before) + inner + "".join(f"\\{space}" for space in after)
 
 
 def _oid(element: _Element) -> str:

@@ -26,14 +26,14 @@ from kafscale.security.verifiers import PASSWORD_MAX_BYTES, USER_NAME_MAX_BYTES,
 
 @attrs.frozen
 class Challenge:
-    """The client has to answer this."""
+    """Message that the client has to answer."""
 
     data: bytes
 
 
 @attrs.frozen
 class Granted:
-    """The client is who it says. `data` is told to it; `expires_at_ms` is since 1970, of a token."""
+    """Successful login. The client gets `data`; `expires_at_ms` is that of a token, since 1970."""
 
     name: str
     data: bytes = b""
@@ -42,7 +42,7 @@ class Granted:
 
 @attrs.frozen
 class Refused:
-    """The client is not who it says.
+    """Failed login.
 
     `why` is for the broker's log, and may have no secret in it; `message` is for the client, instead of one that tells
     nothing.
@@ -54,7 +54,7 @@ class Refused:
 
 @attrs.frozen
 class DeriveKey:
-    """Somebody has to call `salt_password` with this, in a thread, and to `resume` with its result."""
+    """Request to the caller: `salt_password` with these values in a thread, then `resume` with its result."""
 
     mechanism: SaslMechanism
     password: bytes = attrs.field(repr=False)
@@ -64,7 +64,7 @@ class DeriveKey:
 
 @attrs.frozen
 class FetchKeys:
-    """Somebody may fetch the keys that sign tokens, as a token names one that is not known; then `resume`."""
+    """Request to the caller: a token names an unknown key, so fetch the keys that sign tokens, then `resume`."""
 
     key_id: str
 
@@ -85,17 +85,17 @@ class Exchange(Protocol):
 
 
 class VerifierSource(Protocol):
-    """Where the verifiers of users are."""
+    """Source of users' verifiers."""
 
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None: ...
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Return what to show of a user that there is not."""
+        """Return the verifier to show for a user that does not exist."""
         ...
 
     @property
     def usual_mechanism(self) -> SaslMechanism:
-        """The mechanism that most verifiers are for."""
+        """Mechanism of most verifiers."""
         ...
 
 
@@ -118,15 +118,15 @@ class PlainExchange:
         try:
             authorization_id, self._name, password = data.decode().split("\0")
         except ValueError:  # UnicodeDecodeError is one
-            return Refused("a message that is not three texts with a NUL between them")
+            return Refused("a message that is not three UTF-8 strings separated by NUL")
         if not self._name or not password:
-            return Refused("a user name or a password that is empty")
+            return Refused("an empty user name or password")
         if authorization_id not in ("", self._name):
             return Refused(
                 "an authorization id that is not the user's name",
                 "Authentication failed: Client requested an authorization id that is different from username",
             )
-        found = [each for each in STRONGEST_FIRST if self.users.verifier(each, self._name) is not None]
+        found = [mechanism for mechanism in STRONGEST_FIRST if self.users.verifier(mechanism, self._name) is not None]
         self._mechanism = found[0] if found else self.users.usual_mechanism
         self._known = self.users.verifier(self._mechanism, self._name)
         shown = self._known or self.users.decoy(self._mechanism, self._name)
@@ -147,7 +147,7 @@ INVALID_LOGIN = "Authentication failed: Invalid username or password"  # Kafka's
 if TYPE_CHECKING:
     from scramp.core import ScramServer
 
-# scramp looks at each character of a name in fifteen tables: a millisecond for so many.
+# scramp looks up each character of a name in fifteen tables: a millisecond for a name as long as this.
 SCRAM_MESSAGE_MAX_BYTES = 1024
 
 
@@ -181,7 +181,7 @@ class ScramExchange:
                 return Refused("no such user")
             return Granted(self._name, self._server.get_server_final().encode())
         except UnicodeDecodeError:
-            return Refused("a message that is no text")
+            return Refused("a message that is not UTF-8")
         except ScramException as exc:
             return Refused(str(exc.args[0]) if self._is_known or not self._name else f"no such user: {exc.args[0]}")
 

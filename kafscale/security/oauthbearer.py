@@ -35,7 +35,7 @@ NO_KEYS: Final = KeySet([])
 
 
 class TokenRefused(Exception):
-    """A token that names nobody; the message has nothing of it but names of claims."""
+    """A refused token; of the token, the message has only names of claims."""
 
 
 class UnknownKey(Exception):
@@ -44,7 +44,7 @@ class UnknownKey(Exception):
 
 @attrs.frozen
 class Claims:
-    """Whom a token names, and until when, in milliseconds since 1970."""
+    """User that a token names, and its expiry in milliseconds since 1970."""
 
     name: str
     expires_at_ms: int
@@ -56,9 +56,9 @@ def parse_key_set(data: bytes) -> KeySet:
         raise ValueError(f"a key set of {len(data)} bytes; the limit is {KEY_SET_MAX_BYTES}")
     try:
         found = json.loads(data)["keys"]
-        keys: list[Key] = [key for each in found[:KEYS_MAX_COUNT] if (key := _key(each)) is not None]
+        keys: list[Key] = [key for entry in found[:KEYS_MAX_COUNT] if (key := _key(entry)) is not None]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-        raise ValueError("it is no JSON Web Key Set") from exc
+        raise ValueError("it is not a JSON Web Key Set") from exc
     if not keys:
         raise ValueError(f"it has no key for any of {', '.join(ALGORITHMS)}")
     return KeySet(keys)
@@ -82,7 +82,7 @@ def _key(data: dict[str, Any]) -> RSAKey | ECKey | None:
 
 @attrs.frozen(kw_only=True)
 class TokenPolicy:
-    """What a token must have; of `audiences` one, of `required_scopes` all."""
+    """Requirements of a token: one of `audiences`, all of `required_scopes`."""
 
     issuer: str | None = None
     audiences: Sequence[str] = ()
@@ -117,7 +117,7 @@ class TokenPolicy:
     def _check_claims(self, claims: dict[str, Any], now_ms: int) -> Claims:
         name = claims.get(self.name_claim)
         if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= USER_NAME_MAX_BYTES:
-            raise TokenRefused(f"its claim '{self.name_claim}' is no name")
+            raise TokenRefused(f"its claim '{self.name_claim}' is not a user name")
         if self.issuer is not None and claims.get("iss") != self.issuer:
             raise TokenRefused("its claim 'iss' is not the expected issuer")
         self._check_audience(claims.get("aud"))
@@ -129,8 +129,8 @@ class TokenPolicy:
         named = {audience} if isinstance(audience, str) else audience
         if named is None:
             named = set()
-        if not isinstance(named, set | list) or not all(isinstance(each, str) for each in named):
-            raise TokenRefused("its claim 'aud' is no text and no list of texts")
+        if not isinstance(named, set | list) or not all(isinstance(item, str) for item in named):
+            raise TokenRefused("its claim 'aud' is neither a string nor a list of strings")
         if self.audiences and not set(named) & set(self.audiences):
             raise TokenRefused("its claim 'aud' has no expected audience")
         if named and not self.audiences:  # RFC 7519, 4.1.3
@@ -157,16 +157,16 @@ def _time(claims: dict[str, Any], claim: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TokenRefused(f"its claim '{claim}' is no time")
+        raise TokenRefused(f"its claim '{claim}' is not a time")
     if not 0 <= value < 1 << 40:  # which neither inf nor nan is
-        raise TokenRefused(f"its claim '{claim}' is no time")
+        raise TokenRefused(f"its claim '{claim}' is not a time")
     return float(value)
 
 
 def _scopes(value: object) -> set[str]:
     if isinstance(value, str):
         return set(value.split())
-    return {each for each in value if isinstance(each, str)} if isinstance(value, list) else set()
+    return {item for item in value if isinstance(item, str)} if isinstance(value, list) else set()
 
 
 MESSAGE_MAX_BYTES = 2 * TOKEN_MAX_BYTES  # with extensions

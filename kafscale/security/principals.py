@@ -113,7 +113,7 @@ class SslPrincipalMapper:
 
     @cached_property
     def rules(self) -> Sequence[_Rule]:
-        return [rule for each in _RULE_SPLITTER.finditer(self.text.strip()) if (rule := _parse(each[1])) is not None]
+        return [rule for match in _RULE_SPLITTER.finditer(self.text.strip()) if (rule := _parse(match[1])) is not None]
 
     def principal(self, subject: str) -> Principal:
         """Return who the owner of a certificate is. Raises NoMatchingRule."""

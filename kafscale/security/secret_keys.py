@@ -1,4 +1,4 @@
-"""Keys that encrypt what nobody who reads the metadata is to read: AES-256-GCM, by the library cryptography.
+"""Keys that encrypt secrets in the metadata: AES-256-GCM, by the library cryptography.
 
 A key file has a key on each line, as 64 hexadecimal digits; lines that begin with # are comments. The first key
 encrypts, all of them decrypt: to change the key, put a new one in front, and remove the old one when every user has
@@ -27,7 +27,7 @@ _LINE = re.compile(r"[0-9a-fA-F]{64}")
 
 @attrs.frozen(kw_only=True)
 class Sealed:
-    """Something encrypted; `key_id` tells by which key."""
+    """Encrypted data; `key_id` names its key."""
 
     key_id: str
     nonce: bytes
@@ -72,7 +72,7 @@ def _key_id(key: bytes) -> str:
 
 
 def read_key_file(path: Path) -> SecretKeys | None:
-    """Read a key file; None if there is none. Raises StartupError."""
+    """Read a key file; None if it does not exist. Raises StartupError."""
     try:
         with path.open("rb") as file:
             text = file.read(FILE_MAX_BYTES).decode("ascii", "replace")

@@ -5,8 +5,8 @@
                                       ▼                                 ▼
                                     FAILED ◄──────────────────────── EXCHANGE, of the same mechanism and principal
 
-What is out of order is answered ILLEGAL_SASL_STATE and ends the connection, as does a login that has failed: whoever
-sends the answer looks at `failure` then. While a session lasts it goes on during a new login.
+A request out of order is answered ILLEGAL_SASL_STATE and ends the connection, as does a failed login: the sender of the
+answer checks `failure` for that. While a session lasts it goes on during a new login.
 
 What a client may send at all before it has authenticated, and after the end of its session, is decided here too
 (`admits`), and asked by the one gate through which every request goes. Times are seconds of a clock that never goes
@@ -41,7 +41,7 @@ EXCHANGE_MAX_COUNT: Final = 8  # messages of one login; SCRAM has two
 
 
 class State(enum.Enum):
-    """Where a session is."""
+    """States of a session."""
 
     HANDSHAKE = "handshake"
     EXCHANGE = "exchange"
@@ -62,7 +62,7 @@ class Moment:
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What SaslAuthenticate is answered."""
+    """Answer to SaslAuthenticate."""
 
     error_code: int = NONE
     message: str | None = None
@@ -153,7 +153,7 @@ class SaslSession:
         return self._step(self._exchange.receive(data, now.unix_ms), now)
 
     def resume(self, result: bytes, now: Moment) -> Step:
-        """Go on with what has been done."""
+        """Continue with the result of a request to the caller."""
         assert self._exchange is not None
         return self._step(self._exchange.resume(result, now.unix_ms), now)
 

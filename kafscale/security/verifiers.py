@@ -39,7 +39,7 @@ SCRAM_TYPES: Final = {1: SaslMechanism.SCRAM_SHA_256, 2: SaslMechanism.SCRAM_SHA
 
 @attrs.frozen
 class ScramVerifier:
-    """What one user's password is checked against, by one mechanism. The keys are not shown."""
+    """Verifier of one user's password for one mechanism. The keys are not shown."""
 
     iterations: int
     salt: bytes = attrs.field(repr=False)
@@ -119,7 +119,7 @@ KINDS_MAX_COUNT: Final = 8  # of a mechanism, the most frequent ones: what a log
 
 @attrs.frozen
 class Kind:
-    """What a challenge shows of a verifier."""
+    """Properties of a verifier that a challenge shows."""
 
     iterations: int = DEFAULT_ITERATIONS
     salt_bytes: int = MADE_SALT_BYTES
@@ -131,7 +131,7 @@ class Kind:
 
 @attrs.define(eq=False, repr=False)
 class Decoys:
-    """Makes decoys from a secret. Whoever keeps verifiers says which come and go."""
+    """Makes decoys from a secret. The owner of the real verifiers calls `add` and `remove`."""
 
     secret: bytes = attrs.field(repr=False)
     _kinds: dict[SaslMechanism, Counter[Kind]] = attrs.field(
@@ -140,12 +140,12 @@ class Decoys:
     _frequent: dict[SaslMechanism, Mapping[Kind, int]] = attrs.field(factory=dict, init=False)  # until one changes
 
     def add(self, mechanism: SaslMechanism, verifier: ScramVerifier) -> None:
-        """There is one more."""
+        """Count a new verifier."""
         self._kinds[mechanism][Kind.of(verifier)] += 1
         self._frequent.pop(mechanism, None)
 
     def remove(self, mechanism: SaslMechanism, verifier: ScramVerifier) -> None:
-        """There is one less."""
+        """Stop counting a verifier."""
         kinds, kind = self._kinds[mechanism], Kind.of(verifier)
         kinds[kind] -= 1
         if not kinds[kind]:
@@ -154,11 +154,11 @@ class Decoys:
 
     @property
     def usual_mechanism(self) -> SaslMechanism:
-        """The mechanism that most verifiers are for; of two alike the stronger one."""
+        """Mechanism of most verifiers; the stronger one of two with equally many."""
         return max(reversed(SCRAM_TYPES.values()), key=lambda mechanism: self._kinds[mechanism].total())
 
     def make(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Make the decoy of a user. No password has its keys, as far as anybody can tell."""
+        """Make the decoy of a user. Its keys belong to no password that could be found."""
         kind = self._kind(mechanism, user)
         size_bytes = hashlib.new(HASHES[mechanism]).digest_size
         return ScramVerifier(
@@ -181,6 +181,6 @@ class Decoys:
         return min(kinds, key=lot, default=Kind())
 
     def _part(self, what: str, size_bytes: int) -> bytes:
-        """Return bytes that look random to whoever does not know the secret."""
+        """Return bytes that look random without the secret."""
         blocks = range(-(-size_bytes // hashlib.sha512().digest_size))
         return b"".join(hmac.digest(self.secret, f"{block} {what}".encode(), "sha512") for block in blocks)[:size_bytes]

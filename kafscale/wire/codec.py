@@ -1,7 +1,7 @@
 """Encode and decode messages: `schema` declarations compiled to straight-line Python, once per class and version.
 
 Decoding is safe on whatever a peer sends: it gives a message or raises DecodeError, and allocates no more than a small
-multiple of what was received. Records are slices of the buffer that was decoded, not copies, so the message is good
+multiple of the received bytes. Records are slices of the buffer that was decoded, not copies, so the message is good
 only as long as that buffer is.
 """
 

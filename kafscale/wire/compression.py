@@ -149,8 +149,8 @@ def _first_buffer_bytes(codec: int, data: memoryview) -> int:
 def stated_bytes(codec: int, data: memoryview) -> int | None:
     """The decompressed size that the data states: in gzip's trailer (modulo 2^32), or in the frame's header.
 
-    Nothing but a hint: it may be a lie, or that of the first of several members or frames. None if there is none, or it
-    is more than such data can hold.
+    Nothing but a hint: it may be a lie, or that of the first of several members or frames. None without a hint, or if
+    it is more than such data can hold.
     """
     stated: int | None = None
     if codec == GZIP and len(data) >= 18:
@@ -193,7 +193,7 @@ def _decompress_gzip(data: memoryview, max_bytes: int, strict: bool) -> bytearra
     while position < len(data):
         if not data[position]:
             if bytes(data[position:]).strip(b"\0"):
-                raise UnreadableBatch(f"gzip: bytes that are no member at byte {position} of {len(data)}")
+                raise UnreadableBatch(f"gzip: data that is not a member at byte {position} of {len(data)}")
             break
         position = _inflate_member(data, position, out, max_bytes)
     if strict and first_bytes < len(out):

@@ -20,7 +20,7 @@ COMMIT: Final = 1
 MARKER_MAX_BYTES: Final = 1 << 10
 """What the records of a marker may take unpacked: they have some 20 bytes."""
 MARKER_BATCH_MAX_BYTES: Final = HEADER_BYTES + 64
-"""A longer batch is no marker: one has 17 bytes behind its header."""
+"""A longer batch is not a marker, which has 17 bytes behind its header."""
 
 _NO_SEQUENCE: Final = -1
 _key = struct.Struct(">hh")

@@ -1,12 +1,13 @@
 """Writes the source of decoders: `def decode(buf, pos)` for one message class and version.
 
 Every generated decoder keeps to this: `size` is `len(buf)`; `pos` is where it reads next and never goes back; a length
-is compared with what is left before anything is made of it, so that a lie costs nothing. Reading past the end raises
-IndexError or struct.error, other nonsense ValueError or DecodeError; one handler around it all makes them DecodeError.
+is compared with the bytes left before anything is made, so that a wrong length costs nothing. Reading past the end
+raises IndexError or struct.error, other nonsense ValueError or DecodeError; one handler around it all makes them
+DecodeError.
 
 Elements of arrays are counted over the whole message, since one of a byte or three becomes an object of a hundred, and
 tagged fields with them, as stepping over one takes as long. A decoder in pieces is a generator that pauses after each
-`PIECE_COUNT` of them, for who has others to serve.
+`PIECE_COUNT` of them, so that the caller can serve others.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class FrameReader:
 
     max_frame_bytes: int
     large_frame_bytes: int | None = attrs.field(default=None, kw_only=True)
-    """An incomplete frame above this size may be taken over; None: there are none."""
+    """An incomplete frame above this size may be taken over; None if none may."""
     _buffer: memoryview | bytearray = attrs.field(default=_NOTHING, init=False)  # a bytearray is our own
     _wanted_bytes: int = attrs.field(default=SIZE_BYTES, init=False)  # nothing can be cut off before these are here
     _gathered: list[memoryview] = attrs.field(factory=list, init=False)  # frames whose ends came in a later read
@@ -126,7 +126,7 @@ class FrameReader:
         return frame
 
     def clear(self) -> None:
-        """Let go of what has been received."""
+        """Drop all received bytes."""
         self._buffer = _NOTHING
         self._gathered.clear()
         self._wanted_bytes = SIZE_BYTES
@@ -154,7 +154,7 @@ class FrameReader:
 
 @attrs.define
 class RequestHeader:
-    """What stands in front of a request's body. Not frozen: one is made per request, and that costs half."""
+    """Header of a request. Not frozen: one is made per request, and that costs half."""
 
     api_key: int
     api_version: int
@@ -167,7 +167,7 @@ class RequestHeader:
 def parse_request_header(frame: memoryview, flexible_since: Callable[[int], int]) -> RequestHeader:
     """Parse a request header of version 1, or 2 where the request's version is flexible (KIP-482).
 
-    `flexible_since` tells the first flexible version of an API key; NEVER if there is none.
+    `flexible_since` tells the first flexible version of an API key; NEVER if it has none.
 
     Raises:
         DecodeError: the frame ends early or the client id is not text.

@@ -86,7 +86,7 @@ def skip_tags(buf: Buffer, pos: int, size: int) -> int:
 
 
 def skip_fields(buf: Buffer, pos: int, size: int, count: int) -> int:
-    """Step over so many tagged fields. Raises DecodeError if they do not end within `size`."""
+    """Step over `count` tagged fields. Raises DecodeError if they do not end within `size`."""
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         length, pos = read_uvarint(buf, pos)

@@ -9,7 +9,7 @@ last one ends where the batch does. What is learnt on the way, the timestamps an
 Records of one size and shape, as meters, fixed schemas and benchmarks send them, are checked together, a slice of
 bytes for each byte of a length: 150 of them take 13 us, and 78 one by one. A batch may be several runs of them, as
 timestamp deltas get longer after 64 ms. Either way can be cut into steps, since a batch may have a million records and
-nobody else is served meanwhile.
+no other client is served meanwhile.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class RecordCheck:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The greatest of the records' timestamps, and no less than NO_TIMESTAMP_MS, as Kafka has it."""
+        """Greatest timestamp, and at least NO_TIMESTAMP_MS, as in Kafka."""
         return max(self.base_timestamp_ms + self._greatest_delta, NO_TIMESTAMP_MS)
 
     @property
     def min_timestamp_ms(self) -> int | None:
-        """The least one of those that are not NO_TIMESTAMP_MS; None if there is none."""
+        """Least timestamp other than NO_TIMESTAMP_MS; None if no record has one."""
         return None if self._least_delta == _BEYOND else self.base_timestamp_ms + self._least_delta
 
     @property
     def first_timestamp_ms(self) -> int:
-        """The least of all, NO_TIMESTAMP_MS among them, as who reads the records sees it."""
+        """Least timestamp that a reader sees, which may be NO_TIMESTAMP_MS."""
         least_ms = self.base_timestamp_ms + self._least_delta
         return min(least_ms, NO_TIMESTAMP_MS) if self._lacks_timestamp else least_ms
 
@@ -421,7 +421,7 @@ def _deltas(index: int, end_index: int) -> tuple[bytes, ...]:
 
 
 def _skip_headers(records: Buffer, position: int, count: int) -> int:
-    """Return where so many headers end. Raises IndexError, DecodeError."""
+    """Return the end of `count` headers. Raises IndexError, DecodeError."""
     for _ in range(count):
         size = records[position]
         position += 1

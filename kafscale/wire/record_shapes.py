@@ -30,7 +30,7 @@ Times: TypeAlias = tuple[int, int | None]
 
 @attrs.frozen(eq=False, repr=False)
 class Shape:
-    """What the records of some batches, all of one size and layout, have in common."""
+    """Common bytes of the records of batches with one size and layout."""
 
     pick: Callable[[Buffer], tuple[bytes, ...]]  # of a batch: what is between keys, values and headers
     template: bytes  # the same, joined, with timestamp deltas of 0

@@ -246,7 +246,7 @@ def validate_header(view: memoryview) -> BatchHeader:
 
 
 def first_batch(view: memoryview) -> memoryview:
-    """Return the one batch that `view` begins with, without bytes behind it that are no whole batch, as Kafka does.
+    """Return the one batch that `view` begins with, without an incomplete batch behind it, as Kafka does.
 
     Raises:
         CorruptBatch: it, or what stands behind it, has a length or a magic that no batch has.

@@ -1,4 +1,4 @@
-"""How a message class says what its attributes look like on the wire, in which versions.
+"""Declarations of message classes: the layout of each attribute on the wire, and its versions.
 
 A message is an attrs class whose attributes are made by `wire`:
 
@@ -132,7 +132,7 @@ FieldType: TypeAlias = "str | type | Array | Nullable"
 
 @attrs.frozen
 class Wire:
-    """How one attribute is laid out, and in which versions."""
+    """Layout of one attribute, and its versions."""
 
     type: FieldType
     since: int = 0
@@ -247,7 +247,10 @@ def _default_value(default: Any) -> Any:
 def _allows_none(annotation: Any) -> bool:
     """Tell whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
     if isinstance(annotation, str):
-        return any(each in ("None", "Any") or each.startswith("Optional[") for each in _alternatives(annotation))
+        return any(
+            alternative in ("None", "Any") or alternative.startswith("Optional[")
+            for alternative in _alternatives(annotation)
+        )
     return annotation is None or annotation is Any or type(None) in typing.get_args(annotation)
 
 

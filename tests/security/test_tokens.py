@@ -42,12 +42,12 @@ def test_a_token_names_its_user(kind, keys):
     [
         ({"exp": NOW - 600}, "expired"),
         ({"exp": None}, "'exp' is missing"),
-        *(({"exp": each}, "'exp' is no time") for each in ("soon", True, 10**30, 10**400, math.inf, math.nan, -1)),
+        *(({"exp": each}, "'exp' is not a time") for each in ("soon", True, 10**30, 10**400, math.inf, math.nan, -1)),
         ({"nbf": NOW + 3600}, "not valid yet"),
         ({"iat": NOW + 3600}, "not valid yet"),
-        *(({"sub": each}, "'sub' is no name") for each in (None, "", 7, "x" * 256)),
+        *(({"sub": each}, "'sub' is not a user name") for each in (None, "", 7, "x" * 256)),
         ({"aud": "kafka"}, "for an audience"),
-        *(({"aud": each}, "'aud' is no text") for each in ({"a": 1}, [1], 7)),
+        *(({"aud": each}, "'aud' is neither a string") for each in ({"a": 1}, [1], 7)),
     ],
 )
 def test_claims_that_are_refused(claims, why, keys):

@@ -1,4 +1,4 @@
-"""Where a client finds its way: what the broker speaks, which brokers there are, and which of them to ask for what.
+"""Discovery: the APIs that the broker speaks, the brokers, and the leaders and coordinators among them.
 
     ApiVersions               the APIs and their versions, asked before everything else
     Metadata                  the topics, and who leads their partitions

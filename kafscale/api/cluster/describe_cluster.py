@@ -1,7 +1,7 @@
 """DescribeCluster (60, KIP-700): the brokers, without topics.
 
 v0  cluster id, controller, brokers, authorized operations
-v1  brokers or controllers (KIP-919); this broker is no separate controller
+v1  brokers or controllers (KIP-919); controllers have no endpoints of their own here
 v2  fenced brokers too, if asked for (KIP-1073): those that are known and do not serve just now
 """
 
@@ -42,9 +42,13 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
 
 
 def _brokers(found: Iterable[ReachableBroker], *, is_fenced: bool) -> Iterator[DescribeClusterBroker]:
-    for each in found:
+    for reachable in found:
         yield DescribeClusterBroker(
-            broker_id=each.node.node_id, host=each.at.host, port=each.at.port, rack=each.node.rack, is_fenced=is_fenced
+            broker_id=reachable.node.node_id,
+            host=reachable.at.host,
+            port=reachable.at.port,
+            rack=reachable.node.rack,
+            is_fenced=is_fenced,
         )
 
 

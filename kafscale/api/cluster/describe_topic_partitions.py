@@ -66,7 +66,7 @@ async def handle(
     page = _page(topics, cursor, max(1, min(request.response_partition_limit, PAGE_MAX_COUNT)))
     if (end := page.next_cursor) is not None:
         unknown = [name async for name in in_turns(unknown) if name < end.topic_name]
-    brokers = frozenset(each.node.node_id for each in reachable_brokers(services, call.peer))
+    brokers = frozenset(broker.node.node_id for broker in reachable_brokers(services, call.peer))
     answer = partial(_answer, services, call, brokers)
     return DescribeTopicPartitionsResponse(topics=mapped(answer, (*page.parts, *unknown)), next_cursor=page.next_cursor)
 
@@ -80,7 +80,7 @@ async def _asked(registry: TopicRegistry, names: Collection[str], cursor: Cursor
         if name >= cursor.topic_name:
             topic = registry.get(name)
             if topic is None:
-                unknown.append(name)  # in any order: there may be a million, and nobody needs them sorted
+                unknown.append(name)  # in any order: sorting a million takes long, and clients do not need it
             else:
                 topics.append(topic)
     return sorted(topics, key=lambda topic: topic.name), unknown
@@ -134,7 +134,7 @@ def _error(code: int, name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _partition(layout: Layout, index: int) -> DescribeTopicPartitionsResponsePartition:
-    """One that nobody leads just now has leader -1, and no error, as in Kafka."""
+    """Describe a partition. One without a leader has leader -1, and no error, as in Kafka."""
     partition = DescribeTopicPartitionsResponsePartition(
         partition_index=index, eligible_leader_replicas=[], last_known_elr=[]
     )

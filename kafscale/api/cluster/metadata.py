@@ -58,15 +58,15 @@ from kafscale.wire.messages.topics import (
 )
 from kafscale.wire.schema import EncodedArray, mapped
 
-NOBODY = -1
+NO_BROKER = -1
 
 
 @attrs.frozen(kw_only=True)
 class Layout:
     """All that the partitions of a topic depend on, so that topics share them.
 
-    `leaders` are as of the assignment, and `waiting` which broker each partition waits for, or NOBODY; empty where all
-    are led. Who is not among the `brokers` that the client can connect to leads nothing, as far as it is told.
+    `leaders` are as of the assignment. `waiting` has the broker that each partition waits for, or NO_BROKER; it is
+    empty if all are led. `brokers` are those that the client can connect to: any other leads nothing in its answer.
     """
 
     partition_count: int
@@ -83,23 +83,23 @@ class Layout:
             replication_factor=topic.replication_factor,
             leaders=assignment.leaders(topic),
             brokers=brokers,
-            waiting=tuple(waiting.get(index, NOBODY) for index in range(topic.partition_count)) if waiting else (),
+            waiting=tuple(waiting.get(index, NO_BROKER) for index in range(topic.partition_count)) if waiting else (),
         )
 
     def leader(self, index: int) -> Leader | None:
-        """Return who leads a partition; None if nobody does just now."""
+        """Return the leader of a partition; None if it has none now."""
         leader = self.leaders[index if len(self.leaders) > 1 else 0]
         return leader if leader is not None and leader.node_id in self.brokers else None
 
     def offline(self, index: int) -> list[int]:
-        """Return the replicas of a partition that nobody leads: the broker that it waits for, if it is known."""
-        broker_id = self.waiting[index] if self.waiting else NOBODY
-        return [] if broker_id == NOBODY else [broker_id] * self.replication_factor
+        """Return the replicas of a partition without a leader: the broker that it waits for, if that is known."""
+        broker_id = self.waiting[index] if self.waiting else NO_BROKER
+        return [] if broker_id == NO_BROKER else [broker_id] * self.replication_factor
 
     def replicas(self, leader: Leader) -> list[int]:
         """Return the broker ids of a partition's replicas: those that it is assigned to.
 
-        Where there are none, it is its leader's, as often as the replication factor says.
+        Without an assignment it is the leader's id, as often as the replication factor says.
         """
         return list(leader.replicas) or [leader.node_id] * self.replication_factor
 
@@ -111,7 +111,7 @@ KEPT_LAYOUTS_COUNT = 64
 
 async def handle(services: Services, call: Call, request: MetadataRequest) -> MetadataResponse:
     brokers = reachable_brokers(services, call.peer)
-    ids = frozenset(each.node.node_id for each in brokers)
+    ids = frozenset(broker.node.node_id for broker in brokers)
     describe = partial(_describe, services, call, request.include_topic_authorized_operations, ids)
     if request.topics is None or (call.version == 0 and not request.topics):
         topics = mapped(describe, await _visible(services, call))
@@ -124,8 +124,10 @@ async def handle(services: Services, call: Call, request: MetadataRequest) -> Me
         topics = mapped(partial(_answer, services, call, describe, refused), asked)
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=each.node.node_id, host=each.at.host, port=each.at.port, rack=each.node.rack)
-            for each in brokers
+            MetadataResponseBroker(
+                node_id=broker.node.node_id, host=broker.at.host, port=broker.at.port, rack=broker.node.rack
+            )
+            for broker in brokers
         ],
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
@@ -200,7 +202,7 @@ def _answer(
         topic = services.topics.by_id(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        if not services.access.allows(call, DESCRIBE_TOPIC, topic.name):  # the name is not told, the id is no secret
+        if not services.access.allows(call, DESCRIBE_TOPIC, topic.name):  # the id is public, the name is not
             return MetadataResponseTopic(error_code=TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=asked.topic_id)
         return describe(topic)
     if asked.name is None:

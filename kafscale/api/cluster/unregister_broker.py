@@ -2,7 +2,7 @@
 
 v0  (flexible) by its id
 
-A broker that serves, or for which partitions wait, is INVALID_REQUEST, with what to do; one that nobody knows is
+A broker that serves, or for which partitions wait, is INVALID_REQUEST, with what to do; an unknown one is
 BROKER_ID_NOT_REGISTERED. A broker that is alone leaves no registration behind, and can't be removed.
 """
 

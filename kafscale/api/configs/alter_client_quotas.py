@@ -54,7 +54,7 @@ NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota, which is k
 
 @attrs.frozen
 class _Kind:
-    """What the values of a key may be: as large as Kafka's type of it, and whole numbers where that is no double."""
+    """Values that a key takes: up to the most of Kafka's type, and whole numbers unless that is a double."""
 
     name: str
     most: float
@@ -142,7 +142,7 @@ def _value(op: AlterClientQuotasOp, keys: Mapping[str, _Kind]) -> float:
     key, value, kind = op.key, op.value, keys.get(op.key)
     if kind is None:
         raise KafkaError(INVALID_REQUEST, f"Invalid configuration key {key}")
-    if not value > 0:  # nor is what is no number
+    if not value > 0:  # NaN is not either
         raise KafkaError(INVALID_REQUEST, f"Quota {key} must be greater than 0")
     if value > kind.most or math.isinf(value):
         raise KafkaError(INVALID_REQUEST, f"Proposed value for {key} is too large for a {kind.name}.")
@@ -153,7 +153,7 @@ def _value(op: AlterClientQuotasOp, keys: Mapping[str, _Kind]) -> float:
 
 def _shown(entity: Sequence[ClientQuotasEntity]) -> str:
     """An entity as Kafka's messages have it."""
-    names = ", ".join(f"{each.entity_type}={each.entity_name}" for each in entity)
+    names = ", ".join(f"{part.entity_type}={part.entity_name}" for part in entity)
     return f"ClientQuotaEntity(entries={{{names}}})"
 
 

@@ -1,13 +1,13 @@
-"""AlterConfigs (33): replace everything that is set on a topic or a group. IncrementalAlterConfigs is the one to use.
+"""AlterConfigs (33): replace all configs of topics, groups and brokers. IncrementalAlterConfigs is the one to use.
 
-v0  what is not named goes back to its default
+v0  configs that are not named go back to their defaults
 v1  throttled by the client
 v2  flexible
 
-Of a broker, and of all brokers (a resource without a name), those can be set that Kafka changes at run time for a whole
-cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more, of which those that mean
-nothing here are kept and told. The others are set where a broker is started; to delete one that is not set is no error.
-Where there are several brokers, `kafscale.draining` of any of them says that it is to lead nothing.
+On a broker, and on all brokers (a resource without a name), those configs can be set that Kafka changes at run time for
+a whole cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more. Those without an
+effect here are kept and listed. The others are set where a broker is started; deleting one that is not set succeeds.
+With several brokers, `kafscale.draining` of a broker moves its partitions to the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs are about: topics, groups and brokers.
+"""Resources of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: topics, groups and brokers.
 
 The two that change configs share `change_configs`; they differ only in how new configs follow from old ones.
 """
@@ -140,7 +140,7 @@ async def change_configs(
     """Change the configs of each resource; what became of each.
 
     `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. To
-    delete what is not set is no error, as in Kafka, whose tools do that. A request of more than 10,000 configs or
+    delete a config that is not set succeeds, as in Kafka, whose tools do that. A request of more than 10,000 configs or
     resources changes nothing.
     """
     try:

@@ -52,7 +52,7 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
 
 
 def _components(names: Mapping[str, Name]) -> list[ClientQuotasEntity]:
-    return [_named(each, names[each]) for each in KAFKAS_ORDER if each in names]
+    return [_named(kind, names[kind]) for kind in KAFKAS_ORDER if kind in names]
 
 
 def _named(entity_type: str, name: Name) -> ClientQuotasEntity:
@@ -103,7 +103,7 @@ def _predicate(by_type: Filter, *, strict: bool) -> Callable[[QuotaEntity], bool
         names = entity.names
         if strict and len(names) != len(wanted):
             return False
-        return all(each in names and name in (None, names[each]) for each, name in wanted.items())
+        return all(kind in names and name in (None, names[kind]) for kind, name in wanted.items())
 
     return is_wanted
 

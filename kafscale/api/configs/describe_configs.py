@@ -8,9 +8,9 @@ v4  flexible
 A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, as
 they are in effect, as far as Kafka has a name for them; `kafscale config` shows the others too. Those that can be set
 at run time are not read-only. A broker resource without a name is what was set for all brokers. Another broker's id is
-refused, or beside others has what is known of it here: whether it serves, and whether it is drained
+refused, or with several brokers has its known state: whether it serves, and whether it is drained
 (`kafscale.draining`). A group, which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of
-share and Streams groups are not listed, as there are none here.
+share and Streams groups are not supported.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kafscale.wire.schema import mapped
 
 async def handle(services: Services, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     resources = await distinct(request.resources, lambda resource: (resource.resource_type, resource.resource_name))
-    await know_topics(services, (each.resource_name for each in resources if each.resource_type == TOPIC))
+    await know_topics(services, (resource.resource_name for resource in resources if resource.resource_type == TOPIC))
     return DescribeConfigsResponse(results=mapped(partial(_result, services, call, request), resources))
 
 

@@ -1,12 +1,9 @@
-"""IncrementalAlterConfigs (44, KIP-339): change some configs of a topic or a group, leave the others.
+"""IncrementalAlterConfigs (44, KIP-339): change some configs of topics, groups and brokers, and leave the others.
 
 v0  set, delete, append to a list, take from a list
 v1  flexible
 
-Of a broker, and of all brokers (a resource without a name), those can be set that Kafka changes at run time for a whole
-cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more, of which those that mean
-nothing here are kept and told. The others are set where a broker is started; to delete one that is not set is no error.
-Where there are several brokers, `kafscale.draining` of any of them says that it is to lead nothing.
+Brokers have the configs that AlterConfigs describes.
 """
 
 from __future__ import annotations

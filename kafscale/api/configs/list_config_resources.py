@@ -1,6 +1,6 @@
 """ListConfigResources (74, KIP-1142): the resources that have configs.
 
-v0  (flexible) client metrics only (KIP-714), of which there are none
+v0  (flexible) client metrics only (KIP-714): an empty list
 v1  of the types that are named, or of all
 
 Those are the brokers, the topics, and the groups that have configs of their own. Nothing can be set on client metrics

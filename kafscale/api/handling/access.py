@@ -40,7 +40,7 @@ class AuditLog:
     _left_out_count: int = attrs.field(default=0, init=False)
 
     def denied(self, call: Call, right: Right, name: str, rule: Callable[[], str]) -> None:
-        """Somebody was refused a right, by a rule, which is asked for if it is written."""
+        """Log that a client was refused a right; `rule`, which names the rule, is called only if a line is written."""
         now = trio.current_time()
         if now >= self._began + PERIOD_SECONDS:
             self.sum_up()
@@ -60,7 +60,7 @@ class AuditLog:
         )
 
     def changed(self, event: str, call: Call, **what: str) -> None:
-        """Somebody has added or removed an access control list, or a user's password."""
+        """Log that a client has added or removed an access control list, or a user's password."""
         _write(event, call, **what)
 
     def sum_up(self) -> None:

@@ -3,7 +3,7 @@
 The state machine is `kafscale.security.session`. A derivation takes milliseconds of CPU time. A few are under way at
 once, so that the rest of the broker goes on. Addresses of clients take turns, and where too many wait, the address of
 which most wait is disconnected: a flood of wrong passwords crowds out itself. A password that was right before is known
-again by a keyed hash, so that clients that come back wait for nobody.
+again by a keyed hash, so that clients that come back do not wait.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TokenKeys(Protocol):
 
 @attrs.frozen
 class NoTokenKeys:
-    """Where OAUTHBEARER is not enabled."""
+    """Keys of a broker without OAUTHBEARER: none."""
 
     current: KeySet | None = None
 
@@ -140,10 +140,10 @@ class Authenticator:
 
     def _hash(self, asked: DeriveKey) -> bytes:
         told = (asked.mechanism.value.encode(), asked.salt, str(asked.iterations).encode(), asked.password)
-        return hmac.digest(self._secret, b"".join(len(each).to_bytes(4) + each for each in told), "sha256")
+        return hmac.digest(self._secret, b"".join(len(part).to_bytes(4) + part for part in told), "sha256")
 
     def _remember(self, derived: dict[bytes, bytes]) -> None:
-        """These keys were those of a user: the salt is the user's own, so that a new password is another question."""
+        """Remember keys that were right. The salt is the user's own, so that a new password has another hash."""
         for question, result in derived.items():
             self._known.put(question, result)
 

@@ -1,4 +1,4 @@
-"""What a handler is given and how it is registered.
+"""Requests as handlers get them, and the registration of handlers.
 
 A handler runs in the writer task of its connection, at its turn: it sees the effect of every earlier request of that
 connection, may await (only this connection's later replies wait behind it), and is cancelled when the peer goes away.

@@ -59,7 +59,7 @@ FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, whi
 
 
 async def prepare_groups(services: Services) -> None:
-    """Make `__consumer_offsets`, unless it is there. If it can't be made, nobody is coordinated."""
+    """Make `__consumer_offsets`, unless it is there. If that fails, no group is coordinated."""
     if not services.groups.led.has_topic:
         await _prepare(services, CONSUMER_OFFSETS_NAME, is_new=True)
 
@@ -89,10 +89,10 @@ def coordinator_error(services: Services, group_id: str) -> int:
 
 
 async def lead_error(services: Services) -> int:
-    """Look at the claim, and return the error code of what is told next from memory: NOT_COORDINATOR if another leads.
+    """Check the claim, and return NOT_COORDINATOR if another broker leads, so that no stale state is answered.
 
     What that one has acknowledged is not known here. A log on a local disk takes commits from a superseded broker, too:
-    there what has been committed is told without a look at the bucket, beside others as long as it may acknowledge.
+    there the answer needs no look at the bucket; with several brokers, as long as this one may acknowledge.
     """
     return NONE if services.internal.is_last_word else await _lead_error(services)
 

@@ -44,7 +44,7 @@ OF_PRINCIPAL_MAX_COUNT = PARTITIONS_MAX_COUNT // 2  # of all sessions of one pri
 
 @attrs.frozen(cache_hash=True)  # each partition's key has it
 class TopicName:
-    """How a request names a topic: by name up to version 12, by id from 13 on; the other is empty."""
+    """A topic as a request names it: by name up to version 12, by id from 13 on; the other is empty."""
 
     name: str
     topic_id: bytes
@@ -107,7 +107,7 @@ class FetchSession:
 
 @attrs.frozen(eq=False, repr=False)
 class FetchContext:
-    """What one request fetches. `session` is None for a full fetch without one; `incremental` leaves out old news."""
+    """Partitions of one Fetch. `session` is None for a full fetch without one; `incremental` omits unchanged ones."""
 
     partitions: Collection[FetchedPartition]
     session: FetchSession | None
@@ -206,7 +206,7 @@ class FetchSessions:
         now, more = trio.current_time(), len(asked)
         while len(self.sessions) >= self.max_count or self._lacks_room(principal, more):
             is_own = self._of_principal[principal] + more > OF_PRINCIPAL_MAX_COUNT
-            candidates = (each for each in self.sessions.values() if not is_own or each.owner == principal)
+            candidates = (session for session in self.sessions.values() if not is_own or session.owner == principal)
             oldest = next(candidates, None)
             if oldest is None or now - oldest.last_used < EVICTABLE_AFTER_SECONDS:
                 return None

@@ -42,7 +42,7 @@ class Gate:
     access: Access = attrs.field(factory=Access)
 
     def topic_refusal(self, call: Call, request: ProduceRequest, topic: str) -> KafkaError | None:
-        """Why nothing of this request may be written to a topic; None if it may. Records are not looked at."""
+        """Return why a request may not write to a topic, or None if it may. Records are not looked at."""
         access = self.access
         if access.authorizer is not None:
             transactional_id = request.transactional_id

@@ -1,12 +1,12 @@
-"""What each API asks the authorizer: Kafka's table of operations, as data.
+"""Rights that each API needs: Kafka's table of operations, as data.
 
 A check is made in one of three ways:
 
-    whole    before the request is looked at: whoever is refused gets the error for all of it
-    each     before the request is looked at, for each element of an array: who is refused gets the error for those, and
-             the others are answered as if they had been asked for alone
-    handler  by the handler, which asks `services.access` itself, where an answer is more than an error for what was
-             asked for
+    whole    before the request is looked at: a refused client gets the error for all of it
+    each     before the request is looked at, for each element of an array: refused elements get the error, and the
+             others are answered as if they had been asked for alone
+    handler  by the handler, which asks `services.access` itself, where the answer is more than an error for each
+             named resource
 
 `kafscale.api.handling.refusals` makes the first two. Checks of one API are made in their order.
 """

@@ -54,7 +54,7 @@ def fenced_brokers(services: Services, peer: Peer) -> Sequence[ReachableBroker]:
 
 def reachable_broker(services: Services, node_id: int, peer: Peer) -> ReachableBroker | None:
     """Return the broker of this id; None if it is not there, or can't be connected to by this client."""
-    found = (each for each in reachable_brokers(services, peer) if each.node.node_id == node_id)
+    found = (broker for broker in reachable_brokers(services, peer) if broker.node.node_id == node_id)
     return next(found, None)
 
 
@@ -70,16 +70,16 @@ def endpoint_of(services: Services, node: Node, peer: Peer) -> Endpoint | None:
 async def know_topics(services: Services, names: Iterable[str] = (), topic_ids: Iterable[bytes] = ()) -> None:
     """Catch up with the other brokers if there is a topic among these, by name or id, that is not known here."""
     topics = services.topics
-    found = chain((topics.get(each) for each in names), (topics.by_id(each) for each in topic_ids))
-    await catch_up_if_any(services, (each is None for each in found))
+    found = chain((topics.get(name) for name in names), (topics.by_id(topic_id) for topic_id in topic_ids))
+    await catch_up_if_any(services, (topic is None for topic in found))
 
 
 async def catch_up_if_any(services: Services, unknown: Iterable[bool]) -> None:
     """Catch up with the other brokers if there is something among these that is not known here."""
     turns = Turns()
-    for each in unknown:
+    for is_unknown in unknown:
         await turns.step()
-        if each:
+        if is_unknown:
             await services.catch_up()
             return
 
@@ -96,7 +96,7 @@ class NotLeader(KafkaError):
 
 
 class Answer(Protocol):
-    """What a response says about one partition."""
+    """A response's part for one partition."""
 
     current_leader: LeaderIdAndEpoch
 
@@ -108,7 +108,7 @@ class Response(Protocol):
 
 
 def name_of(services: Services, topic_id: bytes) -> str:
-    """The name of the topic that has this id; empty, which is the name of no topic, if there is none."""
+    """Return the name of the topic with this id; empty, which no topic is called, if there is no such topic."""
     topic = services.topics.by_id(topic_id)
     return "" if topic is None else topic.name
 
@@ -144,7 +144,7 @@ def leader_elsewhere(services: Services, topic: Topic, index: int) -> Leader | N
     """Return who leads a partition that is not led here, where somebody else is known to."""
     leader = services.assignment.leader(topic, index)
     if leader is not None and leader.node_id == services.node.node_id:
-        return None  # it is on its way in or out, and nobody is to be sent here at once again
+        return None  # it is on its way in or out: a client that is sent here would come back at once
     return leader
 
 
@@ -152,7 +152,7 @@ def tell_leader(services: Services, peer: Peer, leader: Leader | None, answer: A
     """Say who leads a partition, if that is known, and how this client reaches that broker (KIP-951)."""
     if leader is None:
         return
-    if all(each.node_id != leader.node_id for each in response.node_endpoints):
+    if all(endpoint.node_id != leader.node_id for endpoint in response.node_endpoints):
         broker = reachable_broker(services, leader.node_id, peer)
         if broker is None:
             return

@@ -38,7 +38,7 @@ from kafscale.wire.error_codes import THROTTLING_QUOTA_EXCEEDED
 WINDOW_SECONDS: Final = 1.0  # Kafka: quota.window.size.seconds and controller.quota.window.size.seconds
 WINDOWS_COUNT: Final = 11  # Kafka: quota.window.num and controller.quota.window.num
 BURST_SECONDS: Final = (WINDOWS_COUNT - 1) * WINDOW_SECONDS  # of a rate
-REMEMBERED_MAX_COUNT = 10_000  # whoever was silent for longest is forgotten first. Kafka: for an hour, without a limit
+REMEMBERED_MAX_COUNT = 10_000  # the client that was silent longest is forgotten first. Kafka: an hour, without a limit
 
 Key = TypeVar("Key")
 Measure = TypeVar("Measure")
@@ -53,7 +53,7 @@ class _Window:
 
 @attrs.define(eq=False, repr=False)
 class Rate:
-    """What was counted in the last windows."""
+    """Amounts of the last windows."""
 
     _windows: deque[_Window] = attrs.field(factory=deque, init=False)
 
@@ -79,7 +79,7 @@ class Rate:
 
 @attrs.define(eq=False, repr=False)
 class TokenBucket:
-    """One that is full at first. It may be emptied below nothing by what is taken at once."""
+    """Bucket of tokens, full at first. Taking many tokens at once may leave less than none."""
 
     _tokens: float | None = attrs.field(default=None, init=False)
     _filled_at: float = attrs.field(default=0.0, init=False)
@@ -136,7 +136,7 @@ FindLimit = Callable[[Call], Limit | None]
 
 @attrs.frozen
 class _Sharers:
-    """Who has a quota together: None is whoever it may be."""
+    """Clients that share a quota: None stands for any name."""
 
     user: str | None
     client_id: str | None
@@ -148,7 +148,7 @@ class _Sharers:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RateQuota:
-    """What clients may do in a second, over all of the connections of those who share a limit. `limit` finds it."""
+    """Limit of a rate, over all connections of the clients that share it. `limit` finds it."""
 
     limit: FindLimit
     throttled_seconds: Histogram
@@ -187,7 +187,7 @@ class RateQuota:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class MutationQuota:
-    """How many partitions clients may have created and deleted in a second (KIP-599)."""
+    """Limit of partitions that clients create and delete in a second (KIP-599)."""
 
     limit: FindLimit
     throttled_seconds: Histogram
@@ -204,7 +204,7 @@ class MutationQuota:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class MutationCharges:
-    """What one request costs, topic by topic; a topic that is planned anew is not charged again.
+    """Charges of one request, topic by topic; a topic that is planned anew is not charged again.
 
     One that is strict does nothing more once the bucket is empty, as the request's version knows the error for that.
     What others do is done, and they are to hold back afterwards.
@@ -275,7 +275,7 @@ class Quotas:
     def charges(self, call: Call, *, strict_since: int) -> MutationCharges | None:
         """Return what a request is charged to that makes or deletes partitions; None if its client has no quota.
 
-        `strict_since` is the first version that knows the error for what is too much.
+        `strict_since` is the first version that knows the error of an exceeded quota.
         """
         quota = self.mutation
         return None if quota is None else quota.charges(call, is_strict=call.version >= strict_since)
@@ -318,7 +318,7 @@ class Quotas:
 
 
 def _milliseconds(seconds: float, max_ms: int) -> int:
-    """Return so many, of what is without end where a quota is next to nothing."""
+    """Return seconds as milliseconds, `max_ms` at most: a quota near zero gives an endless time."""
     return round(min(seconds * 1000, max_ms))
 
 

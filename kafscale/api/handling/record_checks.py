@@ -1,8 +1,8 @@
-"""The check of what is inside of batches, within bounds of time and memory that no batch can stretch.
+"""Checks of records in batches, within bounds of time and memory that no batch can stretch.
 
 What a batch costs is only known when it has been looked at: 64 KiB may unpack to gigabytes, and a megabyte may hold
 150,000 records. So a check begins on the event loop, with a bound on what it unpacks and looks at, some milliseconds.
-What has not ended by then goes on like this, while the later requests of its connection wait, and nobody else's:
+An unfinished check goes on like this, while only the later requests of its connection wait:
 
     unpack  in a thread, within bounds of memory (`kafscale.log.read.unpacking`)
     walk    on the event loop, in steps of a millisecond, of which one of all is made in each round of it;
@@ -30,7 +30,7 @@ from kafscale.wire.records import Renumbering, check_of
 AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
 AT_ONCE_MAX_RATIO: Final = 16  # or else the many small batches of one read would add up; text has 3 to 8
 AT_ONCE_UNITS: Final = 2 * STEP_UNITS  # of all batches of a request together
-BYTES_PER_UNIT: Final = 128  # unpacking so many takes as long as looking at a record
+BYTES_PER_UNIT: Final = 128  # unpacking this many takes as long as looking at a record
 FREE_HEADERS_COUNT: Final = 1 << 16
 """Headers of a request's batches, beside as many as it has bytes: they take 8 ms. Without compression a header has two
 bytes at least; compressed, 5 KB may be two million empty ones."""
@@ -48,7 +48,7 @@ class RecordChecks:
     _steps: FairTurns = attrs.field(factory=FairTurns, init=False)
 
     def begin(self, config: LogConfig, header: BatchHeader, batch: memoryview, units: int) -> Begun:
-        """Check at most so much of a batch. Raises KafkaError if it is to be refused."""
+        """Check a batch for at most `units` of work. Raises KafkaError if the batch is refused."""
         if not header.attributes & CODEC_MASK:
             check = check_of(batch[HEADER_BYTES:], header, needs_keys=config.compact)
             try:

@@ -48,8 +48,8 @@ def refusal(request: object, response_class: type, error_code: int, *, many: Man
 
 
 def at_once(make: Callable[[Any], Any], of: Sequence[object]) -> list[Any]:
-    """Make the elements of an array now, for who wants to look at them."""
-    return [make(each) for each in of]
+    """Make the elements of an array now, for a caller that looks at them."""
+    return [make(source) for source in of]
 
 
 def set_errors(struct: Any, error_code: int) -> None:
@@ -58,12 +58,12 @@ def set_errors(struct: Any, error_code: int) -> None:
         if field.name == ERROR_FIELD:
             struct.error_code = error_code
         elif (element := _struct_of(field)) is not None and _has_errors(element):
-            for each in getattr(struct, field.name) or ():
-                set_errors(each, error_code)
+            for inner in getattr(struct, field.name) or ():
+                set_errors(inner, error_code)
 
 
 def error_arrays(response_class: type) -> Sequence[str]:
-    """Return the arrays of a response, by name, that have a place for an error for each of what was asked for."""
+    """Return the names of a response's arrays whose elements have an error code."""
     return [
         field.name
         for field in fields_of(response_class)
@@ -102,13 +102,13 @@ def _elements(asked: object, name: str) -> Sequence[object]:
     if same:
         return same
     arrays = [field.name for field in fields_of(type(asked)) if isinstance(field.wire.type, Array)]
-    filled = (getattr(asked, each) for each in arrays if each not in _NOT_ASKED_FOR)
+    filled = (getattr(asked, array) for array in arrays if array not in _NOT_ASKED_FOR)
     return next(filter(None, filled), ())
 
 
 def _asked_for(asked: object, name: str) -> Any:
-    for each in (name, *_ALIASES.get(name, ())):
-        if (found := getattr(asked, each, None)) is not None and not isinstance(found, list):
+    for alias in (name, *_ALIASES.get(name, ())):
+        if (found := getattr(asked, alias, None)) is not None and not isinstance(found, list):
             return found
     return None
 
@@ -133,7 +133,7 @@ def _zero(type_: FieldType) -> Any:
 
 async def handle_guarded(services: Services, api: Api, call: Call, request: Any) -> Any:
     """Answer a request by the API's handler, as far as the client may."""
-    checks = [each for each in OPERATIONS[api.name] if not each.by_handler and call.version in each.versions]
+    checks = [check for check in OPERATIONS[api.name] if not check.by_handler and call.version in check.versions]
     refused = None
     for check in checks:
         if check.unless is not None and services.access.allows(call, check.unless, tells=False):

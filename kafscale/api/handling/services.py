@@ -40,7 +40,7 @@ from kafscale.wire.messages.cluster import ApiVersion
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Services:
-    """One per broker. `draining` is set when the broker begins to stop: whoever waits for a client answers at once.
+    """One per broker. `draining` is set when the broker begins to stop: waiting requests are answered at once.
 
     `api_versions` is what ApiVersions advertises. `check_lead` raises Fenced if another broker has taken over.
 
@@ -104,7 +104,7 @@ class Services:
     def registry_tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """Return what keeps the registries up to date with the metadata."""
         configs = self.broker_configs, self.client_quotas, self.group_configs
-        return [each.run for each in (self.topics, *configs, self.scram_users, self.acls, self.producer_ids)]
+        return [registry.run for registry in (self.topics, *configs, self.scram_users, self.acls, self.producer_ids)]
 
     def drain(self) -> None:
         """The broker begins to stop: answer everybody who waits."""

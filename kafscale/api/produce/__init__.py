@@ -13,7 +13,7 @@ soon as it is read, so that many are in flight to the disk at once.
     begin      ask the gate, validate, copy into chunks. Nothing is decided yet.                           no await
                (Where a request above 64 KiB names many partitions, others run after each 256 of them.)
     complete   only if begin could not finish: check batches that take long, and wait for the pool.
-               Later requests of this connection wait; nobody else's do.                                   awaits
+               Only later requests of this connection wait.                                                awaits
     order      check sequences, assign offsets, hand to the journal. The order of these calls is
                the order of the log.                                                                       no await
     wait       in the writer: until every round of the journal that the reply needs is durable.            awaits

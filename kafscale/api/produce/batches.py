@@ -47,8 +47,8 @@ class Batch:
     """A batch whose header was found to be right.
 
     `check` is that of its records: None while they are compressed, and once it has ended. `left_units` is what it has
-    left of what may be looked at on the event loop. `placed` is memory that lasts until the batch is in the bucket.
-    After `append_batch`, `round` is when it becomes durable, None if it is already. What is known only later has no
+    left of its share of the event loop. `placed` is memory that lasts until the batch is in the bucket. After
+    `append_batch`, `round` is when it becomes durable, None if it is already. Attributes that are set later have no
     default, which would cost each batch as much as all the rest.
     """
 
@@ -66,7 +66,7 @@ class Batch:
     round: Round | None = attrs.field(init=False)
 
     def judge(self, check: RecordCheck) -> None:
-        """Its records were found to be whole: may this partition have them, by keys and times? Raises KafkaError."""
+        """Check keys and times of records that were found to be whole. Raises KafkaError."""
         if check.null_keys_count and self.partition.config.compact:
             reason = f"Compacted topic cannot accept message without key in topic partition {self.partition}."
             raise InvalidRecord(
@@ -77,13 +77,13 @@ class Batch:
         self.min_timestamp_ms = check.first_timestamp_ms  # some records may have none
 
     def judge_times(self, latest_ms: int, earliest_ms: int | None) -> None:
-        """Its records are whole, and have the keys that they need: may they have these times? Raises KafkaError."""
+        """Check the times of records that are whole and have the keys that they need. Raises KafkaError."""
         _check_times(self.partition.config, latest_ms, earliest_ms)
         self.max_timestamp_ms, self.check, self.is_checked = latest_ms, None, True
         self.min_timestamp_ms = NO_TIMESTAMP_MS if earliest_ms is None else earliest_ms
 
     def give_back(self) -> None:
-        """It will not be appended: free its memory."""
+        """Free the memory of a batch that will not be appended."""
         if self.placed is not None:
             self.partition.give_back(self.placed)
             self.placed = None

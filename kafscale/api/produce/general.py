@@ -61,7 +61,7 @@ class _Candidate:
     is_early: bool
 
     def note_refused(self, now_ms: int) -> None:
-        """It is refused before it is checked: what comes behind it waits until its producer sends it again."""
+        """Note a batch that is refused before it is checked: later ones wait until its producer sends it again."""
         self.batch.partition.producers.refuse(self.batch.header, now_ms, is_early=self.is_early)
 
 
@@ -96,7 +96,7 @@ class PendingProduce:
 
     @property
     def refused_bytes(self) -> int:
-        """Return about how much memory the answers to what was refused take. What is in the log has room of its own."""
+        """Estimate the memory of the answers to refused batches. Batches in the log have room of their own."""
         return sum(
             REFUSED_BYTES + REFUSED_RECORD_BYTES * len(partition.record_errors)
             for topic in self.response.responses
@@ -261,7 +261,7 @@ class PendingProduce:
             self._end_if_refused()
 
     def _refuse_unenrolled(self, transaction: TransactionalProduce, now_ms: int) -> None:
-        """Have the coordinator enrol what is not, in the same step as the batches; refuse what it does not."""
+        """Enrol partitions in the same step as their batches; refuse the batches that the coordinator does not take."""
         refusals = transaction.enrol_nowait(self._batches())
         enrolled = []
         for candidate in self.candidates:
@@ -293,8 +293,8 @@ class PendingProduce:
     @property
     def ready(self) -> bool:
         """Tell whether the reply may be sent without waiting."""
-        for each in self.rounds:
-            if not each.done:
+        for journal_round in self.rounds:
+            if not journal_round.done:
                 return False
         return not self.unconfirmed
 
@@ -305,22 +305,22 @@ class PendingProduce:
         """
         if self.unconfirmed:
             await self._confirm_refusals()
-        for each, responses in self.rounds.items():
-            refusal = await refusal_of(each)
+        for journal_round, responses in self.rounds.items():
+            refusal = await refusal_of(journal_round)
             if refusal is not None:
                 for response in responses:
                     refuse(response, refusal)
         self._tell_leaders()
 
     def _tell_leaders(self) -> None:
-        """Say who leads what is not led here: of what was on its way that may be known by now."""
+        """Name the leaders of partitions that this broker does not lead, as they are known by now."""
         for name, response in self.not_led:
             topic = self.services.topics.get(name)
             leader = None if topic is None else leader_elsewhere(self.services, topic, response.index)
             tell_leader(self.services, self.peer, leader, response, self.response)
 
     async def _confirm_refusals(self) -> None:
-        """Look whether another broker has taken over, for which what is fatal to a producer may be no error."""
+        """Check that no other broker has taken over, which may accept what is fatal to a producer here."""
         try:
             await self.services.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:

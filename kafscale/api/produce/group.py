@@ -72,7 +72,7 @@ class ProduceGroup:
 
 @attrs.define(eq=False, repr=False)
 class _Allowed:
-    """What is known of a pattern: the gate has nothing against it, and which partitions were found to be led here."""
+    """A pattern that the gate allows, with its partitions that were found to be led here."""
 
     call: Call
     transactional: bool
@@ -93,16 +93,16 @@ class ShortWay:
     _group: ProduceGroup | None = attrs.field(default=None, init=False)
 
     def learn(self, frame: memoryview) -> None:
-        """A Produce has taken the general way; those like it may be plain."""
+        """Learn from a Produce that has taken the general way: later ones like it may be plain."""
         self._patterns.learn(frame)
 
     def interrupt(self) -> None:
-        """Something was awaited, or another request has come in between: the next one begins a new group."""
+        """End the group: something was awaited, or another request has come in between."""
         self._group = None
         self._allowed.clear()
 
     def take(self, frame: memoryview) -> ProduceGroup | None:
-        """The group that a request belongs to, once it is in the log: a new one, or that of the request before.
+        """Append a request, and return its group: a new one, or that of the request before.
 
         None if it has to take the general way; then nothing has happened to the partition's log.
         """

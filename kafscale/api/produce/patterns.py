@@ -5,8 +5,8 @@ A producer sends the same bytes again and again, with other values in four place
     API key, version | CORRELATION ID | same (client id, acks, timeout, topic) | PARTITION | LENGTH, RECORDS | same
     size | CORRELATION ID | same (topic) | PARTITION, error code, BASE OFFSET, time, LOG START OFFSET | same
 
-What is not exactly like that is left to the codec, and only what the codec has decoded once becomes a pattern: so there
-is no second opinion here on what a request means.
+Any other request is left to the codec, and only a request that the codec has decoded becomes a pattern, so that
+requests are interpreted in one place.
 """
 
 from __future__ import annotations

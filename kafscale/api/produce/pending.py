@@ -1,4 +1,4 @@
-"""What a connection's queue holds of Produces, whichever way they came, and the errors that they are answered with."""
+"""Produces in a connection's queue, of either way, and the errors of their answers."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ class TransactionalProduce:
         return self._enrolment is not None and self._enrolment.waits(_partitions(batches))
 
     async def enrol(self, batches: Sequence[Batch]) -> None:
-        """Have partitions enrolled durably, where that is to be waited for; `enrol_nowait` says how it went."""
+        """Enrol partitions durably where that takes a wait; `enrol_nowait` then tells the outcome."""
         if self._enrolment is not None:
             await self._enrolment.ask(_partitions(batches))
 
     def enrol_alone(self, batch: Batch) -> bool:
-        """Have the partition of the only batch enrolled, which is appended next; False if that is refused, or waits.
+        """Enrol the partition of the only batch, which is appended next; False if that is refused, or takes a wait.
 
         Then it goes the general way, which tells why. Raises KafkaError as `check`.
         """
@@ -63,7 +63,7 @@ class TransactionalProduce:
         return enrolment is None or (not enrolment.waits(partitions) and not enrolment.take_nowait(partitions))
 
     def enrol_nowait(self, batches: Sequence[Batch]) -> Mapping[Batch, KafkaError]:
-        """Have partitions enrolled whose batches are appended next. Returns which batches may not be, and why."""
+        """Enrol the partitions of batches that are appended next. Return the refused batches, and why."""
         if self._enrolment is None:
             return {}
         refused = self._enrolment.take_nowait(_partitions(batches))

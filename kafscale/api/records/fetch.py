@@ -6,17 +6,18 @@
                                                    16  where other leaders are (KIP-951)
                                                    17, 18  what replicas of Kafka's metadata tell (ignored)
 
-With `read_committed` a fetch ends at the last stable offset, and tells which transactions were aborted in what it
-returns.
+With `read_committed` a fetch ends at the last stable offset, and names the aborted transactions among the records
+that it returns.
 
 A consumer that says its rack is told a broker in that rack to read from, where the leader is in another one. In
 `s3-wal` all that is acknowledged is in the bucket, which any broker reads: the consumer stays there. Otherwise it is
 told so where at least NEARBY_LEAST_BYTES that it wants are in the bucket, and served up to the end of that; behind it
-is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader. Who comes back at once is not sent away again for
-a while (`kafscale.api.handling.fetch_sessions`).
+is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader. A consumer that comes back at once is not sent
+away again for a while (`kafscale.api.handling.fetch_sessions`).
 
 Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
-by what becomes durable; nobody polls. A client above its quota is told in the reply (`kafscale.api.handling.quotas`).
+by records that become durable, without polling. The reply tells a client above its quota to hold back
+(`kafscale.api.handling.quotas`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class _Pass:
         """Return these records for a partition."""
         data.records = slices.buffers
         if slices.aborted and self.committed:
-            told = sorted((each.first_offset, each.producer_id) for each in slices.aborted)
+            told = sorted((transaction.first_offset, transaction.producer_id) for transaction in slices.aborted)
             data.aborted_transactions = [AbortedTransaction(producer_id=who, first_offset=at) for at, who in told]
         self.held.append(slices)
         self.size_bytes += slices.size_bytes
@@ -124,7 +125,7 @@ class _Pass:
         self.complete = True
 
     def let_go(self) -> bool:
-        """Keep nothing of what was read, as others need the memory; tell whether there was anything."""
+        """Drop all records that were read, as others need the memory; tell whether there were any."""
         had_records = bool(self.held)
         _release(self.held)
         if had_records:
@@ -211,7 +212,7 @@ class _Watch:
 
     @property
     def is_outdated(self) -> bool:
-        """Tell whether this broker leads by now what it followed: whoever waits for that would not learn of more."""
+        """Tell whether this broker now leads a partition that it followed: its waiter would not be woken."""
         return any(_find(self.services, fetched) is not None for fetched in self._elsewhere)
 
     def begin(self, min_bytes: int) -> None:
@@ -230,8 +231,8 @@ class _Watch:
 
 
 def _release(held: list[Releasable]) -> None:
-    for each in held:
-        each.release()
+    for lease in held:
+        lease.release()
     held.clear()
 
 
@@ -282,7 +283,7 @@ def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[i
     if not request.rack_id or request.rack_id == services.node.rack:
         return ()
     brokers = reachable_brokers(services, call.peer)
-    return [each.node.node_id for each in brokers if each.node.rack == request.rack_id]
+    return [broker.node.node_id for broker in brokers if broker.node.rack == request.rack_id]
 
 
 def _is_to_go(services: Services, call: Call, partition: Partition, offset: int, committed: bool) -> bool:
@@ -313,8 +314,12 @@ async def _look_nearby(services: Services, request: FetchRequest, context: Fetch
     """Look at what others lead and is not known here, of all partitions together."""
     following = _follows(services, request)
     if following is not None:
-        others = (each for each in context.partitions if _find(services, each) is None)
-        found = [(topic, each.wanted.partition) for each in others if (topic := _topic_of(services, each)) is not None]
+        others = (partition for partition in context.partitions if _find(services, partition) is None)
+        found = [
+            (topic, partition.wanted.partition)
+            for partition in others
+            if (topic := _topic_of(services, partition)) is not None
+        ]
         await following.look_at(found)
 
 
@@ -373,7 +378,7 @@ def _check(services: Services, call: Call, fetched: FetchedPartition, data: Part
 async def _read_into(
     look: _Pass, reader: LogReader, partition: Partition, wanted: FetchPartition, data: PartitionData
 ) -> None:
-    """Put what there is of a partition, and what the response has room for, into the response."""
+    """Put the available records of a partition into the response, as far as there is room."""
     offset, max_bytes = wanted.fetch_offset, min(wanted.partition_max_bytes, look.left_bytes)
     committed = look.committed
     end_offset = data.last_stable_offset if committed else partition.high_watermark
@@ -426,7 +431,7 @@ async def _response(context: FetchContext, look: _Pass) -> FetchResponse:
 
 
 async def _give_way(look: _Pass) -> None:
-    """Let others run; nothing of what was read is kept if that is cancelled."""
+    """Let others run; drop all records that were read if that is cancelled."""
     try:
         await trio.lowlevel.checkpoint()
     except BaseException:

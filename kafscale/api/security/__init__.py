@@ -1,4 +1,4 @@
-"""Who clients are and what they may do: SASL, users, access control lists. One module per API key.
+"""Logins, users and access control lists. One module per API key.
 
 The messages of SASL are understood by `kafscale.security.session`; `kafscale.api.handling.authentication` does what
 takes time. What a client may do is asked by `kafscale.api.handling.access`. The table of APIs enters here.

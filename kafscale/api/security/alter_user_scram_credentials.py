@@ -47,19 +47,19 @@ async def handle(
     results: dict[str, AlterUserScramCredentialsResult] = {}
     changes: dict[str, tuple[CredentialKey, ScramVerifier | None]] = {}
     asked: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
-    async for each in in_turns(asked):
-        result = AlterUserScramCredentialsResult(user=each.name)
-        if each.name in results:
-            changes.pop(each.name, None)
+    async for alteration in in_turns(asked):
+        result = AlterUserScramCredentialsResult(user=alteration.name)
+        if alteration.name in results:
+            changes.pop(alteration.name, None)
             result.error_code = DUPLICATE_RESOURCE
             result.error_message = "A user credential cannot be altered twice in the same request"
         else:
             try:
                 check_batch_size(len(asked))
-                changes[each.name] = _change(services, each)
+                changes[alteration.name] = _change(services, alteration)
             except KafkaError as exc:
                 result.error_code, result.error_message = exc.code, exc.message
-        results[each.name] = result
+        results[alteration.name] = result
     if changes:
         try:
             await services.scram_users.alter(dict(changes.values()))

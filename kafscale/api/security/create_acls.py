@@ -23,7 +23,7 @@ async def handle(services: Services, call: Call, request: CreateAclsRequest) -> 
     outcomes: list[KafkaError | None]
     try:
         check_enabled(services)
-        bindings = [_binding(each) async for each in in_turns(request.creations)]
+        bindings = [_binding(creation) async for creation in in_turns(request.creations)]
         outcomes = await services.acls.create(bindings)
     except KafkaError as exc:
         outcomes = [exc] * len(request.creations)

@@ -44,10 +44,10 @@ async def handle(services: Services, call: Call, request: DeleteAclsRequest) -> 
         for index in filters:
             results[index] = _failed(exc)
         return DeleteAclsResponse(filter_results=results)
-    async for binding in in_turns({each: None for bindings in found for each in bindings}):
+    async for binding in in_turns({match: None for bindings in found for match in bindings}):
         services.access.audit.changed("acl_deleted", call, acl=str(binding))
     for index, bindings in zip(filters, found, strict=True):
-        results[index].matching_acls = [_match(each) async for each in in_turns(bindings)]
+        results[index].matching_acls = [_match(binding) async for binding in in_turns(bindings)]
     return DeleteAclsResponse(filter_results=results)
 
 

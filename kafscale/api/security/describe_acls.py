@@ -30,16 +30,21 @@ async def handle(services: Services, call: Call, request: DescribeAclsRequest) -
     except KafkaError as exc:
         return DescribeAclsResponse(error_code=exc.code, error_message=exc.message)
     found: dict[tuple[ResourceType, PatternType, str], DescribeAclsResource] = {}
-    async for each in in_turns(services.acls.matching(wanted)):
+    async for binding in in_turns(services.acls.matching(wanted)):
         resource = found.setdefault(
-            (each.resource_type, each.pattern_type, each.resource_name),
+            (binding.resource_type, binding.pattern_type, binding.resource_name),
             DescribeAclsResource(
-                resource_type=each.resource_type, pattern_type=each.pattern_type, resource_name=each.resource_name
+                resource_type=binding.resource_type,
+                pattern_type=binding.pattern_type,
+                resource_name=binding.resource_name,
             ),
         )
         resource.acls.append(
             AclDescription(
-                principal=each.principal, host=each.host, operation=each.operation, permission_type=each.permission
+                principal=binding.principal,
+                host=binding.host,
+                operation=binding.operation,
+                permission_type=binding.permission,
             )
         )
     return DescribeAclsResponse(resources=list(found.values()))

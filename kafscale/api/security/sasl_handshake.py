@@ -21,7 +21,9 @@ async def handle(services: Services, call: Call, request: SaslHandshakeRequest) 
     error_code = await services.authenticator.handshake(session, call.version, request.mechanism)
     if error_code == ILLEGAL_SASL_STATE:
         return SaslHandshakeResponse(error_code=error_code)
-    return SaslHandshakeResponse(error_code=error_code, mechanisms=[each.value for each in session.mechanisms])
+    return SaslHandshakeResponse(
+        error_code=error_code, mechanisms=[mechanism.value for mechanism in session.mechanisms]
+    )
 
 
 API = Api(17, "SaslHandshake", 0, 1, SaslHandshakeRequest, SaslHandshakeResponse, handle)

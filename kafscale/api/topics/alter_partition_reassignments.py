@@ -48,7 +48,7 @@ AT_ONCE_COUNT = 256  # partitions that are decided about together
 
 @attrs.frozen(eq=False, repr=False)
 class _Moved:
-    """Which partitions of a topic are on their way, and which were assigned.
+    """Partitions of a topic that move, and those that were assigned.
 
     Who tells that looks at all of them, so it is asked once for a request.
     """
@@ -68,14 +68,16 @@ async def handle(
         ((topic.name, topic.partitions) for topic in request.topics), lambda wanted: wanted.partition_index
     )
     await know_topics(services, asked)
-    await know_brokers(services, (each.replicas or () for wanted in asked.values() for each in wanted.values()))
+    await know_brokers(
+        services, (partition.replicas or () for wanted in asked.values() for partition in wanted.values())
+    )
     refusals: dict[tuple[str, int], KafkaError] = {}
     moved = {name: _Moved.of(services.mover, services.topics.get(name)) async for name in in_turns(asked)}
-    wanted = [(name, each) for name, partitions in asked.items() for each in partitions.values()]
+    wanted = [(name, partition) for name, partitions in asked.items() for partition in partitions.values()]
     for first in range(0, len(wanted), AT_ONCE_COUNT):
         async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
-            for name, each in wanted[first : first + AT_ONCE_COUNT]:
-                nursery.start_soon(_decide, services, name, each, moved[name], refusals)
+            for name, partition in wanted[first : first + AT_ONCE_COUNT]:
+                nursery.start_soon(_decide, services, name, partition, moved[name], refusals)
     responses = [
         ReassignableTopicResponse(name=name, partitions=mapped(partial(_answer, refusals, name), tuple(partitions)))
         for name, partitions in asked.items()

@@ -33,7 +33,9 @@ async def handle(services: Services, call: Call, request: CreatePartitionsReques
     charges = services.quotas.charges(call, strict_since=3)
     charge = None if charges is None else charges.charge
     await know_topics(services, (topic.name for topic in request.topics))
-    await know_brokers(services, (each.broker_ids for topic in request.topics for each in topic.assignments or ()))
+    await know_brokers(
+        services, (assignment.broker_ids for topic in request.topics for assignment in topic.assignments or ())
+    )
     add = partial(services.topics.create_partitions, validate_only=request.validate_only, charge=charge)
     outcomes = await outcomes_by_name(request.topics, partial(_more_partitions, services), add)
     if not request.validate_only:
@@ -51,7 +53,7 @@ async def _lead_as_assigned(
         outcome = outcomes[topic.name]
         if topic.assignments and isinstance(outcome, Topic):
             first = topic.count - len(topic.assignments)
-            assigned = {first + number: each.broker_ids for number, each in enumerate(topic.assignments)}
+            assigned = {first + number: assignment.broker_ids for number, assignment in enumerate(topic.assignments)}
             await lead_as_assigned(services, outcome, assigned)
 
 

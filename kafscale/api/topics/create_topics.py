@@ -8,7 +8,7 @@ v7  answers with the topic ids
 
 A replica assignment may only name brokers that there are. It may name one several times, as Metadata does where the
 settings accept any replication factor. The first replica of a partition leads it. A topic is durable before it is
-acknowledged, so `timeout_ms` is of no use.
+acknowledged, so `timeout_ms` has no effect.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
             services.access.check(call, CREATE_TOPIC, topic.name)
         return _new_topic(services, topic)
 
-    await know_brokers(services, (each.broker_ids for topic in request.topics for each in topic.assignments))
+    await know_brokers(
+        services, (assignment.broker_ids for topic in request.topics for assignment in topic.assignments)
+    )
     charges = services.quotas.charges(call, strict_since=6)
     charge = None if charges is None else charges.charge
     create = partial(services.topics.create, validate_only=request.validate_only, charge=charge)
@@ -67,7 +69,7 @@ async def _lead_as_assigned(
     for topic in topics:
         outcome = outcomes[topic.name]
         if topic.assignments and isinstance(outcome, Topic):
-            assigned = {each.partition_index: each.broker_ids for each in topic.assignments}
+            assigned = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
             await lead_as_assigned(services, outcome, assigned)
 
 

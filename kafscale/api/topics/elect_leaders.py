@@ -7,7 +7,7 @@ v2  flexible
 A partition whose preferred replica, the first of those that it was assigned to, is not its leader and serves, is moved
 there; the answer comes when it is led there, or REQUEST_TIMED_OUT where that takes longer than the request allows. Of
 others no election is needed: ELECTION_NOT_NEEDED, or, where all partitions are asked for, nothing. A partition that
-nobody leads just now waits for a broker that does not serve, and has no preferred replica that could be elected. An
+has no leader now waits for a broker that does not serve, and has no preferred replica that could be elected. An
 unclean election gives that broker up: it is fenced, and others lead this and all that it led, without what only its
 machine has (`kafscale brokers replace`).
 """
@@ -75,7 +75,7 @@ async def handle(services: Services, call: Call, request: ElectLeadersRequest) -
 
 
 async def _named(partitions: Sequence[ElectedTopicPartitions]) -> Mapping[str, Collection[int]]:
-    return await distinct_partitions(((each.topic, each.partitions) for each in partitions), int)
+    return await distinct_partitions(((topic.topic, topic.partitions) for topic in partitions), int)
 
 
 async def _refused(request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
@@ -113,7 +113,7 @@ def _outcome(
 async def _worth_telling(
     services: Services, asked: Mapping[str, Collection[int]], elected: Container[At]
 ) -> Mapping[str, Collection[int]]:
-    """Return every topic, and those of its partitions that nobody leads, or for which a leader was to be elected."""
+    """Return every topic with its partitions that have no leader, or for which a leader was to be elected."""
     turns = Turns()
     found: dict[str, list[int]] = {}
     for name, indexes in asked.items():
@@ -134,7 +134,7 @@ async def _worth_telling(
 async def _elect(
     services: Services, election_type: int, asked: Mapping[str, Collection[int]], timeout_ms: int
 ) -> dict[At, KafkaError | None]:
-    """Have partitions led by others than now, and wait until they are; what became of each of these."""
+    """Move partitions to other leaders and wait for it; return why each election failed, or None."""
     elected: dict[At, KafkaError | None] = {}
     mover = services.mover
     if election_type == UNCLEAN:
@@ -143,8 +143,8 @@ async def _elect(
         wanted = await _not_preferred(services, mover, asked)
         for first in range(0, len(wanted), AT_ONCE_COUNT):
             async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
-                for each in wanted[first : first + AT_ONCE_COUNT]:
-                    nursery.start_soon(_move, services, mover, each, elected)
+                for election in wanted[first : first + AT_ONCE_COUNT]:
+                    nursery.start_soon(_move, services, mover, election, elected)
     waiting = list(wanted)
 
     def all_are_led() -> bool:  # asked at each change of the cluster: those that are led are looked at once
@@ -154,15 +154,15 @@ async def _elect(
 
     with trio.move_on_after(max(0, timeout_ms) / 1000):
         await mover.wait_until(all_are_led)
-    for each in wanted:
-        if elected[each.at] is None and not each.is_led(services):
-            elected[each.at] = KafkaError(REQUEST_TIMED_OUT, "The new leader is still to take over.")
+    for election in wanted:
+        if elected[election.at] is None and not election.is_led(services):
+            elected[election.at] = KafkaError(REQUEST_TIMED_OUT, "The new leader is still to take over.")
     return elected
 
 
 @attrs.frozen
 class _Election:
-    """A partition that is to be led by the first of its replicas, or by anybody where there are none."""
+    """A partition, and the brokers that may lead it: the first of its replicas, or any without an assignment."""
 
     topic: Topic
     index: int

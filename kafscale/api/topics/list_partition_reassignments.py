@@ -4,7 +4,7 @@ v0  (flexible) of all topics, or of the partitions that are named
 
 Those are the partitions that are to be led by another broker than now; a broker that is alone has none. The new leader
 is told as a replica that is added, and the present one as one that is removed. As in Kafka, a partition that does not
-exist is no error.
+exist gives no error.
 
 The controller tells in fields of our own, if it is asked, what each broker has to do, and what balance would move.
 """
@@ -87,9 +87,9 @@ def _balance(services: Services, request: BalanceRequest) -> ToldBalance | None:
             for index, bytes_per_second in row.items()
         ],
         moves=[
-            PlannedMove(topic=names[each.topic_id], partition_index=each.index, target=each.target)
-            for each in plan.moves
-            if each.topic_id in names
+            PlannedMove(topic=names[move.topic_id], partition_index=move.index, target=move.target)
+            for move in plan.moves
+            if move.topic_id in names
         ],
     )
 

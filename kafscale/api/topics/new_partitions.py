@@ -45,7 +45,7 @@ async def outcomes_by_name(
         except KafkaError as exc:
             refused[topic.name] = exc.kept()
     results = await carry_out(wanted)
-    outcomes = refused | {each.name: outcome for each, outcome in zip(wanted, results, strict=True)}
+    outcomes = refused | {topic.name: outcome for topic, outcome in zip(wanted, results, strict=True)}
     return {name: outcomes[name] for name in counts}
 
 
@@ -59,7 +59,7 @@ async def know_brokers(services: Services, assignments: Iterable[Sequence[int]])
 
 
 async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:
-    """Have new partitions of a topic led by the brokers that were asked for. Where that can't be, it is logged."""
+    """Move new partitions of a topic to the brokers that the request names; log those that can't be moved."""
     async with trio.open_nursery() as nursery:  # those of one topic share a commit
         for index, replicas in assigned.items():
             nursery.start_soon(_lead_as_assigned, services.mover, topic, index, replicas)
@@ -69,11 +69,11 @@ async def _lead_as_assigned(mover: Mover, topic: Topic, index: int, replicas: Se
     try:
         await mover.move(topic, index, replicas)
     except KafkaError as exc:
-        logger.warning("%s-%d is not led by broker %d, as was asked for: %s", topic.name, index, replicas[0], exc)
+        logger.warning("can't move new partition %s-%d to broker %d: %s", topic.name, index, replicas[0], exc)
 
 
 def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], replication_factor: int) -> None:
-    """The replicas of one partition, of these brokers. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    """Check the replicas of one partition. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     check_brokers(broker_ids, node_ids)
     if len(broker_ids) != replication_factor:
         raise KafkaError(
@@ -84,7 +84,7 @@ def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], repli
 
 
 def check_brokers(broker_ids: Sequence[int], node_ids: Collection[int]) -> None:
-    """There are replicas, all of these brokers. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    """Check that a partition has replicas, all of known brokers. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     if not broker_ids:
         raise KafkaError(INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list.")
     for broker_id in broker_ids:

@@ -71,7 +71,7 @@ class AclRegistry(EntryRegistry):
     async def create(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
         """Add all lists that are allowed, as one transaction, and return why each was refused, or None.
 
-        A list that exists already is no error. Raises the store's errors.
+        Creating a list that exists succeeds. Raises the store's errors.
         """
         outcomes: list[KafkaError | None] = []
 

@@ -343,7 +343,7 @@ _TABLE = (
         _INT,
         "30",
         lambda s: round(s.sasl.sasl_oauthbearer_clock_skew_seconds),
-        "How far the clock of who signs tokens may differ.",
+        "Tolerated difference between the clocks of the broker and of the token's issuer.",
     ),
     _BrokerConfig(
         "sasl.oauthbearer.expected.audience",
@@ -484,7 +484,7 @@ def broker_entries(
     own = _listeners(advertised)
     entries = [_read_only(definition, own, usual=None if settings.advertised_listeners else own)]
     entries += [config.entry(settings) for config in _TABLE] + _topic_defaults(settings)
-    names = {each.definition.name for each in entries}
+    names = {entry.definition.name for entry in entries}
     for name in dynamic.in_force().keys() - names:
         if (known := DYNAMIC_CONFIGS.get(name)) is not None:
             synonyms = broker_synonyms(name, known.default, known.default)
@@ -493,7 +493,7 @@ def broker_entries(
                     definition=known, value=known.default, source=ConfigSource.DEFAULT_CONFIG, synonyms=synonyms
                 )
             )
-    return sorted((with_dynamic(each, dynamic) for each in entries), key=lambda entry: entry.definition.name)
+    return sorted((with_dynamic(entry, dynamic) for entry in entries), key=lambda entry: entry.definition.name)
 
 
 def _topic_defaults(settings: Settings) -> list[ConfigEntry]:

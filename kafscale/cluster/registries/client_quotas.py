@@ -79,13 +79,13 @@ class QuotaEntity:
 
     @property
     def names(self) -> Mapping[str, Name]:
-        """Its names, by type."""
+        """Names of the entity, by type."""
         all_names = {USER: self.user, CLIENT_ID: self.client_id, IP: self.ip}
         return {entity_type: name for entity_type, name in all_names.items() if name is not None}
 
     @property
     def key(self) -> str:
-        """Its key in the store: `quotas/user=alice&client-id` is of the user alice with any client id."""
+        """Key in the store: `quotas/user=alice&client-id` is of the user alice with any client id."""
         if self.names.keys() == {CLIENT_ID}:
             return _DEFAULT_CLIENT if self.client_id is DEFAULT else f"{_NAMED_CLIENT}{self.client_id}"
         parts = (kind if name is DEFAULT else f"{kind}={quote(name, safe='')}" for kind, name in self.names.items())

@@ -36,7 +36,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a config's value comes from, by the numbers of DescribeConfigs version 1."""
+    """Sources of a config's value, by the numbers of DescribeConfigs version 1."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -133,7 +133,9 @@ class DynamicConfigs:
     def values(self, name: str) -> list[tuple[str, ConfigSource]]:
         """Return the values that were set for a config, the one in force first."""
         own, default = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        return [(each[name], source) for each, source in ((self.own, own), (self.default, default)) if name in each]
+        return [
+            (configs[name], source) for configs, source in ((self.own, own), (self.default, default)) if name in configs
+        ]
 
     def in_force(self) -> Mapping[str, str]:
         """Return the configs that are in force, by name."""
@@ -149,8 +151,8 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(re.split(r"\s*,\s*", text)) if text else ()
 
 
-# Characters that Java's String.trim removes, and other white space, which earlier versions took in what they stored.
-_TRIMMED = "".join(each for each in map(chr, range(0x3001)) if each <= " " or each.isspace())
+# Characters that Java's String.trim removes, and other white space, which older data may have.
+_TRIMMED = "".join(character for character in map(chr, range(0x3001)) if character <= " " or character.isspace())
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?")  # Java's, without NaN and hex
 _INTEGER = re.compile(r"[+-]?\d{1,4000}")  # Java takes any script's digits; `int` refuses much longer ones
 

@@ -59,7 +59,7 @@ def dynamic_synonyms(name: str, dynamic: DynamicConfigs) -> list[ConfigSynonym]:
 
 
 def with_dynamic(entry: ConfigEntry, dynamic: DynamicConfigs) -> ConfigEntry:
-    """Return a broker's config as it is with what was set at run time."""
+    """Return a broker's config with the values that were set at run time."""
     name = entry.definition.name
     found = dynamic_synonyms(name, dynamic)
     if not found:

@@ -100,10 +100,14 @@ _TABLE = (
     ),
 )
 _TOPIC_DEFAULTS = (
-    attrs.evolve(each, name=each.broker_name) for each in TOPIC_CONFIGS.values() if each.broker_name is not None
+    attrs.evolve(definition, name=definition.broker_name)
+    for definition in TOPIC_CONFIGS.values()
+    if definition.broker_name is not None
 )
 
-DYNAMIC_CONFIGS: Mapping[str, ConfigDefinition] = {each.name: each for each in (*_TABLE, *_TOPIC_DEFAULTS)}
+DYNAMIC_CONFIGS: Mapping[str, ConfigDefinition] = {
+    definition.name: definition for definition in (*_TABLE, *_TOPIC_DEFAULTS)
+}
 
 
 def _with_limits(settings: Settings, **changes: Any) -> Settings:
@@ -180,13 +184,15 @@ def _set(settings: Settings, name: str, text: str) -> Settings:
 
 def reference_page() -> str:
     """`docs/reference/broker-configs.md`."""
-    topic_configs = {each.broker_name: each.name for each in TOPIC_CONFIGS.values()}
+    topic_configs = {definition.broker_name: definition.name for definition in TOPIC_CONFIGS.values()}
     rows = []
-    for name, each in sorted(DYNAMIC_CONFIGS.items()):
+    for name, definition in sorted(DYNAMIC_CONFIGS.items()):
         topic = topic_configs.get(name)
-        documentation = each.documentation if topic is None else f"The default of topics' `{topic}`."
-        acts = "yes" if each.acts else "no"
-        rows.append(f"| `{name}` | {each.type.name.lower()} | {valid_values(each)} | {acts} | {documentation} |")
+        documentation = definition.documentation if topic is None else f"The default of topics' `{topic}`."
+        acts = "yes" if definition.acts else "no"
+        rows.append(
+            f"| `{name}` | {definition.type.name.lower()} | {valid_values(definition)} | {acts} | {documentation} |"
+        )
     return "\n".join([_REFERENCE_HEAD, *rows, ""])
 
 

@@ -78,7 +78,7 @@ class ProducerIds(EntryRegistry):
         await self.load()
         own = range(self._first, self._first + IDS_PER_EPOCH)
         starts = [self._next, self._ends.get(self.epoch, 0), self._earlier_end]
-        self._next = self._end = max(each for each in starts if each in own)
+        self._next = self._end = max(start for start in starts if start in own)
 
     def _keys(self) -> Iterable[str]:
         return ()  # no entry is ever deleted
@@ -137,4 +137,4 @@ class ProducerIds(EntryRegistry):
                 COORDINATOR_LOAD_IN_PROGRESS, f"can't reserve producer ids in the metadata, try again: {exc}"
             ) from exc
         block, self._end = range(self._end, end), end
-        self._passed_over = frozenset(each for each in self.remembered() if each in block)
+        self._passed_over = frozenset(producer_id for producer_id in self.remembered() if producer_id in block)

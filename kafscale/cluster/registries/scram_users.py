@@ -32,7 +32,7 @@ from kafscale.wire.error_codes import POLICY_VIOLATION, UNKNOWN_SERVER_ERROR
 USERS_MAX_COUNT: Final = 100_000
 
 _PREFIX = "scram-users/"
-_MECHANISMS: Final = {each.value: each for each in SaslMechanism}
+_MECHANISMS: Final = {mechanism.value: mechanism for mechanism in SaslMechanism}
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ScramUsers(EntryRegistry):
         return cls(store=metadata, key_file=key_file_of(settings), may_make_key=settings.sasl.secret_key_file is None)
 
     async def load(self) -> None:
-        """Read the key file and the users. Raises StartupError if the file that the operator named is of no use."""
+        """Read the key file and the users. Raises StartupError if the file that the operator named can't be used."""
         keys = read_key_file(self.key_file)  # a few bytes, once, and before a client is served
         if keys is None and not self.may_make_key:
             raise StartupError(f"--secret-key-file {self.key_file} is not there; `openssl rand -hex 32` makes a key")
@@ -144,7 +144,7 @@ class ScramUsers(EntryRegistry):
             self._planned.clear()
 
     async def _keys_to_seal(self) -> SecretKeys:
-        """Return the keys; make a key file if there is none. Raises KafkaError."""
+        """Return the keys; make a key file if it is missing. Raises KafkaError."""
         if self._secret_keys is None:
             try:
                 keys = await trio.to_thread.run_sync(make_key_file, self.key_file)

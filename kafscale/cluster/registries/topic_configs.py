@@ -253,8 +253,8 @@ _TABLE = (
         type=ConfigType.LONG,
         default="-1",
         broker_name="log.retention.bytes",
-        documentation="Size of a partition past which its oldest segments are dropped; -1 is no limit. What is not in "
-        "the bucket yet counts, and stays.",
+        documentation="Size of a partition past which its oldest segments are dropped; -1 for no limit. Records that "
+        "are not in the bucket yet count, and stay.",
         acts=True,
     ),
     ConfigDefinition(
@@ -263,8 +263,8 @@ _TABLE = (
         default="604800000",
         least=-1,
         broker_name="log.retention.ms",
-        documentation="Age past which a segment is dropped, told by the latest timestamp in it; -1 is no limit. Only "
-        "what is in the bucket is dropped.",
+        documentation="Age past which a segment is dropped, told by the latest timestamp in it; -1 for no limit. Only "
+        "segments in the bucket are dropped.",
         acts=True,
     ),
     ConfigDefinition(

@@ -1,4 +1,4 @@
-"""Topics in memory: an index of what is, and a draft of what may become. Nothing here waits."""
+"""Topics in memory: an index of all topics, and drafts of changes to it. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TopicIndex:
 
 @attrs.define(eq=False, repr=False)
 class TopicDraft:
-    """Changes on top of an index that nobody sees yet: name to the new topic, or to None where it is deleted.
+    """Uncommitted changes on top of an index: name to the new topic, or to None if it is deleted.
 
     `charge` is told how many partitions a topic gets or loses, before that is noted; it raises KafkaError to refuse.
     """

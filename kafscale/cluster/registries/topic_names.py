@@ -1,4 +1,4 @@
-"""Which topic names are allowed. Kafka's rules and messages (`org.apache.kafka.common.internals.Topic`)."""
+"""Names that topics may have. Kafka's rules and messages (`org.apache.kafka.common.internals.Topic`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_TOPIC_EXCEPTION
 
 NAME_MAX_LENGTH = 249  # 255 for a directory's name, less "-", a partition and the suffix of a deleted log
-CLUSTER_METADATA_NAME = "__cluster_metadata"  # KRaft's own log, which is no topic
+CLUSTER_METADATA_NAME = "__cluster_metadata"  # KRaft's own log, not a topic
 CONSUMER_OFFSETS_NAME = "__consumer_offsets"
 TRANSACTION_STATE_NAME = "__transaction_state"
 INTERNAL_NAMES = frozenset({CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME, "__share_group_state"})

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class DeletedTopic:
-    """What is remembered of a deleted topic: its name, and when it was deleted, in milliseconds since the epoch.
+    """A deleted topic: its name, and the time of its deletion in milliseconds since 1970.
 
     Its objects stay for its `file.delete.delay.ms`.
     """
@@ -147,7 +147,7 @@ def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic], revision:
             buried[old.topic_id] = _buried(old)
             puts[deleted_key(old.topic_id)] = encode(buried[old.topic_id])
             deletes.append(topic_key(name))
-            prefixes += [f"{each}{old.topic_id.hex()}/" for each in (LOG_START_OFFSETS, LOST_OFFSETS)]
+            prefixes += [f"{prefix}{old.topic_id.hex()}/" for prefix in (LOG_START_OFFSETS, LOST_OFFSETS)]
     for topic_id, offsets in draft.log_start_offsets.items():
         puts |= {log_start_offset_key(topic_id, partition): encode(offset) for partition, offset in offsets.items()}
     transaction = Transaction(
@@ -184,7 +184,7 @@ def _buried(topic: Topic) -> DeletedTopic:
 
 @attrs.frozen
 class TopicEvent:
-    """What has become of a topic. Without `before` it was created, without `after` deleted."""
+    """Change of a topic. Without `before` it was created, without `after` deleted."""
 
     before: Topic | None
     after: Topic | None

@@ -77,7 +77,7 @@ __all__ = [
 DELETED_REMEMBERED_MS = 24 * 60 * 60 * 1000  # at least; longer than any upload that was under way can last
 FORGOTTEN_MAX_COUNT = 1000  # deleted topics in one commit, which is written as a whole: 50 KB
 DEFAULT = -1  # a partition count or replication factor that the client leaves to the broker
-# Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3; nobody has more brokers than this.
+# Each copy costs 8 bytes per partition in every metadata reply. Clusters use 3, and have fewer brokers than this.
 REPLICATION_FACTOR_MAX = 100
 BURST_FRACTION = 1 / 6  # of the topics that may be created in passing in a minute
 INTERNAL_OVERRIDES = {"cleanup.policy": "compact"}  # without it, retention would delete what coordinators know
@@ -411,8 +411,8 @@ class TopicRegistry(Registry):
         for start in range(0, len(ids), FORGOTTEN_MAX_COUNT):
             async with self._changing:
                 deleted, before_ms = self._state.deleted, time.time_ns() // 1_000_000 - DELETED_REMEMBERED_MS
-                some = (each for each in ids[start : start + FORGOTTEN_MAX_COUNT] if each in deleted)
-                gone = [each for each in some if deleted[each].deleted_ms < before_ms]
+                some = (topic_id for topic_id in ids[start : start + FORGOTTEN_MAX_COUNT] if topic_id in deleted)
+                gone = [topic_id for topic_id in some if deleted[topic_id].deleted_ms < before_ms]
                 if gone:
                     with suppress(PlanOutdated):  # the next listing of the objects finds out what has changed
                         await self._follower.commit(forget_transaction(gone, self._follower.revision))

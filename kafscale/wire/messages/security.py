@@ -44,10 +44,8 @@ class SaslAuthenticateResponse:
 
 
 @attrs.define(kw_only=True)
-class DescribeAclsRequest:
-    """DescribeAcls (key 29, versions 1 to 3): the access control lists that a filter asks for (KIP-140)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 29, 1, 3, 2
+class DeleteAclsFilter:
+    """Filter of access control lists, in DeleteAcls and DescribeAcls."""
 
     resource_type_filter: int = wire("int8")
     resource_name_filter: str | None = wire("string", default=None)
@@ -56,6 +54,13 @@ class DescribeAclsRequest:
     host_filter: str | None = wire("string", default=None)
     operation: int = wire("int8")
     permission_type: int = wire("int8")
+
+
+@attrs.define(kw_only=True)
+class DescribeAclsRequest(DeleteAclsFilter):
+    """DescribeAcls (key 29, versions 1 to 3): the access control lists that match a filter (KIP-140)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 29, 1, 3, 2
 
 
 @attrs.define(kw_only=True)
@@ -116,17 +121,6 @@ class CreateAclsResponse:
 
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AclCreationResult] = wire(Array(AclCreationResult), factory=list)
-
-
-@attrs.define(kw_only=True)
-class DeleteAclsFilter:
-    resource_type_filter: int = wire("int8")
-    resource_name_filter: str | None = wire("string", default=None)
-    pattern_type_filter: int = wire("int8", default=3)  # literal
-    principal_filter: str | None = wire("string", default=None)
-    host_filter: str | None = wire("string", default=None)
-    operation: int = wire("int8")
-    permission_type: int = wire("int8")
 
 
 @attrs.define(kw_only=True)

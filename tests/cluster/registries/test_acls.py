@@ -213,7 +213,7 @@ async def test_one_that_a_later_version_has_written_ends_nobody_and_lets_nobody_
     assert not authorizer.allows_some(alice, "h", READ_TOPIC)
     assert may(root)
     assert list(registry.index) == [READ]
-    with pytest.raises(DamagedObject, match="denies what is not known here"):
+    with pytest.raises(DamagedObject, match="denies something unknown to this version"):
         await AclRegistry(store).load()
     await store.commit(Transaction(deletes=["acls/2"]))
     assert may(alice)
