@@ -119,11 +119,7 @@ class _State:
         return self.status is TransactionState.ONGOING and not raised_by and self.has(place)
 
     def allows_marker(self, place: TopicPartition, marker: EndMarker, *, is_open: bool) -> bool:
-        """Tell whether this outcome is decided.
-
-        That the transaction is complete may arrive late, when a later coordinator had begun without it: that one
-        writes a marker once more, where nothing is open.
-        """
+        """Tell whether this outcome is decided, or was by an earlier coordinator that has completed it since."""
         if self.value.producer_epoch != marker.producer_epoch:
             return False
         if self.status is (TransactionState.PREPARE_COMMIT if marker.is_commit else TransactionState.PREPARE_ABORT):
@@ -141,6 +137,7 @@ class LogRules:
     marker_count: int = attrs.field(default=0, init=False)
     _taken: set[tuple[TopicPartition, int, int]] = attrs.field(factory=set, init=False)
     _states: dict[str, _State] = attrs.field(factory=dict, init=False)
+    _decisions: dict[str, _State] = attrs.field(factory=dict, init=False)  # the last one of each transactional id
     _ids: dict[int, str] = attrs.field(factory=dict, init=False)  # of producers
     _open: defaultdict[int, dict[TopicPartition, _Spell]] = attrs.field(factory=lambda: defaultdict(dict), init=False)
     _epochs: defaultdict[tuple[TopicPartition, int], _Epochs] = attrs.field(
@@ -174,6 +171,8 @@ class LogRules:
                 continue
             former = self._states.get(found.transactional_id)
             state = self._states[found.transactional_id] = _State(found.value, header.leader_epoch)
+            if state.status.is_prepared:
+                self._decisions[found.transactional_id] = state
             if former is not None and state.repeats_epoch_of(former):
                 self._fault(each.place, record.offset, f"{found.transactional_id} is {state}, and was {former}")
             self._ids[found.value.producer_id] = found.transactional_id
@@ -204,10 +203,23 @@ class LogRules:
         newest.coordinator = max(newest.coordinator, marker.coordinator_epoch)
         state = self._state_of(header)
         spell = self._open[marker.producer_id].pop(each.place, None)
-        if state is None or not state.allows_marker(each.place, marker, is_open=spell is not None):
+        if state is None or not (
+            state.allows_marker(each.place, marker, is_open=spell is not None)
+            or (spell is None and self._is_repeated(each.place, marker, state))
+        ):
             self._fault(each.place, header.base_offset, f"nobody has decided on {marker}: {state}")
         if spell is not None:
             spell.ended_at = each.at
+
+    def _is_repeated(self, place: TopicPartition, marker: EndMarker, state: _State) -> bool:
+        """Tell whether a later coordinator repeats the marker of a decision.
+
+        It began before an earlier coordinator's last records arrived: these complete the transaction, and may have
+        begun the next epoch of the producer.
+        """
+        decision = self._decisions.get(self._ids[marker.producer_id])
+        is_later = marker.coordinator_epoch > state.leader_epoch
+        return is_later and decision is not None and decision.allows_marker(place, marker, is_open=False)
 
     def _follow(self, place: TopicPartition, header: BatchHeader) -> _Epochs:
         newest = self._epochs[place, header.producer_id]

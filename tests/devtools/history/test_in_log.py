@@ -202,6 +202,11 @@ def completed_otherwise(log: WrittenLog) -> None:
     log.marker(X, 3, coordinator_epoch=4, leader_epoch=4)
 
 
+def gone_on_and_completed_otherwise(log: WrittenLog) -> None:
+    log.state(S.EMPTY, 4)
+    log.marker(X, 3, coordinator_epoch=4, leader_epoch=4)
+
+
 @pytest.mark.parametrize(
     ("plant", "message"),
     [
@@ -212,6 +217,7 @@ def completed_otherwise(log: WrittenLog) -> None:
         (decided_by_a_later_coordinator, "payments-1 2: nobody has decided on"),
         (completed_again, "payments-0 6: nobody has decided on"),
         (completed_otherwise, "payments-0 6: nobody has decided on"),
+        (gone_on_and_completed_otherwise, "payments-0 6: nobody has decided on"),
         (not_enrolled, "payments-1 2: producer 7 with epoch 3 is not enrolled"),
         (enrolled_afterwards, "payments-0 6: producer 7 with epoch 3 is not enrolled"),
         (complete_too_early, "payments-1 2: tx is complete, and this is open"),
@@ -253,6 +259,14 @@ def test_an_id_may_go_on_without_saying_that_its_transaction_was_complete() -> N
 def test_that_a_transaction_is_complete_may_arrive_when_the_next_coordinator_has_begun_without_it() -> None:
     """What the former one had sent when it ended: seed 24626."""
     log = sound()
+    log.marker(X, 3, is_commit=False, coordinator_epoch=4, leader_epoch=4)
+    assert log.rules().faults == []
+
+
+def test_a_later_coordinator_may_repeat_a_marker_when_the_former_one_has_begun_the_next_epoch() -> None:
+    """Seed 152: the former coordinator's last records arrived after the later one had read the partition."""
+    log = sound()
+    log.state(S.EMPTY, 4)
     log.marker(X, 3, is_commit=False, coordinator_epoch=4, leader_epoch=4)
     assert log.rules().faults == []
 
