@@ -48,24 +48,8 @@ click.Context.formatter_class = WholeWords
 
 
 COMMANDS = (
-    "serve",
-    "config",
-    "topics",
-    "brokers",
-    "partitions",
-    "groups",
-    "transactions",
-    "users",
-    "acls",
-    "produce",
-    "consume",
-    "flush",
-    "inspect",
-    "adopt",
-    "verify",
-    "storage",
-    "sql",
-    "pipeline",
+    *("serve", "config", "topics", "brokers", "partitions", "groups", "transactions", "users", "acls"),
+    *("produce", "consume", "flush", "inspect", "adopt", "verify", "storage", "sql", "pipeline"),
 )
 
 

@@ -2,7 +2,7 @@
 
 It keeps objects in memory, checks signatures and checksums (`kafscale.testing.s3_service`), and has latency, link
 rates, faults and counters. It runs in the event loop of a test (`open_s3_server`) or, for tests that block, in a thread
-(`s3_server_in_thread`). `ServiceTransport` is for tests without a network.
+(`s3_server_in_thread`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from urllib.parse import quote
 
 import attrs
 import h11
-import httpx
 import trio
 
-from kafscale.http.connection import BufferStream
 from kafscale.store.s3.sigv4 import Credentials
 from kafscale.testing.certificates import Certificate, make_certificate
 from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service
@@ -320,56 +318,3 @@ def s3_server_in_thread(server: S3Server | None = None, *, tls: bool = False) ->
         for token, scope in token_and_scope:
             token.run_sync_soon(scope.cancel)
         thread.join(10)
-
-
-@attrs.define(eq=False, kw_only=True, repr=False)
-class ServiceTransport(httpx.AsyncBaseTransport):
-    """An httpx transport to an `S3Service` without a network, for tests with an autojump clock."""
-
-    service: S3Service = attrs.field(
-        factory=lambda: S3Service(credentials={CREDENTIALS.access_key_id: CREDENTIALS}, least_part_bytes=0)
-    )
-    latency_seconds: float = 0.02
-    requests: Counter[str] = attrs.field(factory=Counter, init=False)
-    in_flight: Counter[str] = attrs.field(factory=Counter, init=False)
-    max_in_flight: Counter[str] = attrs.field(factory=Counter, init=False)
-    _faults: deque[tuple[str, Fault]] = attrs.field(factory=deque, init=False)
-
-    def inject(self, fault: Fault, *, operation: str, count: int = 1) -> None:
-        """Let the next `count` calls of an operation (by S3's name) meet the fault."""
-        self._faults.extend([(operation, fault)] * count)
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Perform the request as the service does. Raises httpx.ReadError for a dropped connection."""
-        assert isinstance(request.stream, BufferStream)
-        call = S3Call.of(
-            request.method,
-            request.url.raw_path.decode(),
-            {name.lower(): value for name, value in request.headers.items()},
-            body=b"".join(request.stream.parts),
-            domain=self.service.domain,
-            base_path=self.service.base_path,
-        )
-        self.requests[call.operation] += 1
-        self.in_flight[call.operation] += 1
-        self.max_in_flight[call.operation] = max(self.max_in_flight[call.operation], self.in_flight[call.operation])
-        try:
-            await trio.sleep(self.latency_seconds)
-            answer = await self._answer(call)
-        finally:
-            self.in_flight[call.operation] -= 1
-        return httpx.Response(answer.status, headers=dict(answer.headers), content=bytes(answer.body))
-
-    async def _answer(self, call: S3Call) -> S3Answer:
-        fault = next((fault for operation, fault in self._faults if operation == call.operation), None)
-        if fault is None:
-            return self.service.handle(call)
-        self._faults.remove((call.operation, fault))
-        if isinstance(fault, ErrorReply):
-            return S3Answer.error(fault.status, fault.code, "a fault was injected")
-        assert isinstance(fault, Drop | Hang), fault
-        if fault.after_effect:
-            self.service.handle(call)
-        if isinstance(fault, Hang):
-            await trio.sleep_forever()
-        raise httpx.ReadError("the connection was dropped")
