@@ -407,10 +407,10 @@ class TransactionService:
 
     async def abort(self, hanging: Sequence[Suspect]) -> None:
         """Abort transactions that no coordinator knows, as far as they are still open."""
-        self.hanging.value += len(hanging)
         for suspect in hanging:
             if not suspect.is_open:
-                continue
+                continue  # it has ended since the question
+            self.hanging.value += 1
             logger.warning(
                 "%s: aborting the transaction of producer %d from offset %d on, as no coordinator knows of it",
                 *(suspect.partition, suspect.transaction.producer_id, suspect.transaction.first_offset),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import pytest
@@ -16,7 +17,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.fakes.coordination import DATA, STATE, STATE_COUNT, TOPICS, coordinating, end, init, write
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log
-from tests.devtools.fakes.transactions import read_committed, send
+from tests.devtools.fakes.transactions import abort, read_committed, send
 
 UNKNOWN_ID = 5
 
@@ -132,6 +133,16 @@ async def test_nothing_is_aborted_unless_all_coordinators_have_answered(
         for _ in range(5):
             await search.search_once()
         assert made.open() == [UNKNOWN_ID]
+        assert made.transactions.hanging.value == 0
+
+
+async def test_a_transaction_that_ended_since_the_question_does_not_count_as_hanging(autojump_clock) -> None:
+    async with world() as made:
+        search = made.search()
+        await search.search_once()
+        made.before_look = partial(abort, made.log.partition(0, name=DATA), producer_id=UNKNOWN_ID)
+        await search.search_once()
+        assert made.open() == []
         assert made.transactions.hanging.value == 0
 
 
