@@ -26,7 +26,7 @@ CertificateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @attrs.frozen(kw_only=True)
-class Certificate:
+class CertificateFiles:
     """PEM files of a certificate, with that of its authority, and of its key."""
 
     certificate_file: Path
@@ -38,7 +38,7 @@ class Certificate:
         context.load_cert_chain(self.certificate_file, self.key_file)
         return context
 
-    def client_context(self, ca_file: Path, *, shown: Certificate | None = None) -> ssl.SSLContext:
+    def client_context(self, ca_file: Path, *, shown: CertificateFiles | None = None) -> ssl.SSLContext:
         """Return a strict context for a client that trusts `ca_file` and shows the certificate `shown`, or none."""
         context = ssl.create_default_context(cafile=ca_file)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -65,7 +65,7 @@ class Authority:
         good_for: datetime.timedelta = DAY,
         password: bytes | None = None,
         key: CertificateKey | None = None,
-    ) -> Certificate:
+    ) -> CertificateFiles:
         """Issue a certificate for 127.0.0.1 and `hosts`; `name` is its common name, unless a subject is given.
 
         Its files have this name, and replace earlier ones. With a negative `good_for` it is expired. The default key is
@@ -77,7 +77,7 @@ class Authority:
         builder = builder.add_extension(_alternative_names(hosts), critical=not subject.rdns)  # RFC 5280, 4.2.1.6
         builder = builder.add_extension(_key_usage(), critical=True)
         certificate = builder.sign(self._key, hashes.SHA256())
-        files = Certificate(
+        files = CertificateFiles(
             certificate_file=self.directory / f"{name}.pem", key_file=self.directory / f"{name}-key.pem"
         )
         files.certificate_file.write_bytes(_pem(certificate) + _pem(self._certificate))
@@ -94,12 +94,12 @@ def make_authority(directory: Path, name: str = "ca") -> Authority:
     return Authority(directory=directory, ca_file=ca_file, certificate=certificate, key=key)
 
 
-def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)) -> Certificate:
+def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)) -> CertificateFiles:
     """Write a self-signed certificate for 127.0.0.1 and `names`, valid for a day, into the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _authority_builder(common_name(names[0]), key).add_extension(_alternative_names(names), critical=False)
     certificate = builder.sign(key, hashes.SHA256())
-    files = Certificate(certificate_file=directory / "certificate.pem", key_file=directory / "key.pem")
+    files = CertificateFiles(certificate_file=directory / "certificate.pem", key_file=directory / "key.pem")
     files.certificate_file.write_bytes(_pem(certificate))
     _write_key(files.key_file, key, None)
     return files

@@ -24,7 +24,7 @@ import h11
 import trio
 
 from kafscale.store.s3.sigv4 import Credentials
-from kafscale.testing.certificates import Certificate, make_certificate
+from kafscale.testing.certificates import CertificateFiles, make_certificate
 from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service
 from kafscale.testing.tcp_proxy import Link
 
@@ -96,7 +96,7 @@ class S3Server:
     intercept: Callable[[S3Call], Fault | None] = lambda call: None
     counters: S3Counters = attrs.field(factory=S3Counters)
     port: int = 0
-    certificate: Certificate | None = None
+    certificate: CertificateFiles | None = None
     _faults: deque[tuple[str, Fault]] = attrs.field(factory=deque)
     _ssl_context: ssl.SSLContext | None = None
     _listeners: list[trio.SocketListener] = attrs.field(factory=list)

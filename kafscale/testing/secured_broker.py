@@ -35,7 +35,7 @@ from kafscale.security.acls import (
 )
 from kafscale.security.verifiers import ITERATIONS_LEAST, SCRAM_TYPES, ScramVerifier, make_verifier
 from kafscale.testing.background_broker import BackgroundBroker, running, settings_of
-from kafscale.testing.certificates import Authority, Certificate, common_name, make_authority
+from kafscale.testing.certificates import Authority, CertificateFiles, common_name, make_authority
 
 ADMIN = "admin"
 KEY_BYTES = 32
@@ -91,7 +91,7 @@ class SecuredBroker(BackgroundBroker):
             self.protocol, self.ca_file, SaslMechanism(mechanism), username=user, password=self._passwords[user]
         )
 
-    def issue_certificate(self, name: str) -> Certificate:
+    def issue_certificate(self, name: str) -> CertificateFiles:
         """Issue a client's certificate, valid for a day; its principal is `User:CN=` and the name."""
         return self.authority.issue(f"client-{name}", subject=common_name(name))
 

@@ -32,7 +32,7 @@ from bench.secured.sockets import NonBlockingTls, connect
 from kafscale.errors import KafkaError
 from kafscale.login.properties import read_properties
 from kafscale.login.security import client_security
-from kafscale.testing.certificates import Certificate
+from kafscale.testing.certificates import CertificateFiles
 from tests.bench.test_peers import OPTIONS, InlineRunner
 
 SMALL = Point(batch_bytes=1024, in_flight=4, partitions=2)
@@ -103,7 +103,7 @@ def test_who_is_not_the_user_is_refused(broker, monkeypatch):
 @pytest.fixture
 def pair(security: SaslSsl) -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
     """One that does not block, and its peer, which does."""
-    certificate = Certificate(certificate_file=security.certificate_file, key_file=security.key_file)
+    certificate = CertificateFiles(certificate_file=security.certificate_file, key_file=security.key_file)
     here, there = socket.socketpair()
     context = certificate.client_context(security.ca_file)
     context.sslsocket_class = NonBlockingTls

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from kafscale.cli.main import run
-from kafscale.testing.certificates import Certificate, make_authority
+from kafscale.testing.certificates import CertificateFiles, make_authority
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.tls import TlsBroker, tls_broker
 
@@ -52,7 +52,7 @@ def broker(token_file: Path) -> Iterator[TlsBroker]:
 
 
 @pytest.fixture(params=[False, True], ids=["without-certificate", "with-certificate"])
-def shown(request: pytest.FixtureRequest, broker: TlsBroker) -> Certificate | None:
+def shown(request: pytest.FixtureRequest, broker: TlsBroker) -> CertificateFiles | None:
     return broker.authority.issue("client") if request.param else None
 
 
@@ -64,7 +64,7 @@ def topic() -> str:
 VALUES = [b"%d" % number * 100 for number in range(500)]
 
 
-def test_librdkafka(broker: TlsBroker, shown: Certificate | None, topic: str) -> None:
+def test_librdkafka(broker: TlsBroker, shown: CertificateFiles | None, topic: str) -> None:
     producer = Producer(broker.librdkafka(shown))
     failures: list[Any] = []
     for value in VALUES:
@@ -81,7 +81,7 @@ def test_librdkafka(broker: TlsBroker, shown: Certificate | None, topic: str) ->
     assert received == VALUES
 
 
-def test_kafka_python(broker: TlsBroker, shown: Certificate | None, topic: str) -> None:
+def test_kafka_python(broker: TlsBroker, shown: CertificateFiles | None, topic: str) -> None:
     settings = {
         "bootstrap_servers": broker.bootstrap,
         "security_protocol": "SSL",
@@ -101,7 +101,7 @@ def test_kafka_python(broker: TlsBroker, shown: Certificate | None, topic: str) 
     consumer.close()
 
 
-def test_aiokafka(broker: TlsBroker, shown: Certificate | None, topic: str) -> None:
+def test_aiokafka(broker: TlsBroker, shown: CertificateFiles | None, topic: str) -> None:
     settings = {
         "bootstrap_servers": broker.bootstrap,
         "security_protocol": "SSL",

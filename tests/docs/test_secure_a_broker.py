@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafscale.testing.certificates import Certificate
+from kafscale.testing.certificates import CertificateFiles
 from tests.devtools.processes.tls import verify_strictly
 from tests.docs.blocks import blocks_of
 
@@ -28,8 +28,8 @@ def run(command: str, directory: Path, environ: dict[str, str]) -> str:
     return done.stdout
 
 
-def certificate_of(name: str, directory: Path) -> Certificate:
-    return Certificate(certificate_file=directory / f"{name}.pem", key_file=directory / f"{name}-key.pem")
+def certificate_of(name: str, directory: Path) -> CertificateFiles:
+    return CertificateFiles(certificate_file=directory / f"{name}.pem", key_file=directory / f"{name}-key.pem")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the page's commands are openssl's")

@@ -9,11 +9,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from kafscale.testing.certificates import Certificate, make_authority, make_certificate
+from kafscale.testing.certificates import CertificateFiles, make_authority, make_certificate
 from tests.devtools.processes.tls import verify_strictly
 
 
-def mutual_tls(server: Certificate, client: Certificate, ca_file: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def mutual_tls(
+    server: CertificateFiles, client: CertificateFiles, ca_file: Path
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server_context = server.server_context()
     server_context.verify_mode = ssl.CERT_REQUIRED
     server_context.load_verify_locations(ca_file)

@@ -25,7 +25,7 @@ from aiokafka.errors import KafkaError as AiokafkaError
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from kafscale.config import SaslMechanism, SecurityProtocol
-from kafscale.testing.certificates import Certificate
+from kafscale.testing.certificates import CertificateFiles
 from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
 from tests.devtools.external.go import go_program
 from tests.devtools.processes.sasl import PASSWORD, SaslBroker, sign
@@ -56,7 +56,7 @@ class Login:
     password: str = PASSWORD
     token: Callable[[], str] = sign
     protocol: SecurityProtocol = SecurityProtocol.SASL_PLAINTEXT
-    certificate: Certificate | None = None
+    certificate: CertificateFiles | None = None
     trusted: Path | None = None
 
     @property

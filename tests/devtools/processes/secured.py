@@ -20,7 +20,7 @@ from typing import Any
 from kafscale.cli.main import run
 from kafscale.config import SaslMechanism, SecurityProtocol
 from kafscale.testing import background_broker
-from kafscale.testing.certificates import Authority, Certificate, make_authority
+from kafscale.testing.certificates import Authority, CertificateFiles, make_authority
 from kafscale.testing.secured_broker import SecuredBroker, login_settings, secured_broker
 from tests.devtools.processes import process
 from tests.devtools.processes.process import KAFSCALE, BrokerProcess
@@ -63,7 +63,7 @@ def _allowed(resource: str, name: str) -> dict[str, str]:
     return {"resource": resource, "name": name, "pattern": "literal", **entry}
 
 
-def _secure_brokers(files: Path, certificate: Certificate, settings: Mapping[str, str]) -> None:
+def _secure_brokers(files: Path, certificate: CertificateFiles, settings: Mapping[str, str]) -> None:
     security = (
         *("--ssl-certificate-file", str(certificate.certificate_file)),
         *("--ssl-key-file", str(certificate.key_file), "--sasl-mechanisms", MECHANISM),

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import attrs
 
 from kafscale.config import Address
-from kafscale.testing.certificates import Authority, Certificate, CertificateKey, make_authority
+from kafscale.testing.certificates import Authority, CertificateFiles, CertificateKey, make_authority
 from tests.devtools.processes.process import KAFSCALE, BrokerProcess, broker_process
 
 
@@ -21,7 +21,7 @@ class TlsBroker:
 
     process: BrokerProcess
     authority: Authority
-    certificate: Certificate
+    certificate: CertificateFiles
 
     @property
     def bootstrap(self) -> str:
@@ -32,7 +32,7 @@ class TlsBroker:
     def address(self) -> Address:
         return Address.parse(self.bootstrap.partition(",")[0])
 
-    def librdkafka(self, shown: Certificate | None = None) -> dict[str, str]:
+    def librdkafka(self, shown: CertificateFiles | None = None) -> dict[str, str]:
         """Return its settings, with those of a client's certificate."""
         settings = {
             "bootstrap.servers": self.bootstrap,

@@ -41,7 +41,7 @@ from kafscale.server.kafka.listener import Acceptor
 from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure
-from kafscale.testing.certificates import Authority, Certificate, make_authority
+from kafscale.testing.certificates import Authority, CertificateFiles, make_authority
 from tests.devtools.fakes.handlers import services_of_listeners
 
 
@@ -76,7 +76,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def broker_certificate(authority: Authority) -> Certificate:
+def broker_certificate(authority: Authority) -> CertificateFiles:
     return authority.issue("broker")
 
 
@@ -88,7 +88,7 @@ async def listening(
     limits: Limits | None = None,
     **ssl_options: Any,
 ) -> AsyncIterator[Listening]:
-    broker = Certificate(
+    broker = CertificateFiles(
         certificate_file=authority.directory / "broker.pem", key_file=authority.directory / "broker-key.pem"
     )
     settings = Settings(
@@ -127,8 +127,8 @@ async def greeting(address: Address, context: ssl.SSLContext) -> bytes:
         await trio.aclose_forcefully(stream)
 
 
-def context_of(authority: Authority, shown: Certificate | None = None) -> ssl.SSLContext:
-    return Certificate(certificate_file=Path(), key_file=Path()).client_context(authority.ca_file, shown=shown)
+def context_of(authority: Authority, shown: CertificateFiles | None = None) -> ssl.SSLContext:
+    return CertificateFiles(certificate_file=Path(), key_file=Path()).client_context(authority.ca_file, shown=shown)
 
 
 @pytest.mark.usefixtures("broker_certificate")
@@ -326,7 +326,7 @@ async def test_many_handshakes_at_once_are_all_done(authority: Authority) -> Non
 
 @pytest.mark.parametrize("given_bytes", [200 << 10, 50 << 10, 0])
 async def test_with_tls_a_client_is_so_much_ahead_of_the_broker_and_without_it_as_the_kernel_says(
-    given_bytes: int, broker_certificate: Certificate
+    given_bytes: int, broker_certificate: CertificateFiles
 ) -> None:
     settings = Settings(
         listeners=(Listener("PLAINTEXT", "127.0.0.1", 0), Listener("SSL", "127.0.0.1", 0)),
