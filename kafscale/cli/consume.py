@@ -17,9 +17,9 @@ from kafscale.cli.options import (
     TIME,
     Bootstrap,
     ListOption,
-    Number,
     Parsed,
     bootstrap_option,
+    number,
     run_with_client,
     take,
 )
@@ -83,13 +83,13 @@ class Style:
 @click.argument("topic")
 @click.option("--from-beginning", "beginning", is_flag=True, help="Start at the first record.")
 @click.option("--offset", type=OFFSET, help="Start at this offset.")
-@click.option("--last", type=Number(1), metavar="NUMBER", help="Start this many records before the end.")
+@click.option("--last", type=number(1), metavar="NUMBER", help="Start this many records before the end.")
 @click.option(
     "--time", "time_ms", type=TIME, help="Start at the first record at or after a time; 15m is that long ago."
 )
 @click.option("--group", metavar="NAME", help="Start at the committed offsets of this consumer group, and commit.")
 @click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only this partition; repeatable.")
-@click.option("--max-messages", type=Number(1), help="Stop after this many records.")
+@click.option("--max-messages", type=number(1), help="Stop after this many records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end.")
 @click.option(
     "--isolation-level",

@@ -15,9 +15,9 @@ from kafscale.cli.options import (
     TIME,
     Bootstrap,
     ListOption,
-    Number,
     bootstrap_option,
     json_option,
+    number,
     run_with_client,
     take,
     with_client,
@@ -152,7 +152,7 @@ async def delete_command(client: Client, groups: tuple[str, ...]) -> None:
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")
 @click.option("--to-offset", "offset", type=OFFSET, help="To an offset.")
 @click.option("--to-time", "time_ms", type=TIME, help="To the first record at or after a time; 15m is that long ago.")
-@click.option("--shift", type=Number(-INT64_MAX, INT64_MAX), help="By this many records, backward if negative.")
+@click.option("--shift", type=number(-INT64_MAX, INT64_MAX), help="By this many records, backward if negative.")
 @click.option("--dry-run", is_flag=True, help="Show the new offsets, and change nothing.")
 @json_option
 @bootstrap_option

@@ -15,8 +15,8 @@ from kafscale.cli.options import (
     BUCKET_OPTIONS,
     SPARK_SETTING,
     Bootstrap,
-    Number,
     json_option,
+    number,
     with_settings,
 )
 from kafscale.cli.output import show
@@ -83,7 +83,7 @@ class MigrationRow:
 )
 @click.option(
     "--last",
-    type=Number(0),
+    type=number(0),
     default=LAST_DEFAULT,
     show_default=True,
     help="Number of offsets of each partition to compare, before the position of the query; 0 for all.",

@@ -60,25 +60,19 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
             self.fail(str(exc), param, ctx)
 
 
-class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic in newer versions only
-    """A whole number within bounds."""
+def number(least: int, most: int | None = None) -> Parsed:
+    """Return the type of a whole number within bounds."""
+    allowed = f"at least {least}" if most is None else f"{least} to {most}"
 
-    name = "number"
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,30}", text.strip()):
+            raise ValueError(f"'{text}' is not a whole number; allowed: {allowed}")
+        value = int(text)
+        if value < least or (most is not None and value > most):
+            raise ValueError(f"'{text}' is out of range; allowed: {allowed}")
+        return value
 
-    def __init__(self, least: int, most: int | None = None) -> None:
-        self.least, self.most = least, most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
-        if isinstance(value, int):
-            return value
-        allowed = f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
-        if not re.fullmatch(r"-?[0-9]{1,30}", value.strip()):
-            self.fail(f"'{value}' is not a whole number; allowed: {allowed}", param, ctx)
-        number = int(value)
-        if number < self.least or (self.most is not None and number > self.most):
-            self.fail(f"'{value}' is out of range; allowed: {allowed}", param, ctx)
-        return number
+    return Parsed("number", parse)
 
 
 class ListOption(click.Option):
@@ -160,9 +154,9 @@ ADDRESS = Parsed("HOST:PORT", Address.parse)
 BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)
 SECONDS = Parsed("DURATION", lambda text: parse_duration(text) / 1_000_000)
-INDEX = Number(0, INT32_MAX)  # a partition, or a broker's id
-COUNT = Number(1, INT32_MAX)
-OFFSET = Number(0, INT64_MAX)
+INDEX = number(0, INT32_MAX)  # a partition, or a broker's id
+COUNT = number(1, INT32_MAX)
+OFFSET = number(0, INT64_MAX)
 SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 

@@ -15,7 +15,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.options import ADDRESS, SECONDS, Number, Parsed, take
+from kafscale.cli.options import ADDRESS, SECONDS, Parsed, number, take
 from kafscale.cli.output import fit, open_output, say, show_cells
 from kafscale.cli.progress import reading
 from kafscale.cli.sql_options import (
@@ -81,8 +81,8 @@ def serve_command(listen: Address, refresh_seconds: float, loaded: Loaded, **opt
 
 def _refresh_until_stopped(served: ServedTopics, interval_seconds: float) -> None:
     stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: stopped.set())
     while not stopped.wait(interval_seconds):
         try:
             served.refresh()
@@ -158,7 +158,7 @@ def command() -> None:
 )
 @option(
     "--max-rows",
-    type=Number(1),
+    type=number(1),
     default=MAX_ROWS_DEFAULT,
     shown=str(MAX_ROWS_DEFAULT),
     help="Most rows of a table; other formats have all rows.",

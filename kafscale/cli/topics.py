@@ -13,9 +13,9 @@ from kafscale.cli.options import (
     SETTING,
     Bootstrap,
     ListOption,
-    Number,
     bootstrap_option,
     json_option,
+    number,
     run_with_client,
     with_client,
 )
@@ -81,7 +81,7 @@ async def list_command(client: Client, as_json: bool) -> None:
 @command.command("create")
 @click.argument("topic")
 @click.option("--partitions", type=COUNT, help="Number of partitions.  [default: the broker's]")
-@click.option("--replication-factor", type=Number(1, INT16_MAX), help="Number of replicas.  [default: the broker's]")
+@click.option("--replication-factor", type=number(1, INT16_MAX), help="Number of replicas.  [default: the broker's]")
 @click.option("--config", "configs", type=SETTING, multiple=True, help="A topic config; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @with_client

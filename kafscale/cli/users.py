@@ -19,9 +19,9 @@ from kafscale.cli.options import (
     WRITING_OPTIONS,
     Bootstrap,
     ListOption,
-    Number,
     bootstrap_option,
     json_option,
+    number,
     run_with_client,
     settings_flags,
     value_or_file,
@@ -76,7 +76,7 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("user")
 @click.option("--password-file", metavar="FILE", help=f"File with the password, or {STDIN} for stdin.")
 @_mechanism_option
-@click.option("--iterations", type=Number(4096, 16_384), default=8192, show_default=True)
+@click.option("--iterations", type=number(4096, 16_384), default=8192, show_default=True)
 @_where
 def add_command(
     user: str, password_file: str | None, mechanisms: tuple[str, ...], iterations: int, **where: Any
