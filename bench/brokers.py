@@ -37,7 +37,7 @@ OWN_NAME = "kafscale"
 
 @attrs.frozen(kw_only=True)
 class Usage:
-    """What a broker has used until now; what it does not tell is None."""
+    """Usage of a broker until now; None where it does not report a figure."""
 
     cpu_seconds: float | None
     syncs: int | None
@@ -82,7 +82,7 @@ class RunningBroker:
         return {name: float(value) for name, _, value in pairs}
 
     def flush(self) -> None:
-        """Have everything in the bucket; a peer has no say in this."""
+        """Bring everything into the bucket; does nothing for a peer."""
         if self.metrics_url is not None:
             httpx.post(self.metrics_url.replace("/metrics", "/flush"), timeout=FLUSH_SECONDS).raise_for_status()
 
@@ -96,7 +96,7 @@ class RunningBroker:
 
 
 class Startable(Protocol):
-    """What `running` brings up, or finds running."""
+    """A broker that `running` starts, or finds running."""
 
     @property
     def name(self) -> str: ...
@@ -144,7 +144,7 @@ async def _until_done(attempt: Callable[[], Awaitable[object]]) -> None:
 
 @attrs.frozen
 class Peer:
-    """Another broker, by the address of its listener."""
+    """A broker that runs already, by the address of its listener."""
 
     name: str
     address: Address
@@ -207,7 +207,7 @@ class OwnBroker:
 
     @property
     def _environ(self) -> Mapping[str, str]:
-        """As at a user's, where Python keeps what it has compiled: a start is not the time of a compiler."""
+        """Return a user's environment, where Python keeps compiled modules: a start is not the time of a compiler."""
         return {**{name: each for name, each in os.environ.items() if name != _NO_BYTECODE}, **self.environ}
 
     @property

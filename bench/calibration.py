@@ -1,4 +1,4 @@
-"""What this machine does without a broker: two processes exchange bytes, with a checksum, a copy and a synced write.
+"""Measures this machine without a broker: two processes exchange bytes, with a checksum, a copy and a synced write.
 
 The figure of a load divided by that of an exchange with the same sizes, measured a moment before and after it, says
 how fast the broker is, and hardly depends on the machine. Nothing of the broker is used here, so that it can't slow the
@@ -26,7 +26,7 @@ WARM_UP_SHARE = 0.2
 
 @attrs.frozen(kw_only=True)
 class Exchange:
-    """Requests and replies of one size each, with so many requests sent ahead.
+    """Requests and replies of one size each, with a number of requests sent ahead.
 
     A synced one writes what has arrived to a file, and syncs that, before it answers.
     """

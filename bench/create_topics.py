@@ -26,7 +26,7 @@ from kafscale.cluster.registries.topics import NewTopic, Topic, TopicPolicy, Top
 
 @attrs.frozen(kw_only=True)
 class Creation:
-    """What one request took."""
+    """The cost of one request."""
 
     seconds: float
     cpu_seconds: float
@@ -36,7 +36,7 @@ class Creation:
 @click.option("--topics", "topic_count", default=10_000, show_default=True)
 @click.option("--rounds", "round_count", default=7, show_default=True)
 def main(*, topic_count: int, round_count: int) -> None:
-    """Create the topics again and again, and show the least and the median of what it took."""
+    """Create the topics again and again, and show the least and the median cost."""
     rounds = []
     for _ in range(round_count):
         with tempfile.TemporaryDirectory(prefix="kafscale-bench-") as directory:
@@ -54,7 +54,7 @@ def _shown(figures: Sequence[float]) -> str:
 
 @asynccontextmanager
 async def open_topics(directory: Path, topic_count: int) -> AsyncIterator[TopicRegistry]:
-    """Open an empty registry that may have so many topics."""
+    """Open an empty registry for a number of topics."""
     async with SqliteMetadataStore.open(directory / "metadata.db") as local, trio.open_nursery() as nursery:
         store = GroupCommit(local)
         await nursery.start(store.run)
@@ -70,7 +70,7 @@ def _wanted(topic_count: int) -> Sequence[NewTopic]:
 
 
 async def create_topics(directory: Path, topic_count: int) -> Creation:
-    """Create so many topics by one call, and measure that."""
+    """Create the topics by one call, and measure that."""
     async with open_topics(directory, topic_count) as topics:
         wanted = _wanted(topic_count)
         gc.collect()

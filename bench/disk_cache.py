@@ -33,7 +33,7 @@ _SIZES = LogSizes(chunk_pool_bytes=256 * MIB, wal_segment_bytes=64 * MIB, segmen
 
 @attrs.frozen(kw_only=True)
 class Distance:
-    """How far the store is."""
+    """The distance of the store."""
 
     name: str
     latency_seconds: float
@@ -72,7 +72,7 @@ class Case:
     cache_directory: Path | None
 
     async def measure(self, round: int) -> list[Row]:
-        """Once without looking, then again with one consumer and with four."""
+        """Read once unmeasured, then again with one consumer and with four."""
         async with memory_log(
             self.store,
             self.disk,

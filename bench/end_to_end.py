@@ -52,7 +52,7 @@ def run_end_to_end(load: EndToEndLoad) -> Figures:
                 pause_seconds = max(0.0, due_at - perf_counter())
                 if not select.select([connection], [], [], pause_seconds)[0]:
                     break
-                connection.recv(FETCH_BYTES)  # a reply that nobody took would in the end stop the broker from reading
+                connection.recv(FETCH_BYTES)  # an unread reply would in the end stop the broker from reading
             start = number % ring.count * ring.frame_bytes
             connection.sendall(ring.frames[start : start + ring.frame_bytes])
         thread.join(LOST_SECONDS)

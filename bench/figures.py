@@ -1,4 +1,4 @@
-"""What a load found out, and what became of it in the broker."""
+"""The figures of a load, from the client and from the broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Figures:
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """What this fraction of the values, in order, stays below; not a number if there is none."""
+    """Return the value that this fraction of the values stays below; not a number without values."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else float("nan")
 
 
@@ -80,7 +80,7 @@ class Result:
 
 
 def middle(values: Sequence[float | int | None]) -> float | None:
-    """The median of what is known."""
+    """Return the median of the known values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -89,8 +89,8 @@ Reading = Callable[[Result], float | None]
 
 
 def median_of(results: Sequence[Result], point: str, broker: str, reading: Reading) -> float | None:
-    """Return the median over the rounds of a point against a broker; None if there is none."""
-    return middle([reading(each) for each in results if (each.point, each.broker) == (point, broker)])
+    """Return the median over the rounds of a point against a broker; None without any."""
+    return middle([reading(result) for result in results if (result.point, result.broker) == (point, broker)])
 
 
 def requests_per_second(result: Result) -> float:

@@ -67,7 +67,7 @@ class Findings:
 
     @property
     def restore_cpu_seconds(self) -> float:
-        """What the groups add to a start."""
+        """The cost that groups add to a start."""
         return median(self.start_cpu_seconds) - median(self.empty_start_cpu_seconds)
 
 
@@ -116,7 +116,7 @@ async def _wait_loaded(running: RunningBroker) -> None:
         connection = await client.coordinator(_group(0))
         while True:
             response = await connection.request(request, OffsetFetchResponse)
-            if all(each.error_code != error_codes.COORDINATOR_LOAD_IN_PROGRESS for each in response.groups):
+            if all(group.error_code != error_codes.COORDINATOR_LOAD_IN_PROGRESS for group in response.groups):
                 return
             await trio.sleep(0.2)
 

@@ -48,7 +48,7 @@ CONCURRENCY = 64
 
 @attrs.define(eq=False, kw_only=True)
 class TailStore(ForwardingStore):
-    """Its conditional PUTs take what `random` says."""
+    """A store whose conditional PUTs take times from `random`."""
 
     random: Random
     straggler_share: float

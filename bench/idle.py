@@ -1,4 +1,4 @@
-"""`python -m bench.idle`: how soon a broker is ready, and what it uses while nobody asks it for anything.
+"""`python -m bench.idle`: how soon a broker is ready, and what it uses while idle.
 
 A broker with the embedded defaults (file store, metadata in SQLite) is started on an empty directory several times. One
 more then idles: without a topic, with 1,000 empty partitions, with a record in each that waits for its flush, and when
@@ -111,7 +111,7 @@ def watch(running: RunningBroker, state: str, seconds: float) -> Idle:
 
 
 def show(starts: Sequence[Start], states: Sequence[Idle]) -> None:
-    ready, cpu = ([getattr(each, name) for each in starts] for name in ("ready_seconds", "cpu_seconds"))
+    ready, cpu = ([getattr(start, name) for start in starts] for name in ("ready_seconds", "cpu_seconds"))
     console().print(
         f"ready after {middle(ready):.2f} s ({min(ready):.2f}–{max(ready):.2f}), "
         f"of which {middle(cpu):.2f} s of CPU time ({min(cpu):.2f}–{max(cpu):.2f})"
@@ -120,8 +120,8 @@ def show(starts: Sequence[Start], states: Sequence[Idle]) -> None:
     table.add_column("state")
     for heading in ("CPU, % of a core", "RSS MiB"):
         table.add_column(heading, justify="right")
-    for each in states:
-        table.add_row(each.state, f"{each.cpu_percent:.2f}", f"{each.rss_mib:.0f}")
+    for state in states:
+        table.add_row(state.state, f"{state.cpu_percent:.2f}", f"{state.rss_mib:.0f}")
     console().print(table)
 
 
@@ -129,8 +129,8 @@ def write(path: Path, starts: Sequence[Start], states: Sequence[Idle]) -> None:
     content = {
         "version": __version__,
         "machine": machine(),
-        "starts": [attrs.asdict(each) for each in starts],
-        "idle": [attrs.asdict(each) for each in states],
+        "starts": [attrs.asdict(start) for start in starts],
+        "idle": [attrs.asdict(state) for state in states],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -4,7 +4,7 @@
 each; consumers at the tail, one for each partition; and consumers that read the backlog from the log's start again and
 again. The store is a stand-in S3 in a process of its own, which is stopped for a fifth of the time, so that its
 connections hang. The write-ahead log is kept so small that producers have to wait meanwhile. Resident memory is sampled
-once a second. A checker of what clients sent, were told and read looks for what is lost, doubled or reordered.
+once a second. A checker of requests, answers and reads looks for what is lost, doubled or reordered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HELD = {  # what the broker says that it holds, by the names of its metrics
 
 @attrs.frozen(kw_only=True)
 class Setup:
-    """What is measured: how long, how many connections of each kind, and the broker's options."""
+    """The load: how long, how many connections of each kind, and the broker's options."""
 
     seconds: float = 600.0
     stall_from: float = 0.4  # of the time
@@ -60,7 +60,7 @@ class Setup:
 
     @classmethod
     def of(cls, connections_count: int, *, seconds: float) -> Setup:
-        """Give each kind its share of so many connections."""
+        """Give each kind its share of the connections."""
         tail_count, backlog_count = 3 * connections_count // 10, connections_count // 10
         return cls(
             seconds=seconds,
@@ -99,7 +99,7 @@ class Sample:
 
 @attrs.define(eq=False, kw_only=True)
 class Outcome:
-    """What a run has shown."""
+    """The outcome of a run."""
 
     samples: list[Sample] = attrs.field(factory=list)
     anomalies: Sequence[str] = ()

@@ -27,7 +27,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 @attrs.frozen(kw_only=True)
 class RunOptions:
-    """For how long, how often and where is measured, beside which peers, with what passed on to `kafscale serve`."""
+    """Duration, repetitions and places of a measurement, its peers, and options for `kafscale serve`."""
 
     seconds: float
     warm_up_seconds: float

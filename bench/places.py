@@ -1,4 +1,4 @@
-"""Where benchmarks write: results that are committed, pages made from them, and results that stay on this machine."""
+"""Places for results: those that are committed, pages made from them, and results that stay on this machine."""
 
 from __future__ import annotations
 

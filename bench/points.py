@@ -1,4 +1,4 @@
-"""What is measured: points, as the command line names them and as the table shows them."""
+"""Points of measurement, as the command line names them and as the table shows them."""
 
 from __future__ import annotations
 

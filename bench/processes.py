@@ -1,4 +1,4 @@
-"""What /proc says about a process, and about the machine; and how a process is ended."""
+"""Readings of /proc about a process, and about the machine; and how a process is ended."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def listener_pid(port: int) -> int | None:
 
 @attrs.frozen
 class Stolen:
-    """What the host of a virtual machine has kept from it, up to a moment: CPU seconds of all cores together."""
+    """Return the CPU seconds of all cores that the host of a virtual machine has kept from it, up to a moment."""
 
     cpu_seconds: float
     at_seconds: float

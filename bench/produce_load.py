@@ -31,7 +31,7 @@ STALL_SECONDS = 60
 
 @attrs.frozen
 class Share:
-    """What one connection does: which broker it goes to, with which partitions."""
+    """The work of one connection: its broker, with which partitions."""
 
     address: Address
     partitions: Sequence[int]
@@ -68,13 +68,13 @@ def run_produce(load: ProduceLoad) -> Figures:
     with ExitStack() as stack:
         shares = load.all_shares()
         connections = [_Connection.open(load, share, len(shares)) for share in shares]
-        for each in connections:
-            stack.enter_context(each.socket)
+        for connection in connections:
+            stack.enter_context(connection.socket)
         return _run(load, connections)
 
 
 def _run(load: ProduceLoad, connections: Sequence[_Connection]) -> Figures:
-    by_descriptor = {each.socket.fileno(): each for each in connections}
+    by_descriptor = {connection.socket.fileno(): connection for connection in connections}
     poll = select.epoll()
     for descriptor in by_descriptor:
         poll.register(descriptor, select.EPOLLIN)
@@ -87,9 +87,11 @@ def _run(load: ProduceLoad, connections: Sequence[_Connection]) -> Figures:
             if now < deadline:
                 each.begin(now, began)
             each.send(poll)
-        if (now >= deadline or load.count < math.inf) and all(each.is_over(now >= deadline) for each in connections):
+        if (now >= deadline or load.count < math.inf) and all(
+            connection.is_over(now >= deadline) for connection in connections
+        ):
             break
-        pause_seconds = min(max(0.0, min(each.next_due_at for each in connections) - now), STALL_SECONDS)
+        pause_seconds = min(max(0.0, min(connection.next_due_at for connection in connections) - now), STALL_SECONDS)
         select.select([poll], [], [], pause_seconds)  # in microseconds; epoll would wait for whole milliseconds
         answering = [by_descriptor[descriptor] for descriptor, _ in poll.poll(0)]
         if not answering and pause_seconds == STALL_SECONDS:
@@ -98,9 +100,9 @@ def _run(load: ProduceLoad, connections: Sequence[_Connection]) -> Figures:
             each.receive()
         active = answering if load.requests_per_second == math.inf else connections
     return Figures.of(
-        [latency for each in connections for latency in each.latencies],
+        [latency for connection in connections for latency in connection.latencies],
         seconds=perf_counter() - began,
-        size_bytes=sum(each.answered_count * each.ring.batch_bytes for each in connections),
+        size_bytes=sum(connection.answered_count * connection.ring.batch_bytes for connection in connections),
         client_cpu_seconds=process_time() - cpu_began,
     )
 

@@ -150,13 +150,13 @@ class _Sampler:
 
 def _table(profiles: Sequence[_Profile]) -> str:
     """Stages by load, as Markdown."""
-    rows = [["stage", *(each.result.point for each in profiles)], ["---"] * (len(profiles) + 1)]
+    rows = [["stage", *(profile.result.point for profile in profiles)], ["---"] * (len(profiles) + 1)]
     for stage in (*STAGES, OTHER, OTHER_THREADS):
-        if any(each.stages_us.get(stage) for each in profiles):
-            rows.append([stage, *(_figure(each.stages_us.get(stage, 0.0)) for each in profiles)])
-    rows.append(["all", *(_figure(each.result.cpu_us_per_request or 0) for each in profiles)])
-    rows.append(["of this, the event loop", *(_figure(each.event_loop_us) for each in profiles)])
-    rows.append(["requests/s", *(f"{each.result.requests_per_second:,.0f}" for each in profiles)])
+        if any(profile.stages_us.get(stage) for profile in profiles):
+            rows.append([stage, *(_figure(profile.stages_us.get(stage, 0.0)) for profile in profiles)])
+    rows.append(["all", *(_figure(profile.result.cpu_us_per_request or 0) for profile in profiles)])
+    rows.append(["of this, the event loop", *(_figure(profile.event_loop_us) for profile in profiles)])
+    rows.append(["requests/s", *(f"{profile.result.requests_per_second:,.0f}" for profile in profiles)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -108,7 +108,7 @@ async def consume(log: MemoryLog, fetch_bytes: int, offset: int = 0, end_offset:
 
 
 async def backlog(data_bytes: int, sizes: LogSizes) -> tuple[FarStore, MemoryDisk]:
-    """A store that has so many bytes of one partition in segments, and the disk of a broker that starts on it."""
+    """Make a store with this number of bytes of one partition in segments, and the disk of a broker on it."""
     store, disk = FarStore(MemoryStore()), MemoryDisk()
     async with memory_log(store, disk, flush_interval_seconds=3600.0, **sizes) as log:
         for _ in range(data_bytes // VALUE_BYTES):

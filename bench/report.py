@@ -47,8 +47,8 @@ def headings() -> Sequence[str]:
 
 def rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
     """A row for each point and broker, in the order in which they were measured."""
-    for point, broker in dict.fromkeys((each.point, each.broker) for each in results):
-        rounds = [each for each in results if (each.point, each.broker) == (point, broker)]
+    for point, broker in dict.fromkeys((result.point, result.broker) for result in results):
+        rounds = [result for result in results if (result.point, result.broker) == (point, broker)]
         medians = [_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()]
         spreads = [
             _spread([each.figures.p99_ms for each in rounds]),
@@ -108,9 +108,7 @@ def _congestion_control() -> str:
 
 
 def _first_value(file: str, field: str) -> str:
-    """Return the first value in a file of /proc with lines `field : value`; where there is none, as on some machines,
-    that is said.
-    """
+    """Return the first value in a file of /proc with lines `field : value`; "unknown" where it is missing."""
     for line in (PROC / file).read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:
@@ -132,6 +130,6 @@ def write(path: Path, results: Sequence[attrs.AttrsInstance], options: Mapping[s
         "version": __version__,
         "machine": machine(),
         "options": dict(options),
-        "results": [attrs.asdict(each) for each in results],
+        "results": [attrs.asdict(result) for result in results],
     }
     path.write_text(json.dumps(content, indent=1, default=str) + "\n")

@@ -46,7 +46,7 @@ RECORDS_PER_SEGMENT = 3
 
 @attrs.frozen(kw_only=True)
 class Shape:
-    """What is in the bucket."""
+    """The contents of the bucket."""
 
     topics: int
     partitions: int
@@ -240,7 +240,7 @@ def save(starts: Sequence[Start]) -> Path:
         "version": __version__,
         "machine": machine(),
         "options": click.get_current_context().params,
-        "results": [attrs.asdict(each) for each in starts],
+        "results": [attrs.asdict(start) for start in starts],
     }
     path.write_text(json.dumps(content, indent=1, default=str) + "\n")
     return path

@@ -55,7 +55,7 @@ class Runner:
         )
 
     def renew(self) -> None:
-        """Another process, after a load that failed: its own may be gone."""
+        """Start another process after a failed load, as its own may be gone."""
         self._pool.shutdown()
         self._pool = _new_pool()
 

@@ -72,7 +72,7 @@ def measure_produce(runner: Runner, name: str, seconds: float) -> Measured:
 
 
 def measure_fetch(runner: Runner, name: str, seconds: float) -> Measured:
-    """Measure fetches from memory, or of what has been flushed."""
+    """Measure fetches from memory, or of flushed records."""
     point = FetchPoint.parse(name)
     exchange = Exchange(
         request_bytes=FETCH_REQUEST_BYTES, reply_bytes=FETCH_BYTES, in_flight=point.partitions, is_synced=False

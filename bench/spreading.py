@@ -1,4 +1,4 @@
-"""Which connection sends to which of several brokers: each partition's records go to the one that leads it."""
+"""Assignment of connections to several brokers: each partition's records go to the one that leads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC_SECONDS = 60
 
 
 def shares_of(admin: AdminClient, connections: int) -> Sequence[Share]:
-    """Return what each of so many connections to the leaders of the topic does."""
+    """Return the work of each connection to the leaders of the topic."""
     listed = admin.list_topics(TOPIC, timeout=TOPIC_SECONDS)
     led: dict[int, list[int]] = {}
     for index, found in sorted(listed.topics[TOPIC].partitions.items()):

@@ -1,4 +1,4 @@
-"""What the functions of a broker are there for: sampled stacks summed up by stage of a request.
+"""The stages that functions of a broker belong to: sampled stacks summed up by stage of a request.
 
 A stack belongs to the stage of its innermost function that has one; what none of them has is trio's own or Python's.
 Stacks that end where a thread waits for work are left out: py-spy can't always tell that they do not run.

@@ -1,4 +1,4 @@
-"""What TLS costs the broker: its event loop's CPU for a Produce of 1 KiB and for a MiB of a fetch, over each transport.
+"""The cost of TLS: CPU of the event loop for a Produce of 1 KiB and for a MiB of a fetch, over each transport.
 
     python -m bench.tls                 without TLS, by the broker's own transport, and by trio's stream of TLS, in turn
 
@@ -38,12 +38,12 @@ TOPIC = "bench"
 MIB = 1 << 20
 PRODUCE_VERSION = 9
 FETCHED_MIB = 32
-VALUE_BYTES = MIB - (4 << 10)  # a MiB with what is around it
+VALUE_BYTES = MIB - (4 << 10)  # a MiB with its headers
 
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What is measured: its unit, and how many of them one round does; `run` does so many."""
+    """A measurement: its unit, and how many units a round does; `run` does one round."""
 
     name: str
     unit: str
@@ -52,7 +52,7 @@ class Load:
 
 
 async def produce(client: Client, count: int, depth: int) -> None:
-    """So many Produces of one record of 1 KiB, `depth` at once."""
+    """Send Produces of one record of 1 KiB, `depth` at once."""
     connection = await client.leader(TOPIC, 0)
     call = connection.call(ProduceRequest, ProduceResponse, version=PRODUCE_VERSION)
     batch = memoryview(build_batch([Record(value=bytes(1000), timestamp_ms=1)]))
@@ -67,7 +67,7 @@ async def produce(client: Client, count: int, depth: int) -> None:
 
 
 async def fetch(client: Client, count: int) -> None:
-    """So many MiB of what is in the topic `fetched`."""
+    """Fetch this number of MiB from the topic `fetched`."""
     consumer = Consumer(client=client, topic="fetched", positions={0: 0})
     fetched_bytes = 0
     while fetched_bytes < count * VALUE_BYTES:
@@ -107,7 +107,7 @@ async def connected(process: BrokerProcess, directory: Path, way: str | None) ->
 
 
 async def fill(client: Client) -> None:
-    """Have something to fetch, which the chunk pool holds."""
+    """Produce records to fetch, which the chunk pool holds."""
     producer = Producer(client=client, topic="fetched")
     for _ in range(FETCHED_MIB):
         await producer.send([Record(value=bytes(VALUE_BYTES), timestamp_ms=1)], partition=0)

@@ -1,4 +1,4 @@
-"""What the project's sources claim, each claim as an experiment: the feature on against off, in one run on one machine.
+"""The claims of the project's sources, each as an experiment: the feature on against off, in one run on one machine.
 
     python -m bench.claims              all rows
     python -m bench.claims k1 k2        some

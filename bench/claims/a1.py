@@ -66,7 +66,7 @@ async def _produce(depth: int, limit: int) -> float:
 
 
 async def _exchange(stream: trio.abc.Stream, depth: int) -> float:
-    """Seconds until the last of so many requests is answered, which are sent by one write."""
+    """Return the seconds until the last of `count` requests is answered, which are sent by one write."""
     ring = ProduceRing.of(Point(batch_bytes=1 << 10, in_flight=depth, partitions=1), [0])
     missing_bytes = depth * produce_reply_layout().size
     started = trio.current_time()

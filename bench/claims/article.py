@@ -1,4 +1,4 @@
-"""What A3 and A4 share: AutoMQ's setting, by Kafka's own producer tool, over KafScale and Apache Kafka in turns.
+"""AutoMQ's setting, shared by A3 and A4, by Kafka's own producer tool, over KafScale and Apache Kafka in turns.
 
 The setting: one partition, records of 64 KiB, `batch.size` 1 MiB, `linger.ms` 1; Kafka syncs each batch before it
 acknowledges it (`log.flush.interval.messages=1`), as KafScale does. KafScale's bucket is once in memory, which stands
@@ -36,11 +36,11 @@ BROKERS = (KAFKA_DURABLE, OWN, OWN_MEMORY)
 def results() -> Sequence[Result]:
     """Return the results of both loads, unthrottled and at the fixed rate; measured once for both rows."""
     brokers: list[Startable] = [kafka_durable(OPTIONS.directory), *own_brokers(OPTIONS)]
-    turns = turns_of([UNTHROTTLED, FIXED], [each.name for each in brokers], OPTIONS.rounds)
+    turns = turns_of([UNTHROTTLED, FIXED], [broker.name for broker in brokers], OPTIONS.rounds)
     with TemporaryDirectory(prefix="kafscale-bench-") as directory:
         run = PeersRun(
             options=OPTIONS,
-            startables={each.name: each for each in brokers},
+            startables={broker.name: broker for broker in brokers},
             journal=Journal.begin(Path(directory) / FILE_NAME),
         )
         run.take(turns)

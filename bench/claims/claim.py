@@ -1,4 +1,4 @@
-"""What a row of the table is made of, and where its modules are found."""
+"""Rows of the table, and the modules that they come from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Variant:
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """What an experiment found: `ours`, to put beside the source's figure, and whether the claim holds."""
+    """The result of an experiment: `ours`, to put beside the source's figure, and whether the claim holds."""
 
     ours: str
     is_shown: bool

@@ -17,7 +17,7 @@ from kafscale import __version__
 
 @attrs.frozen(kw_only=True)
 class Wording:
-    """What a claim says, and its source."""
+    """The text of a claim, and its source."""
 
     row: str
     source: str

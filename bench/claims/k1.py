@@ -34,7 +34,7 @@ LIMIT = 64
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What the process with the log is told."""
+    """The order for the process with the log."""
 
     endpoint: str
     concurrency: int

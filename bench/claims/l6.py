@@ -109,7 +109,7 @@ async def read(
 
 @attrs.frozen
 class _Fetched:
-    """Some fetches, and what the server saw of them."""
+    """Fetches, and the requests that the server saw."""
 
     count: int
     returned_bytes: int

@@ -34,7 +34,7 @@ class Plot:
 
     def svg(self) -> str:
         """The whole picture."""
-        points = [point for each in self.series.values() for point in each]
+        points = [point for sery in self.series.values() for point in sery]
         least_x, most_x = min(point.x for point in points), max(point.x for point in points)
         scale_class = _LinearScale if self.is_linear else _Scale
         scale = scale_class(least_x, most_x, max(point.y for point in points))

@@ -41,7 +41,7 @@ def figure_names(variants: Sequence[Variant]) -> Sequence[str]:
 
 
 def cells(variant: Variant, names: Sequence[str]) -> Sequence[str]:
-    """Its figures as text, in the order of the columns."""
+    """Return its figures as text, in the order of the columns."""
     return [_cell(variant.figures[name]) if name in variant.figures else "" for name in names]
 
 

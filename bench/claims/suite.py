@@ -22,7 +22,7 @@ _PARAMETERS = re.compile(r"\[.*", re.DOTALL)
 
 @attrs.frozen(kw_only=True)
 class Suite:
-    """What came of a run: for each test, over all of its parameters, the cases and what they counted."""
+    """The outcome of a run: for each test, over all of its parameters, the cases and what they counted."""
 
     variants: Sequence[Variant]
     cases_count: int

@@ -32,11 +32,9 @@ SHOWN_ERROR_LENGTH = 300
 @click.option("--load", "loads", multiple=True, metavar="TEXT", help="Only loads whose name begins with TEXT.")
 @click.option("--system", "systems", multiple=True, metavar="TEXT", help="Only systems whose name begins with TEXT.")
 @click.option("--rows", is_flag=True, help="Only what the table of what must be reached needs.")
-@click.option(
-    "--resume", is_flag=True, help="Go on with what is there: measure what is missing, also with other options."
-)
-@click.option("--again", is_flag=True, help="Go on with what is there, and measure what is asked for in its place.")
-@click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from what is there.")
+@click.option("--resume", is_flag=True, help="Continue the run: measure missing results, also with other options.")
+@click.option("--again", is_flag=True, help="Continue the run, and measure the selected results again.")
+@click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from the results so far.")
 @click.option("--docs", is_flag=True, help="Write to bench/results and docs/benchmarks, not to bench/results/local.")
 @common_options
 def main(
@@ -94,7 +92,7 @@ def _take(job: Job, round: int, options: RunOptions, findings: Findings, path: P
     click.echo(f"round {round + 1}, {job.group}: {job.load}, {job.system}", err=True)
     try:
         figures = job.measure(options)
-    except Exception as exc:  # what failed is told, and tried again by whoever goes on; the others are worth having
+    except Exception as exc:  # a failure is reported, and tried again by the next run; keep the other results
         told = f"{type(exc).__name__}: {exc}"
         click.echo(f"FAILED: {told[:SHOWN_ERROR_LENGTH]}", err=True)
         findings.add(Failure(**named, round=round, error=told), path)

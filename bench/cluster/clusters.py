@@ -65,7 +65,7 @@ class Three:
         """Wait until these brokers, and no others, lead the topic."""
         admin, give_up_at = self.admin, time.monotonic() + LED_SECONDS
         while {
-            each.leader for each in admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions.values()
+            partition.leader for partition in admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions.values()
         } != broker_ids:
             if time.monotonic() > give_up_at:
                 raise RuntimeError(f"the topic is not led by {broker_ids} after {LED_SECONDS:.0f} s")

@@ -1,4 +1,4 @@
-"""What deciding for many brokers costs: 100 of them with 100,000 partitions, by the code that brokers run.
+"""Measures what deciding for many brokers costs: 100 of them with 100,000 partitions, by the code that brokers run.
 
     CPU       real time of one controller and one other broker, with their SQLite files, on a bucket in memory
     rounds    simulated time of a hundred brokers on a bucket that takes some milliseconds for an answer
@@ -73,8 +73,8 @@ COSTS_LOAD = "CPU and bytes"
 FAIL_OVER_FIGURES = (
     "fail-over, CPU ms",
     "fail-over, CPU ms of another",
-    "where heirs begin, CPU ms",
-    "where heirs begin, CPU ms of another",
+    "epoch starts, CPU ms",
+    "epoch starts, CPU ms of another",
 )
 LATENCY_SECONDS = 0.025  # of an operation of a bucket in the same region
 ASK_SECONDS = 0.001  # for a request to another broker to arrive there, and for its answer
@@ -150,7 +150,7 @@ def _topic_id(topic: int) -> bytes:
 
 @attrs.define(eq=False)
 class _Member:
-    """What a broker has of the metadata, without a log."""
+    """The metadata of a broker, without a log."""
 
     metadata: SharedMetadataStore
     state: ClusterState
@@ -172,7 +172,7 @@ class _Calls(BrokerCalls):
 
 
 async def _found(store: ObjectStore, local: LocalMetadataStore, size: Size) -> Checkpointer:
-    """Have a bucket with the head and a checkpoint of all of it."""
+    """Make a bucket with the head and a checkpoint."""
     await local.commit(_metadata(size))
     versions = VersionWriter(store=store, namespace=NAMESPACE, kind="checkpoint", epoch=EPOCH)
     checkpointer = Checkpointer(versions=versions, local=local, position=lambda: WalPosition(EPOCH, 0))
@@ -267,13 +267,13 @@ async def _measure_cost(size: Size) -> Mapping[str, float]:
             "fail-over, CPU ms": failed * 1000,
             "fail-over, KiB": fail_over_bytes / KIB,
             "fail-over, CPU ms of another": followed * 1000,
-            "where heirs begin, CPU ms": begun * 1000,
-            "where heirs begin, CPU ms of another": begun_followed * 1000,
+            "epoch starts, CPU ms": begun * 1000,
+            "epoch starts, CPU ms of another": begun_followed * 1000,
         }
 
 
 async def _take_from_all(controller: _Member, size: Size) -> None:
-    """Have the controller commit what all heirs tell it at the same time."""
+    """Commit at the controller what all new leaders send at the same time."""
     async with trio.open_nursery() as nursery:
         for broker_id in range(1, size.brokers + 1):
             request = heartbeat(broker_id, FIRST_INCARNATION + broker_id, 0)
@@ -384,7 +384,7 @@ async def _take_over(broker_id: int, member: _Member, began: float, served: list
 
 @attrs.define(eq=False)
 class _Found:
-    """What `EpochStarts` asks of a partition."""
+    """The part of a partition that `EpochStarts` asks for."""
 
     topic_id: bytes
     index: int

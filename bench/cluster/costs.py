@@ -1,4 +1,4 @@
-"""What three zones cost a month at 100 MiB/s: arithmetic from prices that the page states, nothing measured."""
+"""The monthly cost of three zones at 100 MiB/s: arithmetic from prices that the page states, nothing measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEADINGS = ("a month, US dollars", "Apache Kafka, 3 replicas", "kafscale s3-wal"
 
 @attrs.frozen
 class Item:
-    """What something costs both a month, and how that comes about."""
+    """The monthly cost of one item for both, and its reason."""
 
     name: str
     theirs: float

@@ -1,4 +1,4 @@
-"""What a run has found so far: a JSON file, written anew after each measurement, from which a cut run goes on."""
+"""The findings of a run so far: a JSON file, written anew after each measurement, from which a cut run goes on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """A measurement that did not come about; whoever goes on tries it again."""
+    """A measurement that failed; the next run tries it again."""
 
     group: str
     load: str
@@ -73,13 +73,13 @@ class Findings:
 
     @property
     def done(self) -> Collection[Key]:
-        return {each.key for each in self.rows}
+        return {row.key for row in self.rows}
 
     def add(self, found: Row | Failure, path: Path) -> None:
         """Note a measurement, in place of an earlier one of the same, and write the file in one step."""
-        self.failures = [each for each in self.failures if each.key != found.key]
+        self.failures = [failure for failure in self.failures if failure.key != found.key]
         if isinstance(found, Row):
-            self.rows = [*(each for each in self.rows if each.key != found.key), found]
+            self.rows = [*(row for row in self.rows if row.key != found.key), found]
         else:
             self.failures.append(found)
         path.parent.mkdir(parents=True, exist_ok=True)

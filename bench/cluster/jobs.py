@@ -1,4 +1,4 @@
-"""What is measured, as each group of rows says it."""
+"""Descriptions of the measurements, by group of rows."""
 
 from __future__ import annotations
 

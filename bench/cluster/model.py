@@ -1,4 +1,4 @@
-"""What more cores and machines reach: arithmetic from what was measured here, and what limits it first."""
+"""Estimates for more cores and machines: arithmetic from measurements, and the first limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM_PUTS_PER_SECOND = 20.0  # of a broker, back to back at 50 ms
 BUCKET_PUTS_PER_SECOND = 3500.0  # of S3, for one prefix; it splits prefixes under a load that lasts
 SEGMENT_BYTES = 64 * MIB
 DETECTION_SECONDS = 1.5  # until a process is missed whose address refuses connections
-CONNECT_SECONDS = 0.001  # CPU of the controller for an heir that tells it something: 0.4 ms, more with a login
+CONNECT_SECONDS = 0.001  # CPU of the controller for a new leader that sends it something: 0.4 ms, more with a login
 WANTED_SECONDS = 5.0  # until all is served again
 HEADINGS = (
     "machines", "cores each", "brokers", "MiB/s by CPU", "MiB/s by the line", "PUT/s", "GET and HEAD/s of the head",
@@ -31,7 +31,7 @@ HEADINGS = (
 
 @attrs.frozen(kw_only=True)
 class Costs:
-    """What was measured: CPU of a batch of 16 KiB, and seconds of a fail-over: for commits and for their CPU."""
+    """Measured costs: CPU of a batch of 16 KiB, and seconds of a fail-over: for commits and for their CPU."""
 
     batch_us: float
     commits_seconds: float
@@ -48,13 +48,13 @@ class Costs:
         spent = races.get((COSTS_LOAD, str(SIZES[-1])), {})
         if batch is None or served is None or not spent.keys() >= set(FAIL_OVER_FIGURES):
             return None
-        cpu_ms = sum(spent[each] for each in FAIL_OVER_FIGURES)
+        cpu_ms = sum(spent[fail_over_figure] for fail_over_figure in FAIL_OVER_FIGURES)
         return cls(batch_us=batch[CPU], commits_seconds=served["all served after s"], cpu_seconds=cpu_ms / 1000)
 
 
 @attrs.frozen(kw_only=True)
 class Reach:
-    """What so many machines reach, with a broker for each core."""
+    """The reach of some machines, with a broker for each core."""
 
     cores: int
     machines: int
@@ -86,13 +86,13 @@ class Reach:
 
     @property
     def fail_over_seconds(self) -> float:
-        """Until the controller has committed for the last heir where what it got begins."""
+        """Seconds until the controller has committed the epoch starts of the last new leader."""
         costs = self.costs
         return DETECTION_SECONDS + costs.commits_seconds + costs.cpu_seconds + CONNECT_SECONDS * self.brokers
 
     @property
     def limit(self) -> str:
-        """What is in the way first when the load, or the number of brokers, grows."""
+        """The first limit when the load, or the number of brokers, grows."""
         if self.fail_over_seconds > WANTED_SECONDS:
             return f"metadata: a fail-over takes over {WANTED_SECONDS:.0f} s"
         if self.puts > BUCKET_PUTS_PER_SECOND:

@@ -1,4 +1,4 @@
-"""A hundred partitions are led by another broker, all at once, under load: for how long each was led by nobody."""
+"""A hundred partitions are led by another broker, all at once, under load: for how long each had no leader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TARGETS = [Target(group=MOVING, load=LOAD, system=system, figure=LONGEST, factor
 
 
 def measure(system: str, options: RunOptions) -> Mapping[str, float]:
-    """Have broker 1 lead all, then broker 2, while records come."""
+    """Move all partitions to broker 1, then to broker 2, while records come."""
     durability = SYSTEMS[system]
     with three_of_ours("--durability", durability, *options.broker_options, on_s3=durability == "s3-wal") as three:
         three.create_topic(PARTITIONS)

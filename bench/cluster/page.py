@@ -62,7 +62,7 @@ others.
 
 
 def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
-    """Write the page of what is in `directory`; returns its path."""
+    """Write the page of the findings in `directory`; returns its path."""
     (directory / FIGURES).write_text("\n".join(["# All figures of several brokers\n", *_figures(findings)]))
     path = page_directory(directory) / "cluster.md"
     path.write_text("\n".join(_lines(findings, link(path, directory / FIGURES))))
@@ -81,7 +81,7 @@ def tables_of(findings: Findings, group: str) -> Iterator[Sequence[Sequence[str]
 
 def target_cells(findings: Findings) -> list[Sequence[str]]:
     """Return the table of what must be reached, as far as that was measured."""
-    return [cells for each in TARGETS if (cells := each.cells(findings)) is not None]
+    return [cells for target in TARGETS if (cells := target.cells(findings)) is not None]
 
 
 def _lines(findings: Findings, figures: str) -> Iterator[str]:
@@ -100,7 +100,10 @@ def _lines(findings: Findings, figures: str) -> Iterator[str]:
             yield from _group(findings, group)
     if findings.failures:
         yield "## Not measured\n"
-        failed = [[each.load, each.system, str(each.round + 1), _told(each.error)] for each in findings.failures]
+        failed = [
+            [failure.load, failure.system, str(failure.round + 1), _told(failure.error)]
+            for failure in findings.failures
+        ]
         yield from table_lines(["load", "system", "round", "why"], failed)
         yield ""
 

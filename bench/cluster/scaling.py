@@ -34,7 +34,7 @@ MOST_COST = 1.15  # of a request, beside one process
 
 
 def system_of(count: int) -> str:
-    """Return the name of so many processes."""
+    """Return the name of a number of processes."""
     return f"{count} process{'' if count == 1 else 'es'}"
 
 
@@ -74,7 +74,7 @@ TARGETS = [
 
 
 def measure(point: Point, count: int, connections: int, options: RunOptions) -> Mapping[str, float]:
-    """Start so many processes, and send them a load."""
+    """Start the processes, and send them a load."""
     with (
         TemporaryDirectory(prefix="kafscale-bench-", dir=options.directory) as directory,
         _running(count, Path(directory), options) as broker,

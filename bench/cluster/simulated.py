@@ -58,13 +58,13 @@ TARGETS = [Target(group=MOVING, load=LOAD, system=system, figure=LONGEST, factor
 
 
 def measure(system: str, _options: RunOptions) -> Mapping[str, float]:
-    """Have broker 1 lead all, then broker 2, while records come."""
+    """Move all partitions to broker 1, then to broker 2, while records come."""
     return trio.run(_move, Durability(SYSTEMS[system]), PARTITIONS, clock=MockClock(autojump_threshold=0))
 
 
 @attrs.define(eq=False)
 class _Brokers:
-    """Brokers by id, a client of each, and since when each partition is led by nobody."""
+    """Brokers by id, a client of each, and since when each partition has no leader."""
 
     running: Mapping[int, RunningBroker]
     clients: Mapping[int, Connection]
@@ -88,7 +88,7 @@ class _Brokers:
             await trio.sleep(LOOK_SECONDS)
 
     async def watch(self) -> None:
-        """Note for how long partitions are led by nobody, until cancelled."""
+        """Note for how long partitions have no leader, until cancelled."""
         led_at = dict.fromkeys(range(self.partitions), trio.current_time())
         while True:
             now = trio.current_time()
@@ -98,7 +98,7 @@ class _Brokers:
             await trio.sleep(LOOK_SECONDS)
 
     async def write(self, index: int) -> None:
-        """Send records to whoever leads, until cancelled; what is refused is left out."""
+        """Send records to the leaders, until cancelled; what is refused is left out."""
         data = PartitionProduceData(index=index, records=memoryview(RECORD))
         request = ProduceRequest(
             acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]

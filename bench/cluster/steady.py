@@ -26,7 +26,7 @@ NUMBER_BYTES = 8
 
 @attrs.frozen(kw_only=True)
 class SteadyLoad:
-    """By idempotent producers of librdkafka with their defaults, but for `linger.ms`. Each has partitions of its own.
+    """Idempotent producers of librdkafka with their defaults, but for `linger.ms`. Each has partitions of its own.
 
     A producer has five requests under way to a broker, each for one partition: with many partitions, records would wait
     for a producer that is alone.
@@ -52,7 +52,7 @@ class Acknowledged:
     cpu_seconds: float
 
     def longest(self, between: tuple[float, float]) -> Mapping[int, float]:
-        """Return the longest seconds from sending to acknowledgement of each partition, of what was sent then."""
+        """Return the longest seconds from sending to acknowledgement of each partition, for records sent then."""
         found: dict[int, float] = {}
         for index, sent_at, done_at in zip(self.partitions, self.sent_at, self.done_at, strict=True):
             if between[0] <= sent_at < between[1]:
@@ -60,13 +60,13 @@ class Acknowledged:
         return found
 
     def p99_ms(self, between: tuple[float, float]) -> float:
-        """Return the 99th percentile of what was sent then."""
+        """Return the 99th percentile of records sent then."""
         pairs = zip(self.sent_at, self.done_at, strict=True)
         return 1000 * percentile(sorted(done - sent for sent, done in pairs if between[0] <= sent < between[1]), 0.99)
 
 
 def run_steady(load: SteadyLoad) -> Acknowledged:
-    """Send for some seconds, and wait for what is under way."""
+    """Send for some seconds, and wait for requests under way."""
     options: dict[str, str | int | float | bool] = {
         **QUIET, "bootstrap.servers": load.bootstrap, "enable.idempotence": True, "linger.ms": 5,
         "socket.timeout.ms": 3000, "request.timeout.ms": 3000,

@@ -34,10 +34,8 @@ from bench.secured.sasl_ssl import sasl_ssl
 @click.option("--load", "wanted", multiple=True, metavar="TEXT", help="Only loads whose name begins with TEXT.")
 @click.option("--broker", "names", multiple=True, metavar="NAME", help="Only these brokers.")
 @click.option("--rows", is_flag=True, help="Only what the table of what must be reached needs.")
-@click.option(
-    "--resume", is_flag=True, help="Go on with what is there: measure what is missing, also with other options."
-)
-@click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from what is there.")
+@click.option("--resume", is_flag=True, help="Continue the run: measure missing results, also with other options.")
+@click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from the results so far.")
 @click.option(
     "--steal-max",
     "steal_max_percent",
@@ -96,10 +94,13 @@ def main(
 def _startables(options: RunOptions, before: Path | None, *, is_secured: bool) -> Iterator[Mapping[str, Startable]]:
     """The brokers by name; what secures them is there for the block."""
     if not is_secured:
-        yield {each.name: each for each in all_startables(options, before)}
+        yield {all_startable.name: all_startable for all_startable in all_startables(options, before)}
         return
     with sasl_ssl() as security:
-        yield {each.name: each for each in secured_startables(options, security, before)}
+        yield {
+            secured_startable.name: secured_startable
+            for secured_startable in secured_startables(options, security, before)
+        }
 
 
 if __name__ == "__main__":

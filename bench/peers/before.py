@@ -27,7 +27,7 @@ def with_before(pairs: Collection[tuple[str, str]]) -> Collection[tuple[str, str
 
 def beside_before(results: Sequence[Result]) -> Iterator[Sequence[str]]:
     """A row under `HEADINGS` for each figure of each load that both were put under."""
-    for load, now in dict.fromkeys((each.point, each.broker) for each in results if each.broker in BEFORE_OF):
+    for load, now in dict.fromkeys((result.point, result.broker) for result in results if result.broker in BEFORE_OF):
         for name, reading in COLUMNS.items():
             new, old = (_readings(results, load, broker, reading) for broker in (now, BEFORE_OF[now]))
             if new and old:
@@ -50,7 +50,7 @@ def show_beside_before(results: Sequence[Result]) -> None:
 
 def _readings(results: Sequence[Result], load: str, broker: str, reading: Reading) -> Sequence[float]:
     """Return the readings without what was not told, and without what is not a number."""
-    found = [reading(each) for each in results if (each.point, each.broker) == (load, broker)]
+    found = [reading(result) for result in results if (result.point, result.broker) == (load, broker)]
     return [value for value in found if value is not None and value == value]
 
 

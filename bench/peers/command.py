@@ -1,4 +1,4 @@
-"""What the commands that put brokers beside each other have in common: the journal, and which loads are meant."""
+"""Options and steps that the comparing commands have in common: the journal, and which loads are meant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def chosen(loads: Sequence[Load], wanted: Sequence[str]) -> Sequence[Load]:
 
 
 def check_ready(journal: Journal) -> None:
-    """Have SIGTERM end brokers too. Raises ClickException if Kafka can't run here, or the journal is another's."""
+    """End brokers on SIGTERM, too. Raises ClickException if Kafka can't run here, or the journal is another's."""
     if problem := find_java():
         raise click.ClickException(problem)
     if not journal.is_of_this_machine:

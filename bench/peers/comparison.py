@@ -1,4 +1,4 @@
-"""What a run of `bench.peers` compares, and where it is written: without TLS, or with it."""
+"""The parts of a run of `bench.peers`: loads, targets, and where it is written: without TLS, or with it."""
 
 from __future__ import annotations
 

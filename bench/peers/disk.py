@@ -1,4 +1,4 @@
-"""What the disk takes when everything is made durable: sequential writes, each synced."""
+"""The rate of the disk when everything is made durable: sequential writes, each synced."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ class Endpoint:
 
 
 class AnsweringBroker(RunningBroker):
-    """Has one topic, always."""
+    """Answer with one topic, always."""
 
     def create_topic(self, partitions: int) -> None:
-        """Its topic has as many partitions as a load can want."""
+        """Return the partitions: as many as a load can want."""
 
     def remove_topic(self) -> None:
-        """It holds nothing."""
+        """Forget: this endpoint holds nothing."""
 
 
 def _serve(pipe: Connection) -> None:

@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 300  # of one run of a tool; then it hangs
 
 @attrs.frozen(kw_only=True)
 class ProducerSetting:
-    """What ProducerPerformance sends: `properties` are the producer's, `records_per_second` is the throttle."""
+    """The records of ProducerPerformance: `properties` are the producer's, `records_per_second` is the throttle."""
 
     record_bytes: int
     properties: tuple[str, ...]
@@ -38,7 +38,7 @@ class ProducerSetting:
 
 @attrs.frozen(kw_only=True)
 class JavaProduceLoad:
-    """A load that sends so many records."""
+    """Return a load that sends this number of records."""
 
     address: Address
     setting: ProducerSetting

@@ -1,4 +1,4 @@
-"""What a run has found so far: a JSON file, written anew after each measurement, from which a cut run goes on."""
+"""The findings of a run so far: a JSON file, written anew after each measurement, from which a cut run goes on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Part:
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """A measurement that did not come about; it is missing, so it is tried again by whoever goes on."""
+    """A measurement that failed; it is missing, so the next run tries it again."""
 
     load: str
     broker: str
@@ -81,7 +81,7 @@ class Journal:
 
     @property
     def done(self) -> Collection[Key]:
-        return {(each.point, each.broker, each.round) for each in self.findings.results}
+        return {(result.point, result.broker, result.round) for result in self.findings.results}
 
     def begin_part(self, options: RunOptions) -> None:
         """Note that from here on it is measured with these options."""
@@ -109,7 +109,7 @@ class Journal:
         self._write()
 
     def _forget_failure(self, key: Key) -> None:
-        self.findings.failures = [each for each in self.findings.failures if each.key != key]
+        self.findings.failures = [failure for failure in self.findings.failures if failure.key != key]
 
     def _write(self) -> None:
         """Write the file in one step, so that a cut run leaves the file as it was or as it should be."""

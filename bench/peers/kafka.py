@@ -127,7 +127,7 @@ def _node(controller_port: int, directory: str) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback that nobody had a moment ago."""
+    """Return ports of the loopback that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -1,4 +1,4 @@
-"""What a load is, and what it is made from."""
+"""A load, and the parts that it is made from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Task:
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """What a task is made from: the broker, the options, and all results so far."""
+    """The input of a task: the broker, the options, and all results so far."""
 
     runner: Runner
     startable: Startable | None
@@ -44,13 +44,13 @@ class Context:
         )
 
     def median(self, load: str, broker: str, reading: Reading) -> float | None:
-        """Return the median of what is known by now; None if that is nothing."""
+        """Return the median of the results so far; None without any."""
         return median_of(self.results, load, broker, reading)
 
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """Something that brokers are put under. `task` gives None if it takes a share of what was not measured.
+    """A load for brokers. `task` gives None if it takes a share of what was not measured.
 
     partitions: of the empty topic that is made for it; 0 for none, and no broker either.
     serve_options: of a broker of ours that is started for such loads alone.

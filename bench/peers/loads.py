@@ -1,4 +1,4 @@
-"""What the brokers of a run are put under, in the order in which it is done in each round.
+"""The loads of a run, in the order in which it is done in each round.
 
 Names: `produce` and `fetch` are our own generators at a point; those with Kafka's own
 producer are in `java_loads`.
@@ -87,7 +87,7 @@ def end_to_end_name(share: float) -> str:
     return f"end to end {share:.0%}"
 
 
-# ---- nobody's work --------------------------------------------------------------------------------------------------
+# ---- work without a broker ------------------------------------------------------------------------------------------
 
 
 def _starts() -> Load:

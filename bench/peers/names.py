@@ -8,10 +8,10 @@ BEFORE = "kafscale-before"  # another checkout, with `--before`
 BEFORE_MEMORY = "kafscale-before-memory"
 KAFKA_DURABLE = "kafka-durable"
 KAFKA_DEFAULT = "kafka-default"
-OWN_ON_MEMORY = "kafscale, files in memory"  # where a sync costs nothing, and so is left out of what is compared
+OWN_ON_MEMORY = "kafscale, files in memory"  # where a sync costs nothing, and so is not compared
 KAFKA_ON_MEMORY = "kafka-default, files in memory"
 ENDPOINT = "only-answers"  # what a client can reach at most
-DISK = "disk"  # what it takes when all is synced, with nobody else
+DISK = "disk"  # its rate when all is synced, without other work
 
 NO_BROKERS = (ENDPOINT, DISK)
 BEFORE_OF = {OWN: BEFORE, OWN_MEMORY: BEFORE_MEMORY}

@@ -100,12 +100,15 @@ def part_lines(findings: Findings) -> Iterator[str]:
 
 
 def failure_lines(findings: Findings) -> Iterator[str]:
-    """Return what a page says of what was not measured."""
+    """Return the lines about failed measurements."""
     if findings.failures:
         yield "## Not measured\n"
         yield from table_lines(
             ["load", "broker", "round", "why"],
-            [[each.load, each.broker, str(each.round + 1), _in_a_cell(each.error)] for each in findings.failures],
+            [
+                [failure.load, failure.broker, str(failure.round + 1), _in_a_cell(failure.error)]
+                for failure in findings.failures
+            ],
         )
         yield ""
 
@@ -176,7 +179,7 @@ def _line_plots(results: Sequence[Result]) -> Mapping[str, Plot]:
 def _series(results: Sequence[Result], loads: Mapping[float, str], reading: Reading) -> Mapping[str, Sequence[Point]]:
     """A line for each broker, over all of these loads."""
     series: dict[str, Sequence[Point]] = {}
-    for broker in dict.fromkeys(each.broker for each in results if each.broker not in NO_BROKERS):
+    for broker in dict.fromkeys(result.broker for result in results if result.broker not in NO_BROKERS):
         found = {x: median_of(results, load, broker, reading) for x, load in loads.items()}
         points = [Point(x, y) for x, y in found.items() if y is not None and not math.isnan(y)]
         if len(points) == len(loads):

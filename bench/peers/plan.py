@@ -1,4 +1,4 @@
-"""What is to be measured, in which order, and how long that takes."""
+"""The measurements of a run, their order, and how long that takes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class RunningBrokers:
         return self._running[key][1]
 
     def stop(self, name: str) -> None:
-        """It did not do what it should; the next load gets a new one."""
+        """The broker failed; the next load gets a new one."""
         for key in [key for key in self._running if key[0] == name]:
             self._running.pop(key)[0].close()
 
@@ -108,7 +108,7 @@ class PeersRun:
     def _take(self, turn: Turn, brokers: RunningBrokers) -> None:
         try:
             result = self._measure_calmly(turn, brokers)
-        except Exception as exc:  # what failed is told, and tried again by whoever goes on; the others are worth having
+        except Exception as exc:  # a failure is reported, and tried again by the next run; keep the other results
             told = f"{type(exc).__name__}: {exc}"
             click.echo(f"FAILED: {told[:SHOWN_ERROR_LENGTH]}", err=True)
             self.journal.fail(turn, told)

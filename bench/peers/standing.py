@@ -1,4 +1,4 @@
-"""What a broker costs before it has anything to do: its start, and many partitions that nobody uses."""
+"""The cost of an idle broker: its start, and many unused partitions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_starts(load: StartLoad) -> Figures:
 
 @attrs.frozen(kw_only=True)
 class IdleLoad:
-    """Nothing, for some time."""
+    """Wait for some time, without a load."""
 
     seconds: float
 

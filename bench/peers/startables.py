@@ -52,7 +52,7 @@ def secured_startables(options: RunOptions, security: SaslSsl, before: Path | No
 
     Where there is a file system in memory, one of each also has its files there.
     """
-    own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
+    own = [own_broker for own_broker in own_brokers(options, before) if own_broker.name in (OWN, BEFORE)]
     own.append(attrs.evolve(own[0], name=OWN_TWO, processes_count=2))
     kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
     if MEMORY_FILES.is_dir():
@@ -61,7 +61,7 @@ def secured_startables(options: RunOptions, security: SaslSsl, before: Path | No
     else:
         click.echo(f"{OWN_ON_MEMORY} is left out: there is no {MEMORY_FILES}", err=True)
     brokers: Sequence[OwnBroker | KafkaBroker] = [*own, *kafka]
-    return [attrs.evolve(each, security=security) for each in brokers]
+    return [attrs.evolve(broker, security=security) for broker in brokers]
 
 
 def own_brokers(options: RunOptions, before: Path | None = None) -> Sequence[OwnBroker]:

@@ -1,4 +1,4 @@
-"""What KafScale must reach beside Apache Kafka in the same run, and the table that says whether it does."""
+"""Targets that KafScale must reach beside Apache Kafka in the same run, and the table that says whether it does."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def against(self) -> str:
-        """What it is compared with, as the table says it."""
+        """Return the name of what it is compared with, for the table."""
         return "–" if self.peer is None else self.peer if self.peer_load is None else self.peer_load
 
     def row(self, results: Sequence[Result]) -> TargetRow | None:
@@ -85,7 +85,7 @@ class Target:
 
 @attrs.frozen(kw_only=True)
 class TargetRow:
-    """What came of a target. `enough`: what is enough also where it is not `factor` times theirs."""
+    """The outcome of a target. `enough`: what is enough also where it is not `factor` times theirs."""
 
     target: Target
     ours: float
@@ -106,7 +106,7 @@ class TargetRow:
 
     @property
     def goodness(self) -> float:
-        """Return how many times as good as the peer, or as what is wanted where there is none."""
+        """Return how many times as good as the peer, or as the wanted value without a peer."""
         if self.theirs is None and not self.target.factor:
             return 1.0 if self.is_reached else 0.0
         beside = self.ratio if self.theirs is not None else self.ratio / self.target.factor

@@ -1,4 +1,4 @@
-"""What KafScale must reach over TLS beside Apache Kafka in the same run: as much, produced and fetched."""
+"""Targets that KafScale must reach over TLS beside Apache Kafka in the same run: as much, produced and fetched."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ TARGETS: Sequence[Target] = [
 
 
 def loads() -> Sequence[Load]:
-    """Those of `bench.peers` that the targets are about."""
+    """The loads of `bench.peers` that the targets need."""
     wanted = {target.load for target in TARGETS}
     return [load for load in all_loads() if load.name in wanted]

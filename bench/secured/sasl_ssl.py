@@ -24,7 +24,7 @@ _LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 @attrs.frozen(kw_only=True)
 class SaslSsl:
-    """What brokers show and know, in the files of a directory, and what clients trust and log in with."""
+    """Certificates and users of the brokers, in the files of a directory, and what clients trust and log in with."""
 
     directory: Path
     ca_file: Path

@@ -119,7 +119,7 @@ def _estimate(asked: Mapping[Shape, Sequence[Query]], rounds: int) -> None:
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Run:
-    """What is running."""
+    """The running processes."""
 
     spark: Spark
     kafka: KafkaSource
@@ -127,7 +127,7 @@ class _Run:
     bucket: BucketSource
 
     def further(self, shape: Shape, stream_seconds: float) -> Outcome:
-        """Measure what is no read of a whole topic; SQL is of a shape that was measured."""
+        """Measure writes, streams and SQL; SQL is of a shape that was measured."""
         sides = Sides(spark=self.spark, kafka=self.kafka.broker, ours=self.bucket.broker, store=self.bucket.store)
         found = []
         for each in (

@@ -70,7 +70,7 @@ def measure_avro(sides: Sides) -> Iterator[Further]:
                 answers.append(frame.selectExpr(*SUMS).collect())
                 if number:
                     taken.setdefault(name, []).append(time.perf_counter() - began)
-            if any(each != answers[0] for each in answers):
+            if any(answer != answers[0] for answer in answers):
                 raise Different(f"{WHAT}: {answers}")
     for name, seconds in taken.items():
         yield Further(what=WHAT, source=name, seconds=seconds)

@@ -1,4 +1,4 @@
-"""What reading a topic costs without Spark, step by step, and what a plan reads of what there is."""
+"""The cost of reading a topic without Spark, step by step, and the bytes that a plan reads."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def plan_of(source: BucketSource, shape: Shape, query: Query | None = None) -> S
     reader = data_source.reader(data_source.schema())
     if isinstance(reader, FilteringReader):
         reader.pushFilters([GreaterThanOrEqual(("timestamp",), at(begin_ms)), LessThan(("timestamp",), at(end_ms))])
-    tasks = [each for each in reader.partitions() if isinstance(each, SplitPartition)]
-    return [split for each in tasks for split in each.splits]
+    tasks = [partition for partition in reader.partitions() if isinstance(partition, SplitPartition)]
+    return [split for task in tasks for split in task.splits]
 
 
 def measure_plan(source: BucketSource, shape: Shape, query: Query) -> Planned:

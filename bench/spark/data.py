@@ -31,14 +31,14 @@ _TIMESTAMPS_AT = 27
 
 
 def yesterday_ms() -> int:
-    """Its first millisecond, in UTC."""
+    """The first millisecond, in UTC."""
     now_ms = time.time_ns() // 1_000_000
     return now_ms - now_ms % DAY_MS - DAY_MS
 
 
 @attrs.frozen(kw_only=True)
 class Shape:
-    """What a topic holds. `rows` is about how many; whole batches are written."""
+    """The contents of a topic. `rows` is about how many; whole batches are written."""
 
     value_bytes: int
     partitions: int
@@ -47,7 +47,7 @@ class Shape:
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """The name."""
         return f"bench-{self.value_bytes}-{self.partitions}"
 
     @property

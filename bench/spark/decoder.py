@@ -41,7 +41,7 @@ WANTED = Wanted(
 
 @attrs.frozen(kw_only=True)
 class Decoded:
-    """What was decoded of one codec and size: records and MiB of values that a second of CPU decodes; medians."""
+    """The result for one codec and size: records and MiB of values that a second of CPU decodes; medians."""
 
     codec: str
     value_bytes: int

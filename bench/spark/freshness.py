@@ -99,7 +99,7 @@ class Load:
         producer.flush(60)
 
     def fill(self, count: int) -> None:
-        """Produce so many at once."""
+        """Produce a number of records at once."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 20})
         for number in range(count):
             while True:
@@ -163,7 +163,7 @@ def _create_topic(broker: BrokerProcess, partitions: int) -> None:
 def measure_stream(
     spark: SparkSession, ours: Running, load: Load, seconds: float, *, bucket: str, durability: str
 ) -> Streamed:
-    """Measure how late each row is, of so many seconds after the stream has become warm."""
+    """Measure how late each row is, for some seconds after the stream has become warm."""
     seen: dict[_Place, float] = {}
 
     def take(frame: DataFrame, batch_id: int) -> None:

@@ -40,7 +40,7 @@ turns, {{rounds}} times after a warm-up: when all is flushed, then while records
 
 @attrs.frozen(kw_only=True)
 class Streamed:
-    """How late the rows of a stream were, and the medians of what its micro-batches took, by Spark's names."""
+    """The delay of the rows of a stream, and the medians of what its micro-batches took, by Spark's names."""
 
     bucket: str
     durability: str
@@ -108,7 +108,7 @@ def reads_table(found: Found) -> Table:
     """Return the table of the whole reads."""
     headings = ["bucket", "freshness", "records/s meanwhile", "objects of the log", "rows", "seconds", "spread",
                 "times a plain read", "reached"]  # fmt: skip
-    return Table(headings, [_read_cells(found, each) for each in found.reads], 2)
+    return Table(headings, [_read_cells(found, read) for read in found.reads], 2)
 
 
 def _read_cells(found: Found, each: Read) -> Sequence[str]:
@@ -149,7 +149,7 @@ def _lines(found: Found, options: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from ("", "## Streams", "", _STREAMS.format(warm=options["warm_seconds"]))
     yield from streams_table(found).markdown()
-    least = min(each.rows_count for each in found.reads)
+    least = min(read.rows_count for read in found.reads)
     yield from ("", "## Whole reads", "", _READS.format(rows=least, rounds=len(found.reads[0].seconds)))
     yield from reads_table(found).markdown()
     yield ""

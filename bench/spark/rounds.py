@@ -119,19 +119,19 @@ class Pair:
     @property
     def ratio(self) -> float:
         """Return how many times as fast as the Kafka source: medians."""
-        return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ours)
+        return median(their.seconds for their in self.theirs) / median(our.seconds for our in self.ours)
 
     @property
     def best_ratio(self) -> float:
         """Return the same of the fastest round of each."""
-        return min(each.seconds for each in self.theirs) / min(each.seconds for each in self.ours)
+        return min(their.seconds for their in self.theirs) / min(our.seconds for our in self.ours)
 
     @property
     def most(self) -> float | None:
         """Return how many times as fast a source in Python can be that does nothing; None where none was measured."""
         if not self.ready:
             return None
-        return median(each.seconds for each in self.theirs) / median(each.seconds for each in self.ready)
+        return median(their.seconds for their in self.theirs) / median(each.seconds for each in self.ready)
 
 
 def spread(values: Sequence[float]) -> float:

@@ -24,7 +24,7 @@ Frame = Any
 
 
 class Source(Protocol):
-    """What a query reads from."""
+    """The source of a query."""
 
     @property
     def name(self) -> str: ...
@@ -109,7 +109,7 @@ class Query:
 
 
 def hour_of(shape: Shape, hour: int) -> tuple[int, int]:
-    """Its first millisecond, and that of the next one."""
+    """The first millisecond, and that of the next one."""
     return shape.first_ms + hour * HOUR_MS, shape.first_ms + (hour + 1) * HOUR_MS
 
 

@@ -34,11 +34,11 @@ class Outcome:
                 on_us=self._rounds(key, ON_US),
                 ready=self._rounds(key, READY),
             )
-            for key in dict.fromkeys((each.shape, each.query) for each in self.results)
+            for key in dict.fromkeys((result.shape, result.query) for result in self.results)
         }
 
     def _rounds(self, key: tuple[str, str], source: str) -> Sequence[Result]:
-        return [each for each in self.results if (each.shape, each.query, each.source) == (*key, source)]
+        return [result for result in self.results if (result.shape, result.query, result.source) == (*key, source)]
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class Table:
     text_count: int = 1
 
     def markdown(self) -> Iterator[str]:
-        """Its lines."""
+        """Yield its lines."""
         yield f"| {' | '.join(self.headings)} |"
         yield f"|{'---|' * self.text_count}{'---:|' * (len(self.headings) - self.text_count)}"
         for row in self.rows:
@@ -73,19 +73,19 @@ def key_cells(key: tuple[str, str]) -> Sequence[str]:
 
 def _speed_cells(pair: Pair) -> Iterator[str]:
     for results in (pair.ours, pair.theirs):
-        yield f"{median(each.rows_per_second for each in results):,.0f}"
-        yield f"{median(each.mib_per_second for each in results):,.1f}"
-        yield f"{spread([each.seconds for each in results]):.0%}"
+        yield f"{median(result.rows_per_second for result in results):,.0f}"
+        yield f"{median(result.mib_per_second for result in results):,.1f}"
+        yield f"{spread([result.seconds for result in results]):.0%}"
     yield f"{pair.ratio:.2f}"
     yield f"{pair.best_ratio:.2f}"
     yield "-" if pair.most is None else f"{pair.most:.2f}"
     for results in (pair.ours, pair.theirs):
-        yield f"{median(each.broker_cpu_seconds for each in results):.2f}"
-    yield f"{median(each.rows_per_second for each in pair.on_us):,.0f}" if pair.on_us else "-"
+        yield f"{median(result.broker_cpu_seconds for result in results):.2f}"
+    yield f"{median(on_u.rows_per_second for on_u in pair.on_us):,.0f}" if pair.on_us else "-"
 
 
 def further(outcome: Outcome) -> Table:
-    """Return the table of what is no read of a whole topic: seconds, and how many times as long theirs took."""
+    """Return the table of writes, streams and SQL: seconds, and how many times as long theirs took."""
     found = {(each.what, each.source): median(each.seconds) for each in outcome.further}
     rows = []
     for what in dict.fromkeys(each.what for each in outcome.further):
@@ -115,9 +115,9 @@ def times(outcome: Outcome) -> Table:
                 "Kafka: broker"]  # fmt: skip
     pairs = outcome.pairs()
     rows = [
-        [each.shape, f"{each.plan_seconds * 1e3:.0f}", *(f"{cell:.2f}" for cell in _time_cells(each, pairs))]
-        for each in outcome.costs
-        if {(each.shape, query) for query in ("noop", "sum", "parquet")} <= pairs.keys()
+        [cost.shape, f"{cost.plan_seconds * 1e3:.0f}", *(f"{cell:.2f}" for cell in _time_cells(cost, pairs))]
+        for cost in outcome.costs
+        if {(cost.shape, query) for query in ("noop", "sum", "parquet")} <= pairs.keys()
     ]
     return Table(headings, rows)
 
@@ -127,13 +127,13 @@ def _time_cells(costs: Costs, pairs: Mapping[tuple[str, str], Pair]) -> Iterator
     get, decode = (seconds / costs.rows * 1e6 for seconds in (costs.get_seconds, costs.decode_seconds))
     yield get
     yield decode
-    yield max(0.0, _per_row([each.python_cpu_seconds for each in noop.ours], costs) - get - decode)
-    for results, further in ((noop.ours, [each.ours for each in others]), (noop.theirs, [e.theirs for e in others])):
-        base = _per_row([each.jvm_cpu_seconds for each in results], costs)
+    yield max(0.0, _per_row([our.python_cpu_seconds for our in noop.ours], costs) - get - decode)
+    for results, further in ((noop.ours, [other.ours for other in others]), (noop.theirs, [e.theirs for e in others])):
+        base = _per_row([result.jvm_cpu_seconds for result in results], costs)
         yield base
         for query in further:
             yield max(0.0, _per_row([each.jvm_cpu_seconds for each in query], costs) - base)
-    yield _per_row([each.broker_cpu_seconds for each in noop.theirs], costs)
+    yield _per_row([result.broker_cpu_seconds for result in noop.theirs], costs)
 
 
 def _per_row(seconds: Sequence[float], costs: Costs) -> float:

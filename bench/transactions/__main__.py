@@ -32,10 +32,8 @@ from bench.transactions.targets import TARGETS
 @click.command()
 @click.option("--load", "wanted", multiple=True, metavar="TEXT", help="Only loads whose name begins with TEXT.")
 @click.option("--broker", "names", multiple=True, metavar="NAME", help="Only these brokers.")
-@click.option(
-    "--resume", is_flag=True, help="Go on with what is there: measure what is missing, also with other options."
-)
-@click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from what is there.")
+@click.option("--resume", is_flag=True, help="Continue the run: measure missing results, also with other options.")
+@click.option("--page", "page_only", is_flag=True, help="Measure nothing; make the page from the results so far.")
 @click.option(
     "--before",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
@@ -59,10 +57,10 @@ def main(
     journal = open_journal(directory / FILE_NAME, goes_on=resume or page_only)
     if not page_only:
         check_ready(journal)
-        own = [each for each in own_brokers(options, before) if each.name in (OWN, BEFORE)]
+        own = [own_broker for own_broker in own_brokers(options, before) if own_broker.name in (OWN, BEFORE)]
         kafka = [kafka_durable(options.directory), KafkaBroker(KAFKA_DEFAULT, DEFAULT, options.directory)]
         brokers: Sequence[Startable] = [*own, *kafka, *options.peers]
-        startables = {each.name: each for each in brokers if not names or each.name in names}
+        startables = {broker.name: broker for broker in brokers if not names or broker.name in names}
         run = PeersRun(options=options, startables=startables, journal=journal, keeps_brokers=True)
         run.take(missing(turns_of(chosen(all_loads(), wanted), list(startables), options.rounds), journal.done))
     results = journal.findings.results

@@ -26,7 +26,7 @@ _HEAD_BYTES = 9  # size, correlation id, no tags
 
 @attrs.frozen
 class Producing:
-    """Who produces: what InitProducerId and EndTxn answer."""
+    """The identity of a producer, as InitProducerId and EndTxn answer it."""
 
     producer_id: int
     epoch: int
@@ -43,7 +43,7 @@ class ProduceTemplate:
 
     @classmethod
     def of(cls, point: Point, partition: int, transactional_id: str | None) -> ProduceTemplate:
-        """Without a transactional id the batch is of no transaction."""
+        """Encode a batch; without a transactional id it is outside transactions."""
         batch = bytearray(batch_of(point))
         if transactional_id is not None:
             _attributes.pack_into(batch, _ATTRIBUTES_AT, TRANSACTIONAL)

@@ -1,4 +1,4 @@
-"""How producers come by their ids: as any client does, before it is measured what they send."""
+"""Gets ids for producers: as any client does, before it is measured what they send."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ async def _identities(address: Address, transactional_ids: Sequence[str | None])
     async with connect(address, CLIENT_ID) as client:
         found = []
         with trio.fail_after(WITHIN_SECONDS):
-            for each in transactional_ids:
-                if each is not None:
-                    await client.transaction_coordinator(each)
-                request = InitProducerIdRequest(transactional_id=each, transaction_timeout_ms=TIMEOUT_MS)
+            for transactional_id in transactional_ids:
+                if transactional_id is not None:
+                    await client.transaction_coordinator(transactional_id)
+                request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
                 response = await client.request(request, InitProducerIdResponse)
                 while response.error_code in AGAIN:
                     await trio.sleep(PAUSE_SECONDS)
                     response = await client.request(request, InitProducerIdResponse)
                 if response.error_code != error_codes.NONE:
-                    raise KafkaError(response.error_code, f"InitProducerId of {each}")
+                    raise KafkaError(response.error_code, f"InitProducerId of {transactional_id}")
                 found.append(Producing(response.producer_id, response.producer_epoch))
         return found

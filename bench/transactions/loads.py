@@ -1,4 +1,4 @@
-"""What the brokers are put under, in the order in which it is done in each round."""
+"""The loads of the brokers, in the order in which it is done in each round."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
     return path
 
 
-_COMPARED = [each for each in TARGETS if each.peer is not None]
+_COMPARED = [target for target in TARGETS if target.peer is not None]
 
 
 def _lines(findings: Findings, plot: str, figures: str) -> Iterator[str]:
@@ -79,8 +79,8 @@ _COLUMNS: dict[str, Callable[[Result], float | None]] = {
 
 
 def _rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
-    for load, broker in dict.fromkeys((each.point, each.broker) for each in results):
-        found = [each for each in results if (each.point, each.broker) == (load, broker)]
+    for load, broker in dict.fromkeys((result.point, result.broker) for result in results):
+        found = [result for result in results if (result.point, result.broker) == (load, broker)]
         medians = [_cell(middle([read(each) for each in found])) for read in _COLUMNS.values()]
         rates = [requests_per_second(each) for each in found]
         yield [load, broker, str(len(found)), *medians, f"{_cell(min(rates))}–{_cell(max(rates))}"]

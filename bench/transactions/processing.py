@@ -96,7 +96,7 @@ def run_processing(load: ProcessingLoad) -> Figures:
 
 
 async def _find_group(address: Address) -> None:
-    """Have Kafka make `__consumer_offsets`, which it does when it is first asked for a coordinator."""
+    """Make Kafka create `__consumer_offsets`, which it does when it is first asked for a coordinator."""
     async with connect(address, CLIENT_ID) as client:
         await client.coordinator(GROUP)
 

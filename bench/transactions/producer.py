@@ -1,8 +1,8 @@
 """One producer of a load, without its socket: what it sends next, and what it makes of the replies.
 
-Within a transaction it has so many batches in flight, to its partitions in turn. When it is time to commit it sends no
-more, waits for the replies, and then for that to EndTxn. What is answered with CONCURRENT_TRANSACTIONS is counted and
-sent again after a millisecond, sooner than any client does.
+Within a transaction it has a number of batches in flight, to its partitions in turn. To commit it sends no more,
+waits for the replies, and then for that to EndTxn. What is answered with CONCURRENT_TRANSACTIONS is counted and sent
+again after a millisecond, sooner than any client does.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _correlation_id = struct.Struct(">i")
 
 
 class Kind(enum.Enum):
-    """What a request is."""
+    """The kinds of requests."""
 
     BATCH = enum.auto()
-    PLAIN = enum.auto()  # of no transaction, and nobody's
+    PLAIN = enum.auto()  # outside transactions, without a producer id
     END = enum.auto()
 
 
@@ -190,7 +190,7 @@ class Producer:
         self._round_is_known = False
 
     def _take_refusal(self, error_code: int, sent: _Sent, now: float) -> None:
-        """Behind a batch that was refused, those of its partition are out of order."""
+        """Drop later batches of a partition whose batch was refused, as they are out of order."""
         if error_code != OUT_OF_ORDER_SEQUENCE_NUMBER or not self._refused:
             self._back_off(error_code, now)
         self._refused.append(sent)
@@ -203,5 +203,5 @@ class Producer:
 
 
 def plain_frame(partition: int, batch: bytes) -> bytearray:
-    """A Produce of no transaction, by nobody in particular."""
+    """A Produce outside transactions, without a producer id."""
     return bytearray(produce_frame(0, partition, batch, version=PRODUCE_VERSION))

@@ -79,7 +79,7 @@ def _partitions(load: TransactionsLoad, number: int) -> Sequence[int]:
 
 
 def _run(load: TransactionsLoad, connections: Sequence[_Connection]) -> Figures:
-    by_descriptor = {each.socket.fileno(): each for each in connections}
+    by_descriptor = {connection.socket.fileno(): connection for connection in connections}
     with select.epoll() as poll:
         for descriptor in by_descriptor:
             poll.register(descriptor, select.EPOLLIN)
@@ -91,9 +91,11 @@ def _run(load: TransactionsLoad, connections: Sequence[_Connection]) -> Figures:
             for each in active:
                 each.producer.go_on(now, is_over=now >= deadline)
                 each.send(poll)
-            if all(each.producer.is_idle for each in active) and all(each.producer.is_idle for each in connections):
+            if all(each.producer.is_idle for each in active) and all(
+                connection.producer.is_idle for connection in connections
+            ):
                 break
-            paused = [each for each in connections if each.producer.resumes_at > now]
+            paused = [connection for connection in connections if connection.producer.resumes_at > now]
             wait_seconds = min((each.producer.resumes_at - now for each in paused), default=STALL_SECONDS)
             answering = [by_descriptor[descriptor] for descriptor, _ in poll.poll(wait_seconds)]
             if not answering and now - answered_at > STALL_SECONDS:
@@ -108,20 +110,20 @@ def _run(load: TransactionsLoad, connections: Sequence[_Connection]) -> Figures:
 def _figures(
     load: TransactionsLoad, connections: Sequence[_Connection], seconds: float, client_cpu_seconds: float
 ) -> Figures:
-    producers = [each.producer for each in connections]
-    batch_count = sum(len(each.batch_latencies) for each in producers)
-    latencies = [each.end_latencies if load.counts_commits else each.batch_latencies for each in producers]
+    producers = [connection.producer for connection in connections]
+    batch_count = sum(len(producer.batch_latencies) for producer in producers)
+    latencies = [producer.end_latencies if load.counts_commits else producer.batch_latencies for producer in producers]
     figures = Figures.of(
         [latency for each in latencies for latency in each],
         seconds=seconds,
         size_bytes=batch_count * producers[0].templates[0].batch_bytes,
         client_cpu_seconds=client_cpu_seconds,
     )
-    rounds = [latency for each in producers for latency in each.plain_latencies]
+    rounds = [latency for producer in producers for latency in producer.plain_latencies]
     return attrs.evolve(
         figures,
         round_p50_ms=median(rounds) * 1000 if rounds else None,
-        concurrent_count=sum(each.concurrent_count for each in producers) if load.is_transactional else None,
+        concurrent_count=sum(producer.concurrent_count for producer in producers) if load.is_transactional else None,
     )
 
 

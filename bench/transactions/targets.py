@@ -1,4 +1,4 @@
-"""What transactions must reach: beside the same broker without them, and beside Apache Kafka in the same run."""
+"""Targets for transactions: beside the same broker without them, and beside Apache Kafka in the same run."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys
         "    assert False\n"
     )
     suite = run_suite(str(file))
-    assert [(each.name, dict(each.figures)) for each in suite.variants] == [
+    assert [(variant.name, dict(variant.figures)) for variant in suite.variants] == [
         ("that counts", {"cases": 2, "failed": 0, "schedules": 30}),
         ("that fails", {"cases": 1, "failed": 1}),
     ]

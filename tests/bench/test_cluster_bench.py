@@ -68,12 +68,12 @@ def test_a_target_compares_with_a_peer_or_a_value_or_is_left_out():
 def test_connections_are_spread_over_the_leaders_and_each_has_partitions_of_its_own():
     with running_broker() as broker:
         shares = spread(broker.bootstrap, 8, 4)
-        assert [each.address for each in shares] == [Address.parse(broker.bootstrap)] * 4
-        assert sorted(index for each in shares for index in each.partitions) == list(range(8))
+        assert [share.address for share in shares] == [Address.parse(broker.bootstrap)] * 4
+        assert sorted(index for share in shares for index in share.partitions) == list(range(8))
         point = Point(batch_bytes=1024, in_flight=2, partitions=8)
         load = ProduceLoad(address=Address("", 0), point=point, seconds=60, count=40, shares=shares)
         assert run_produce(load).requests == 40
-        assert {each.partition for each in broker.records(TOPIC)} == set(range(8))
+        assert {record.partition for record in broker.records(TOPIC)} == set(range(8))
 
 
 def test_a_steady_load_tells_when_each_record_was_acknowledged_and_is_read_back():
@@ -122,7 +122,7 @@ def test_partitions_that_move_in_simulated_time_are_led_by_nobody_for_some_round
 
 
 def test_three_zones_cost_what_the_prices_say():
-    by_name = {each.name: each for each in costs.items()}
+    by_name = {item.name: item for item in costs.items()}
     replicas = by_name["replicas in other zones"]
     assert replicas.theirs == pytest.approx(100 * 1.048576 * 2 * 30 * 86.4 * 0.02, rel=1e-6)
     assert replicas.ours == 0

@@ -92,7 +92,10 @@ async def test_the_endpoint_answers_for_the_topic_id_that_newer_clients_name():
     assert frame is not None
     _, start = parse_response_header(memoryview(frame), flexible_header=True)
     (topic,) = codec.decode(ProduceResponse, 13, memoryview(frame)[start:]).responses
-    assert (topic.topic_id, [each.index for each in topic.partition_responses]) == (topic_id, [3])
+    assert (topic.topic_id, [partition_response.index for partition_response in topic.partition_responses]) == (
+        topic_id,
+        [3],
+    )
 
 
 def test_the_disk_is_written_to(tmp_path):
@@ -191,10 +194,10 @@ def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_agai
     run = run_of(brokers, Journal.begin(path))
     turns = turns_of([quick("a"), fails("b"), quick("c")], ["x", "y"], 1)
     run.take(turns)
-    assert [(each.starts, each.stops) for each in brokers.values()] == [(2, 2), (2, 2), (0, 0)]
+    assert [(broker.starts, broker.stops) for broker in brokers.values()] == [(2, 2), (2, 2), (0, 0)]
     journal = Journal.read(path)
     assert journal.is_of_this_machine
-    assert [(each.load, each.broker, each.error) for each in journal.findings.failures] == [
+    assert [(failure.load, failure.broker, failure.error) for failure in journal.findings.failures] == [
         ("b", "x", "RuntimeError: no luck"),
         ("b", "y", "RuntimeError: no luck"),
     ]
@@ -269,7 +272,7 @@ def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys
     assert flushed == ["x"]  # afterwards
     step = 7
     run_of({"x": Broker("x")}, journal).take(turns_of([quick("b", is_from_memory=True)], ["x"], 1))
-    assert [each.error for each in journal.findings.failures] == [
+    assert [failure.error for failure in journal.findings.failures] == [
         "RuntimeError: 7 GETs for what should have come from memory"
     ]
 
@@ -381,7 +384,7 @@ def test_the_code_before_runs_in_the_environment_of_its_own_checkout(tmp_path):
         '#!/bin/sh\npwd > told\necho "kafscale is ready: kafka 127.0.0.1:1 admin 127.0.0.1:2"\nexec sleep 60\n'
     )
     python.chmod(0o700)
-    before = {each.name: each for each in own_brokers(OPTIONS, before=tmp_path)}[BEFORE]
+    before = {own_broker.name: own_broker for own_broker in own_brokers(OPTIONS, before=tmp_path)}[BEFORE]
     with before.running() as running:
         assert running.address == Address("127.0.0.1", 1)
     assert (tmp_path / "told").read_text().strip() == str(tmp_path)

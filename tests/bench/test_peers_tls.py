@@ -177,30 +177,30 @@ def test_our_generators_log_in_at_kafka(security):
 
 def test_as_much_as_both_kinds_of_kafka_is_wanted():
     compared = comparison(is_secured=True)
-    assert {each.factor for each in compared.targets} == {1}
+    assert {target.factor for target in compared.targets} == {1}
     names = {load.name for load in compared.loads}
     assert {load for load, _ in pairs_of(compared.targets, compared.loads)} == names
     for name in ("produce 1KiB/64/1", "produce 960KiB/5/1", "java article"):
-        beside = {each.peer for each in compared.targets if each.load == name and each.broker == OWN}
+        beside = {target.peer for target in compared.targets if target.load == name and target.broker == OWN}
         assert beside == {KAFKA_DEFAULT, KAFKA_DURABLE}
     for name in ("fetch backlog/16KiB/16", "java consume tail"):
-        beside = {each.peer for each in compared.targets if each.load == name and each.broker == OWN}
+        beside = {target.peer for target in compared.targets if target.load == name and target.broker == OWN}
         assert beside == {KAFKA_DEFAULT}
 
 
 def test_what_has_its_files_in_memory_is_compared_with_nothing_else():
-    pairs = {(each.broker, each.peer) for each in comparison(is_secured=True).targets}
+    pairs = {(target.broker, target.peer) for target in comparison(is_secured=True).targets}
     assert {pair for pair in pairs if {OWN_ON_MEMORY, KAFKA_ON_MEMORY} & {*pair}} == {(OWN_ON_MEMORY, KAFKA_ON_MEMORY)}
 
 
 def test_all_files_of_both_are_in_memory_and_all_else_is_as_it_is_without(security, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(startables, "MEMORY_FILES", tmp_path)
-    brokers = {each.name: each for each in secured_startables(OPTIONS, security)}
+    brokers = {secured_startable.name: secured_startable for secured_startable in secured_startables(OPTIONS, security)}
     for name, other in ((OWN_ON_MEMORY, OWN), (KAFKA_ON_MEMORY, KAFKA_DEFAULT)):
         assert brokers[name] == attrs.evolve(brokers[other], name=name, directory=tmp_path)
     assert "left out" not in capsys.readouterr().err
     monkeypatch.setattr(startables, "MEMORY_FILES", tmp_path / "none")
-    assert {*brokers} - {each.name for each in secured_startables(OPTIONS, security)} == {
+    assert {*brokers} - {secured_startable.name for secured_startable in secured_startables(OPTIONS, security)} == {
         OWN_ON_MEMORY,
         KAFKA_ON_MEMORY,
     }

@@ -34,7 +34,7 @@ def test_the_rows_of_an_hour_are_counted():
     times = [record.timestamp_ms - SHAPE.first_ms for record in found]
     for first, behind in ((0, DAY_MS), (12 * HOUR_MS, 13 * HOUR_MS), (23 * HOUR_MS, 24 * HOUR_MS)):
         count = rows_between(SHAPE, SHAPE.first_ms + first, SHAPE.first_ms + behind)
-        assert count == SHAPE.partitions * sum(first <= each < behind for each in times) > 0
+        assert count == SHAPE.partitions * sum(first <= time < behind for time in times) > 0
 
 
 def result(query: str, source: str, round: int, seconds: float) -> Result:
@@ -137,4 +137,4 @@ def test_the_values_in_avro_are_of_their_schema_behind_a_prefix():
         decoded = registry.reader_of(f"{avro.TOPIC}-value").decode(values)
     assert decoded.errors == [None] * 9
     assert decoded.values.field("customer").to_pylist() == [f"customer {number}" for number in range(9)]
-    assert {len(each) > avro.PREFIX_BYTES and each[0] for each in values} == {0}
+    assert {len(value) > avro.PREFIX_BYTES and value[0] for value in values} == {0}

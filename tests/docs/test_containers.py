@@ -38,7 +38,7 @@ def _canonical(name: str) -> str:
 
 
 def _declared(requirements: list[str]) -> set[str]:
-    return {_canonical(re.split(r"[<>=!~\[; ]", each)[0]) for each in requirements}
+    return {_canonical(re.split(r"[<>=!~\[; ]", requirement)[0]) for requirement in requirements}
 
 
 def test_base_images_are_named_by_digest() -> None:

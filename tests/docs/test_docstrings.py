@@ -12,7 +12,7 @@ from tests.docs.fragments import REPOSITORY, fragments
 
 
 def test_docstrings_are_sentences() -> None:
-    found = [str(each) for path in sorted((REPOSITORY / "kafscale").rglob("*.py")) for each in fragments(path)]
+    found = [str(fragment) for path in sorted((REPOSITORY / "kafscale").rglob("*.py")) for fragment in fragments(path)]
     assert not found, "\n".join(found)
 
 
@@ -46,7 +46,7 @@ def _is_module(name: str) -> bool:
 def test_a_fragment_is_known_by_its_first_word(docstring: str, is_fragment: bool, tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(f'def function():\n    """{docstring}"""\n')
-    assert [each.name for each in fragments(path)] == (["function"] if is_fragment else [])
+    assert [fragment.name for fragment in fragments(path)] == (["function"] if is_fragment else [])
 
 
 def test_the_title_of_a_class_may_be_a_clause(tmp_path: Path) -> None:
@@ -60,4 +60,4 @@ def test_the_title_of_a_class_may_be_a_clause(tmp_path: Path) -> None:
                 """Of the mapping."""
     ''')
     )
-    assert [each.name for each in fragments(path)] == ["Other"]
+    assert [fragment.name for fragment in fragments(path)] == ["Other"]

@@ -216,10 +216,10 @@ def test_the_broker_lives_a_whole_life(bucket: Bucket, durability: str, tmp_path
     with broker_of(bucket, tmp_path, "--durability", durability, "--namespace", durability, *quick) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         short = NewTopic("short", 1, config={"retention.ms": "1000"})
-        for each in admin.create_topics(
+        for create_topic in admin.create_topics(
             [NewTopic("kept", 1), NewTopic("gone", 1, config={"file.delete.delay.ms": "0"}), short]
         ).values():
-            each.result()
+            create_topic.result()
         produce(broker, "kept", LARGE_VALUES)
         for _ in range(2):  # the last segment stays
             for topic in ("gone", "short"):

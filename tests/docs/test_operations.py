@@ -26,14 +26,14 @@ def test_every_option_of_the_store_has_a_row(option) -> None:
 
 
 def test_the_switch_is_named_in_both_forms() -> None:
-    switch = next(each for each in STORE_OPTIONS if each.attribute == "s3_concurrency")
+    switch = next(store_option for store_option in STORE_OPTIONS if store_option.attribute == "s3_concurrency")
     assert f"## The switch: `{switch.flag}`, `{switch.variable}`" in PAGE
     assert f"Default {Settings().s3_concurrency};" in PAGE
 
 
 def test_no_option_is_named_that_there_is_not() -> None:
     ours = re.sub(r"\]\(\S*\)", "", PAGE)  # an anchor may hold a flag
-    assert set(re.findall(r"--[a-z][a-z0-9-]+", ours)) <= {each.flag for each in options()}
+    assert set(re.findall(r"--[a-z][a-z0-9-]+", ours)) <= {option.flag for option in options()}
 
 
 async def test_every_metric_of_the_store_is_there_with_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:

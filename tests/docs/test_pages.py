@@ -80,7 +80,7 @@ def test_every_page_can_be_found_from_the_index() -> None:
 @pytest.mark.parametrize("page", WRITTEN_PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_options_exist(page: Path) -> None:
     named = set(_FLAG.findall(_COMMANDS_OF_OTHERS.sub("", page.read_text())))
-    assert named <= {each.flag for each in options()} | _flags_of_commands() | _FLAGS_OF_OTHERS, "no such option"
+    assert named <= {option.flag for option in options()} | _flags_of_commands() | _FLAGS_OF_OTHERS, "no such option"
 
 
 @cache

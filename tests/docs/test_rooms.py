@@ -46,7 +46,7 @@ def _room(graph: grimp.ImportGraph, module: str) -> str:
 def test_no_room_and_the_folder_around_it_need_each_other() -> None:
     """Left out is the top folder, which has both the broker, above all rooms, and errors and metrics, below them."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
-    assert [each for each in circles(graph) if not each.startswith(f"{PACKAGE} ")] == []
+    assert [circle for circle in circles(graph) if not circle.startswith(f"{PACKAGE} ")] == []
 
 
 @pytest.mark.parametrize(

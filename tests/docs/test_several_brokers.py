@@ -83,11 +83,11 @@ class Site:
 
     def state_of(self, broker_id: int) -> str:
         rows = json.loads(self.run("kafscale brokers list --json"))
-        return next((each["state"] for each in rows if each["broker"] == broker_id), "unknown")
+        return next((row["state"] for row in rows if row["broker"] == broker_id), "unknown")
 
     def led(self) -> Counter[int]:
         """Return how many partitions each broker leads."""
-        return Counter(each["leader"] for each in json.loads(self.run("kafscale partitions list orders --json")))
+        return Counter(load["leader"] for load in json.loads(self.run("kafscale partitions list orders --json")))
 
     def produce(self, values: Sequence[str]) -> None:
         """Write records to all partitions, as each has a key of its own."""
@@ -126,7 +126,7 @@ def behind(command: str, site: Site) -> None:
             site.start(2)
         case ["partitions", "move", "orders", *indexes, "--to", "2"]:
             found = json.loads(site.run("kafscale partitions list orders --json"))
-            assert {each["partition"] for each in found if each["leader"] == 2} >= {int(each) for each in indexes}
+            assert {each["partition"] for each in found if each["leader"] == 2} >= {int(index) for index in indexes}
         case ["partitions", "balance", "orders"]:
             assert site.led() == {1: 3, 2: 3}
         case ["brokers", "unshare", *_]:
