@@ -1,7 +1,7 @@
 """Topics as DataFrames, read by Spark straight from the bucket. Imports neither trio nor anything of the broker.
 
-    import kafscale.spark
-    spark.read.format("kafscale").option("store", "s3://bucket/prefix").option("subscribe", "orders").load()
+    import kafscale.spark spark.read.format("kafscale").option("store", "s3://bucket/prefix").option("subscribe",
+    "orders").load()
 
 Import it before the session is made: its workers then run the same Python, in which KafScale is installed, unless
 PYSPARK_PYTHON says otherwise, and Spark talks to them through Unix domain sockets, unless PYSPARK_UDS_MODE or

@@ -3,8 +3,7 @@
 A transaction stands in the footer of the segment that has its marker, which may be some segments behind its records.
 The search ends at a segment that is stable up to the end of the read: transactions aborted later begin there or later.
 Brokers, where they are asked, tell the outcome of transactions that are open at the end of the segments; later ones
-come
-with the fetched batches.
+come with the fetched batches.
 
 A segment that is missing, or damaged with its footer, may have had a marker. The outcome of transactions that were open
 before it is then unknown: they count as aborted, and the planner reports them.
@@ -46,8 +45,7 @@ class AbortedBatches:
     """Tells batches of aborted transactions from others, many at once.
 
     The arrays have an element for each transaction, in order of producer and first offset. `_places` joins both into
-    one
-    number: the rank of the producer among all, and the rank of the offset.
+    one number: the rank of the producer among all, and the rank of the offset.
     """
 
     _producer_ids: NDArray[np.int64]  # each once, in order
@@ -204,8 +202,7 @@ def aborted_in(fetched: Fetched, headers: BatchHeaders) -> AbortedBatches | None
     """Return the aborted transactions of one fetch, for its batches; None if the answer names none.
 
     The answer tells where they begin; their markers, which are batches of the answer, tell where they end. A
-    transaction
-    without a marker there goes on behind it (KIP-98).
+    transaction without a marker there goes on behind it (KIP-98).
     """
     if not fetched.aborted:
         return None

@@ -170,8 +170,7 @@ def get_many(get: Callable[[K], T], keys: Sequence[K], *, at_once_count: int) ->
     """Begin to get objects in order, on several threads, and return their results to come.
 
     A thread gets several objects in each turn, as a turn costs as much as a small object. Turns are short where there
-    are
-    few objects, so that as many requests as allowed are under way.
+    are few objects, so that as many requests as allowed are under way.
     """
     if not keys:
         return []

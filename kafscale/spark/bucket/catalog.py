@@ -71,11 +71,9 @@ class Behind:
 class PartitionLog:
     """The segments of a partition that are read, in order of offset. `damaged` ones are left out.
 
-    log_start_offset: records below it were deleted, though a segment may still have them.
-    topic_id: None for a partition that the bucket tells nothing of.
-    tail: the write-ahead log behind the segments, if that is read.
-    behind: the offsets that brokers have behind the segments, if they are asked; the log ends where it does for
-    consumers.
+    log_start_offset: records below it were deleted, though a segment may still have them. topic_id: None for a
+    partition that the bucket tells nothing of. tail: the write-ahead log behind the segments, if that is read. behind:
+    the offsets that brokers have behind the segments, if they are asked; the log ends where it does for consumers.
     first_open_offset: the beginning of the oldest open transaction, if only committed records are read.
     settled_end_offset: the end of the log while a new leader has not told yet where it goes on.
     """
@@ -280,9 +278,8 @@ class Catalog:
         """List a topic, and look afterwards where the epochs of its partitions have begun.
 
         While a partition changes its leader, the listing may have segments that the next leader has not found, so it is
-        listed
-        again when that leader has told where it goes on. A partition that this catalog has seen before ends where it
-        did then.
+        listed again when that leader has told where it goes on. A partition that this catalog has seen before ends
+        where it did then.
         """
         give_up_at = monotonic() + DECISION_WAIT_SECONDS
         while True:
@@ -435,8 +432,7 @@ class Catalog:
         """Read the footer of a segment. Raises NotFound, DamagedObject, StoreError.
 
         A flush that was killed can leave the `.index` of an attempt whose `.kfs` was replaced. Where the end of a
-        `.kfs` is
-        damaged, its `.index` still tells where batches are; each batch is checked when it is read.
+        `.kfs` is damaged, its `.index` still tells where batches are; each batch is checked when it is read.
         """
         store, found = BlockingStore(self.bucket), self._found.get(key)
         if found is None:

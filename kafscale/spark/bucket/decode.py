@@ -161,8 +161,7 @@ def _told_by_headers(headers: BatchHeaders, wanted: Wanted) -> bool:
     """Tell whether headers have all wanted columns.
 
     They do for batches with as many records as offsets; of others, as compaction leaves them, they tell only the number
-    of
-    records.
+    of records.
     """
     if not IN_HEADERS.issuperset(wanted.columns) or wanted.period.is_bounded:
         return False

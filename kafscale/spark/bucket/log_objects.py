@@ -2,9 +2,8 @@
 
 The rule of a broker's start decides which objects count (`kafscale.formats.wal_runs`), so a reader gets what any broker
 that takes over would have. Objects never change: each is read and decoded once, and its index is kept while it is
-listed,
-also beyond a query, as Spark plans several in one process (`memory_of`); the ETag tells that an object is the same. All
-records of an object that has gone are in segments, which therefore are listed after the log, never before.
+listed, also beyond a query, as Spark plans several in one process (`memory_of`); the ETag tells that an object is the
+same. All records of an object that has gone are in segments, which therefore are listed after the log, never before.
 
 The log begins where a checkpoint of the metadata ends, and has later changes of the metadata in it. A broker trims only
 objects whose changes are in a newer checkpoint, so a reader that comes too late reads the checkpoint again, then the
@@ -12,8 +11,7 @@ log. Brokers that share the bucket have a stream each, without changes of metada
 
 A start writes a checkpoint of the manifests before it serves. That decides which segments count, also where an earlier
 broker sends something afterwards (`kafscale.formats.resolution`). It is large, and is read only where objects
-contradict
-one another.
+contradict one another.
 """
 
 from __future__ import annotations
@@ -136,12 +134,10 @@ class LogReader:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
 
         is_shared: brokers share the bucket, each with a stream; all are read. Trimmed objects are in segments, which
-        are listed
-        later, and none has changes of metadata.
+        are listed later, and none has changes of metadata.
 
         Raises LogMoved if the position is too old by now, DamagedObject if an acknowledged object is missing or
-        damaged,
-        AccessDenied, StoreError.
+        damaged, AccessDenied, StoreError.
         """
         listed: dict[NumberedKey, ObjectInfo] = {}
         keys = self._find(kept_until, is_shared, listed)

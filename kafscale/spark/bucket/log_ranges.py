@@ -1,8 +1,7 @@
 """Ranges of the write-ahead log, as a task reads them: each object once, for all partitions of the task.
 
 An object has batches of many partitions. A task gets the part that it needs of an object as one range, several objects
-at
-once, and keeps it until its end.
+at once, and keeps it until its end.
 
 Ranges of objects that the planner has read go along with the plan (`give`), as a GET of a small object costs more than
 its bytes. Neighbouring batches of a partition become one range. A task takes a limited size of them; the rest makes

@@ -1,13 +1,11 @@
 """The metadata in the bucket, which tells more of topics than a listing of their segments.
 
 It has partitions without a segment, offsets below which records were deleted, and deleted topics whose objects remain.
-A
-checkpoint is some seconds old, or older while the broker is away, so the listing counts besides. Buckets of other
+A checkpoint is some seconds old, or older while the broker is away, so the listing counts besides. Buckets of other
 brokers have no metadata.
 
 Brokers that share a bucket also keep the head (`kafscale.formats.metadata_head`), with the changes since the
-checkpoint:
-with it the metadata is current, and tells where each leader epoch began.
+checkpoint: with it the metadata is current, and tells where each leader epoch began.
 """
 
 from __future__ import annotations
@@ -64,8 +62,7 @@ class Metadata:
     """The metadata of one moment, or none.
 
     Deletions are by topic id, and kept for a day or longer. `rows` are those of placements, encoded, by topic id and
-    first
-    partition; only brokers that share the bucket have them.
+    first partition; only brokers that share the bucket have them.
     """
 
     topics: Mapping[str, TopicMetadata] = attrs.field(factory=dict)
@@ -108,9 +105,8 @@ class MetadataReader:
         """Return the metadata as of now.
 
         Takes one listing, and one to three requests more for a new checkpoint; the head alone if it has all changes
-        since the
-        last checkpoint. A forbidden part is left out with a warning, as a policy may allow the segments alone. Raises
-        StoreError.
+        since the last checkpoint. A forbidden part is left out with a warning, as a policy may allow the segments
+        alone. Raises StoreError.
         """
         prefix = system_prefix("checkpoint", namespace=self.namespace)
         try:

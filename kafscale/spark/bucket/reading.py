@@ -4,8 +4,7 @@ The rest of a range is lost where an object is damaged, since nothing behind tha
 intact, and whose records can't be read, is left out alone: older versions of the broker stored such batches.
 
 A planned segment may be gone when it is read: merged, compacted or expired. The broker keeps such objects for a while;
-a
-later task finds the same offsets where they are now. An object of the write-ahead log goes once its records are in
+a later task finds the same offsets where they are now. An object of the write-ahead log goes once its records are in
 segments, which may be at any moment.
 """
 

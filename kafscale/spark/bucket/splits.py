@@ -203,8 +203,7 @@ def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
     """Group splits into tasks: small neighbours share one, and the tasks of a query have about the same size.
 
     Splits of the write-ahead log come last: an object has batches of many partitions, and each task that reads any of
-    them
-    gets it.
+    them gets it.
     """
     if sum(split.size_bytes for split in splits) <= TASK_BYTES:
         return [splits] if splits else []

@@ -1,9 +1,8 @@
 """The tail of a partition: acknowledged records in the write-ahead log behind its last segment.
 
 The rules are those of a broker's start (`kafscale.log.log.Log.replay`): batches that a segment has are passed over, and
-so
-are those that a later epoch has cut off; the first hole ends the tail. Its transactions follow from the last segment's
-footer and the tail's batches.
+so are those that a later epoch has cut off; the first hole ends the tail. Its transactions follow from the last
+segment's footer and the tail's batches.
 """
 
 from __future__ import annotations

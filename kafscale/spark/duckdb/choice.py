@@ -1,7 +1,6 @@
 """Chooses the engine that answers a statement: Spark, or the embedded DuckDB, which needs no JVM.
 
-spark     Spark answers everything
-duckdb    DuckDB answers statements that it answers as Spark does, and refuses others
+spark     Spark answers everything duckdb    DuckDB answers statements that it answers as Spark does, and refuses others
 auto      DuckDB answers such statements if they read little, Spark all others; the user is told which one and why
 """
 
@@ -39,12 +38,9 @@ class Engines:
     """Answers statements by one of both engines, each started on demand.
 
     max_bytes: the largest read of a statement for which `auto` takes DuckDB. start_spark: called once at most. say:
-    tells the
-    user a line. is_extended: extensions may know more statements than Spark does. spark_alone: the reason why `auto`
-    takes
-    Spark for all statements, as the end of a sentence; SET sets it, as it may change others' meaning, for example by a
-    time
-    zone.
+    tells the user a line. is_extended: extensions may know more statements than Spark does. spark_alone: the reason why
+    `auto` takes Spark for all statements, as the end of a sentence; SET sets it, as it may change others' meaning, for
+    example by a time zone.
     """
 
     name: EngineName

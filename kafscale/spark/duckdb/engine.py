@@ -73,8 +73,7 @@ class DuckDBEngine:
         """Return the rows of a query, of which the first are read; to be closed before the next statement.
 
         `reading` reports progress. Raises NotAlike for a statement of Spark's; ConfigError, QueryError, StoreError for
-        one that
-        Spark would refuse, too.
+        one that Spark would refuse, too.
         """
         told = answer_command(statement, self.topics) or self._described(statement)
         if told is not None:

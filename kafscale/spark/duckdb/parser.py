@@ -1,8 +1,7 @@
 """The tree of DuckDB's parser, and statements of Spark in that parser's spelling.
 
 The tree is read strictly: a node with more fields than a rule knows goes to Spark. Quoted names, strings, and words
-that
-only one of both reserves are spelled anew.
+that only one of both reserves are spelled anew.
 """
 
 from __future__ import annotations

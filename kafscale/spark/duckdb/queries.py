@@ -1,8 +1,7 @@
 """SELECT, joins, common table expressions and set operations, as SQL for DuckDB.
 
 Columns of each query are named by their places (`c0`, `c1`, …), so that repeated names, or names that mean something
-else
-to DuckDB, do not matter. Their real names are kept besides.
+else to DuckDB, do not matter. Their real names are kept besides.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A topic as a data set of Arrow, whose scans read only the columns and the offsets that a statement needs.
 
 DuckDB gives its conditions as an expression of Arrow. Arrow itself is asked what that excludes, as it decides which
-files
-of a data set to open: could a row with these offsets satisfy it? Bisection finds where the answer changes. So every
-condition that Arrow understands bounds the read, and any other leaves out nothing.
+files of a data set to open: could a row with these offsets satisfy it? Bisection finds where the answer changes. So
+every condition that Arrow understands bounds the read, and any other leaves out nothing.
 """
 
 from __future__ import annotations

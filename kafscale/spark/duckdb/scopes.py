@@ -14,8 +14,7 @@ class Expression:
     """SQL for DuckDB. `name` is Spark's name for a column of this expression; None if it is unknown.
 
     bare_name: the name of a column of the whole expression, if it is another: a CAST of a column keeps the column's
-    name.
-    literal: the value of a constant; microseconds of a timestamp and an interval.
+    name. literal: the value of a constant; microseconds of a timestamp and an interval.
     """
 
     sql: str

@@ -1,8 +1,7 @@
 """Rows of a result as Spark writes them: as text, by a CAST to STRING, and as JSON, by its to_json.
 
 Floating-point numbers are written as in Java, times in UTC; bytes in a struct or a list are taken for UTF-8 in text,
-and
-are base64 in JSON. A writer is made once for a type, and called for each value other than null.
+and are base64 in JSON. A writer is made once for a type, and called for each value other than null.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Footers tell nearly all of `count(*)`, and of `min` and `max` of `offset` and `timestamp`, under conditions on offsets,
 partitions and times alone. Then a SELECT reads the topic's totals, a few rows for each partition, and counts become
-sums.
-Its other expressions may use `partition` and `topic`; any other sends the SELECT to records.
+sums. Its other expressions may use `partition` and `topic`; any other sends the SELECT to records.
 """
 
 from __future__ import annotations

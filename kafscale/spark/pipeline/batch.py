@@ -8,15 +8,12 @@
 4. Rows are appended, or merged, in one commit, whose summary names the batch.
 
 With a fan-out, 3 and 4 are done for each of its tables, also without a row for it, and for the mapping's own table
-last:
-batches in that table are in all. A table that is ahead, after a repeated batch or a lost checkpoint, leaves out rows
-that
-it has, except those of topics that a reset reads again.
+last: batches in that table are in all. A table that is ahead, after a repeated batch or a lost checkpoint, leaves out
+rows that it has, except those of topics that a reset reads again.
 
 A commit that conflicts with another writer's, such as compaction, is tried again, from 1. So is a commit with an
-unknown
-outcome, as the catalog did not answer: it may still arrive after that look. So rows of a batch that may have been tried
-before are appended only if nothing came into the table since the look: one of the two commits fails.
+unknown outcome, as the catalog did not answer: it may still arrive after that look. So rows of a batch that may have
+been tried before are appended only if nothing came into the table since the look: one of the two commits fails.
 """
 
 from __future__ import annotations
@@ -376,8 +373,7 @@ def truncates_of(rows: Rows, *, batch: str | None = None) -> Sequence[Any]:
     """Return the last offset and time of truncates, for each partition with one, as rows of Spark.
 
     Debezium's change with `op` t empties the table of its own topic. Of several in one partition, the last has the
-    effect of
-    all. batch: a column with the number of the batch, if the rows are of several.
+    effect of all. batch: a column with the number of the batch, if the rows are of several.
     """
     if TRUNCATE not in rows.frame.columns:
         return []

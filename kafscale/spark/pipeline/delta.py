@@ -1,8 +1,7 @@
 """Delta Lake: tables are directories; the summary of a batch is the user metadata of its commit.
 
 Delta deletes old entries of a table's log in time. So the commit of a batch is also a transaction of an application,
-whose
-last version tables keep for ever; it also makes a MERGE without changes a commit.
+whose last version tables keep for ever; it also makes a MERGE without changes a commit.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Iceberg's tables of a hadoop catalog in a local directory, read without Spark, which takes 20 s to start.
 
 Files have everything: `metadata/vN.metadata.json` has schemas and snapshots, a snapshot names a list of manifests
-(Avro),
-and those the data files (Parquet). Other catalogs, and tables with deletes, raise NeedsSpark. The columns of rows are
-those
-of `records.rows_of`, by the same checks. A test compares the answers with Spark's. This module imports pyspark, and
-starts
-no JVM.
+(Avro), and those the data files (Parquet). Other catalogs, and tables with deletes, raise NeedsSpark. The columns of
+rows are those of `records.rows_of`, by the same checks. A test compares the answers with Spark's. This module imports
+pyspark, and starts no JVM.
 """
 
 from __future__ import annotations

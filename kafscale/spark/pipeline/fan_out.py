@@ -1,10 +1,9 @@
 """Routes the rows of one mapping into several tables. This module imports pyspark.
 
 A value of the column that `fan_out` names stands for a table: a declared one, or, with `create`, one that is made when
-the
-first record comes, with the mapping's name among its properties. Other rows go into the mapping's own table, or are
-dead
-letters. A record that deletes a row of an upsert goes to all tables, as it may lack the value that names the table.
+the first record comes, with the mapping's name among its properties. Other rows go into the mapping's own table, or are
+dead letters. A record that deletes a row of an upsert goes to all tables, as it may lack the value that names the
+table.
 """
 
 from __future__ import annotations

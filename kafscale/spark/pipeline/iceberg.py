@@ -135,10 +135,8 @@ class IcebergTables:
         """See `TableFormat`.
 
         Iceberg's append goes on top of any other commit, and retries by itself. An overwrite of no row is an append,
-        too, checked at
-        each try against commits since a snapshot. It is used if there are rows: without any it would be a real
-        overwrite, which
-        disturbs readers that follow the table.
+        too, checked at each try against commits since a snapshot. It is used if there are rows: without any it would be
+        a real overwrite, which disturbs readers that follow the table.
         """
         from pyspark.sql import functions
 

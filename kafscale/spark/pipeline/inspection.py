@@ -83,8 +83,7 @@ class MappingStatus:
     """The status of a mapping. Fields of the newest batch are None, or empty, without one.
 
     lag: the number of offsets of the bucket behind it; lag_bytes: their stored size; lag_seconds: the age of the first
-    one,
-    by its own time. dead_letters: records in the dead-letter table.
+    one, by its own time. dead_letters: records in the dead-letter table.
     """
 
     mapping: str

@@ -2,9 +2,8 @@
 
 A checkpoint has a line for each source of a query in each of its files `offsets/N`. Both sources write offsets there in
 one form, `{"topic":{"0":23}}`; this one adds the ids of topics, which the Kafka source refuses. So a checkpoint is
-copied,
-ids are added or removed in the copy, and the query goes on from the copy with the other source. The query's id, commits
-and state stay as they are. This module imports pyspark.
+copied, ids are added or removed in the copy, and the query goes on from the copy with the other source. The query's id,
+commits and state stay as they are. This module imports pyspark.
 """
 
 from __future__ import annotations

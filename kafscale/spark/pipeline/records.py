@@ -1,8 +1,7 @@
 """Makes rows of records: decodes keys and values, and adds the columns of the mapping and the error of a bad record.
 
 A row has the table's columns, and further ones of its own: the record as it came, whether it is a tombstone, and the
-error.
-This module imports pyspark.
+error. This module imports pyspark.
 """
 
 from __future__ import annotations
@@ -344,8 +343,7 @@ def _is_whole(text: Column, parsed: Column) -> Column:
     """Tell whether nothing follows the JSON value of a text.
 
     The value is put into an object with _END behind it, and into an array. A comma after the value adds a member or
-    element; any
-    other text breaks one of both.
+    element; any other text breaks one of both.
     """
     array = functions.concat(functions.lit("["), text, functions.lit("]"))
     count = functions.size(functions.from_json(array, "array<struct<>>"))

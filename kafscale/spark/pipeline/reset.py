@@ -1,12 +1,9 @@
 """`kafscale pipeline reset --topic`: lets mappings go on with a topic as it is now. This module imports pyspark.
 
 A topic that was created again begins at its start; any other at the table's position, or, if records were deleted
-unread,
-at the first remaining one. So no record comes twice, except with `from_beginning`. All other topics go on at the
-table's
-position, as after a lost checkpoint: a planned batch that is not in the table is planned anew. Until a run has written
-a
-batch, another reset goes on from the one before. Rows and dead letters stay in the tables.
+unread, at the first remaining one. So no record comes twice, except with `from_beginning`. All other topics go on at
+the table's position, as after a lost checkpoint: a planned batch that is not in the table is planned anew. Until a run
+has written a batch, another reset goes on from the one before. Rows and dead letters stay in the tables.
 """
 
 from __future__ import annotations

@@ -307,8 +307,7 @@ class MappingRun:
         """Return CRCs between two positions, as far as footers have them, without reading bodies.
 
         The micro-batch was planned in the worker that Spark keeps for the stream, so this process lists again, and gets
-        the footers
-        of new segments.
+        the footers of new segments.
         """
         with self._look() as planner:
             logs = planner.logs(end.offsets.keys(), must_exist=False)

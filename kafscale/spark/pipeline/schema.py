@@ -1,10 +1,9 @@
 """Changes a table's schema for new rows, fits rows to it, and finds JSON numbers that do not fit into decimals.
 
 Allowed are new columns, int to long, float to double, and decimals with more digits before the point, as Iceberg
-allows, in
-structs, arrays and maps too. Anything else is a SchemaConflict. Spark's JSON parser rounds numbers with more digits
-behind
-the point than a decimal has; they are parsed once more with as many digits as possible. This module imports pyspark.
+allows, in structs, arrays and maps too. Anything else is a SchemaConflict. Spark's JSON parser rounds numbers with more
+digits behind the point than a decimal has; they are parsed once more with as many digits as possible. This module
+imports pyspark.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The micro-batches in a table, by the summaries of its commits (Iceberg's snapshots).
 
 A summary has the mapping, Spark's id of the query, the number of the batch, its end offsets and the ids of their
-topics. For
-`kafscale pipeline prove` it has the beginning of the batch and of the mapping, and CRCs of segments. Commits of
-compaction
-have none, so the newest batch is searched among the ancestors of the current commit.
+topics. For `kafscale pipeline prove` it has the beginning of the batch and of the mapping, and CRCs of segments.
+Commits of compaction have none, so the newest batch is searched among the ancestors of the current commit.
 """
 
 from __future__ import annotations

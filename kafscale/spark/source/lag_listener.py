@@ -1,9 +1,6 @@
 """`LagListener` tells the lag of a stream behind the bucket after each batch. Imports pyspark.
 
-    lag = LagListener(store="s3://my-bucket/kafka")
-    spark.streams.addListener(lag)
-    ...
-    lag.lags["orders"].records_behind
+    lag = LagListener(store="s3://my-bucket/kafka") spark.streams.addListener(lag) ... lag.lags["orders"].records_behind
 
 Spark does not pass on the lag that a source in Python reports, so the listener looks into the bucket itself.
 """

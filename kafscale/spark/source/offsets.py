@@ -5,10 +5,8 @@
     startingOffsetsByTimestamp = {"topic":{"0":1000}}    one for each
 
 A timestamp (milliseconds since the epoch) means the first record, in order of offset, with this timestamp or a later
-one,
-as Kafka's consumers find it. Offsets may come with the ids of their topics, as in checkpoints (`position`): then they
-are
-not taken for offsets of another topic of that name.
+one, as Kafka's consumers find it. Offsets may come with the ids of their topics, as in checkpoints (`position`): then
+they are not taken for offsets of another topic of that name.
 """
 
 from __future__ import annotations

@@ -229,8 +229,7 @@ class FilteringReader(BatchReader):
     """Leaves out rows by conditions; with `uses`, only rows that no scan of the `load()` wants.
 
     A class of its own, as Spark keeps one set of conditions for a `load()`, also for other queries on the DataFrame,
-    and
-    refuses a reader that has `pushFilters` unless a setting allows it.
+    and refuses a reader that has `pushFilters` unless a setting allows it.
     """
 
     uses: Uses | None = None

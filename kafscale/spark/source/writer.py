@@ -1,17 +1,14 @@
 """`df.write.format("kafscale")`: produces rows to a broker, with the columns of Spark's Kafka sink.
 
-    value     string or binary, required; null is a tombstone
-    key       string or binary
-    headers   array<struct<key string, value binary>>
-    topic     string, required unless the option `topic` is set, which goes before it
-    partition int; without it the key decides, as for Java's producers
+    value     string or binary, required; null is a tombstone key       string or binary headers   array<struct<key
+    string, value binary>> topic     string, required unless the option `topic` is set, which goes before it partition
+    int; without it the key decides, as for Java's producers
 
 A task ends when all its records were acknowledged, and fails with the first that was not: at least once, as a repeated
 task writes again; `transactional_writer` writes exactly once. Other columns are ignored.
 
 Records are made by columns (`kafscale.spark.producing`), unless there are settings that only librdkafka knows: with
-those,
-confluent-kafka produces. This module imports pyspark, and confluent-kafka.
+those, confluent-kafka produces. This module imports pyspark, and confluent-kafka.
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@
     SELECT * FROM orders SCAN FULL LIMIT 10       a read of any size
 
 A clause holds for all topics of its SELECT, and of SELECTs in parentheses within it that have no clause of their own,
-at
-any place in its SELECT. It can't mean anything else: there, Spark takes a number behind a word, and FULL without JOIN,
-for
-errors of syntax.
+at any place in its SELECT. It can't mean anything else: there, Spark takes a number behind a word, and FULL without
+JOIN, for errors of syntax.
 
 `last(…)` and `tail(…)` in place of a table bound the read of one topic.
 """
@@ -196,8 +194,7 @@ def columns_needed(text: str, columns: Collection[str], others: Mapping[str, str
     """Return which of these columns a statement can need; None if it may need all, as by `*`.
 
     Spark reads all columns of a source in Python, so the source is loaded with a schema that has fewer. Names count
-    anywhere
-    in the text, also in a string or as part of a longer name. `others` are further names of columns.
+    anywhere in the text, also in a string or as part of a longer name. `others` are further names of columns.
     """
     tokens = tokenize(text)
     words = [token.word for token in tokens]

@@ -1,8 +1,7 @@
 """Errors of Spark as one line for the user, and statements that Ctrl-C cancels.
 
 A statement runs on a thread of its own: an interrupt in the midst of a call to Spark's JVM would leave the answer
-behind
-for the next call. The main thread waits, has Spark cancel the statement, and goes on once that has ended.
+behind for the next call. The main thread waits, has Spark cancel the statement, and goes on once that has ended.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The reads of a query as its source has planned them: for EXPLAIN, and as progress while Spark runs it.
 
 A task reads a part whose size was planned, and Spark's status tells how many tasks of a stage are done. A stage belongs
-to
-the scan with as many tasks, so a later stage with as many counts too, never past the whole. Stages with other numbers,
-as of a LIMIT that takes a few tasks at a time, do not count.
+to the scan with as many tasks, so a later stage with as many counts too, never past the whole. Stages with other
+numbers, as of a LIMIT that takes a few tasks at a time, do not count.
 """
 
 from __future__ import annotations

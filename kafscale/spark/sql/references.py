@@ -1,8 +1,7 @@
 """Finds the tables that a statement reads, and its calls of `last()` and `tail()`, with their places in the text.
 
 Spark's own parser makes the plan that is searched, so its whole grammar is covered: common table expressions, which
-hide
-tables of their name, subqueries, pipes, quoted names. The plan's nodes know their place in the text.
+hide tables of their name, subqueries, pipes, quoted names. The plan's nodes know their place in the text.
 """
 
 from __future__ import annotations

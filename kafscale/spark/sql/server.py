@@ -1,12 +1,10 @@
 """Topics as tables of Spark's Thrift server, for programs that speak JDBC or ODBC.
 
 Spark plans these statements alone, so a topic is a view. Spark keeps the text of a view, `SELECT * FROM … WITH
-(options)`,
-and resolves it for each statement, so it is never stale. The view is over a table, made for that purpose: Spark passes
-the
-options of the view to a source in Python, not those of the table. All references of one statement share one `load()`,
-so
-rows are left out only if the conditions of none of them want them (`kafscale.spark.source.bounds`).
+(options)`, and resolves it for each statement, so it is never stale. The view is over a table, made for that purpose:
+Spark passes the options of the view to a source in Python, not those of the table. All references of one statement
+share one `load()`, so rows are left out only if the conditions of none of them want them
+(`kafscale.spark.source.bounds`).
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@ query.
 
 The record is JSON, so that `kafka-console-consumer` shows the state of a query:
 
-    version       1
-    batch         the number of the last decided batch; outside of streams, the number of writes
-    run           the run that decided: an execution of the query, or one write
-    former        the runs before, which may not decide any more; the last few of them
-    unfinished    the transactions that are still to be committed, empty when the batch is whole
+    version       1 batch         the number of the last decided batch; outside of streams, the number of writes run
+    the run that decided: an execution of the query, or one write former        the runs before, which may not decide
+    any more; the last few of them unfinished    the transactions that are still to be committed, empty when the batch
+    is whole
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads Avro values by fastavro, with the rules of Avro's schema resolution; Arrow makes columns of them.
 
 Unions of null and one other type become that type, nullable; other unions become a struct with one field for each
-branch,
-as Spark's `from_avro` does. Bytes left over behind a value are an error. `avro_plan` reads common schemas by columns.
+branch, as Spark's `from_avro` does. Bytes left over behind a value are an error. `avro_plan` reads common schemas by
+columns.
 """
 
 from __future__ import annotations

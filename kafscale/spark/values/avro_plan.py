@@ -1,9 +1,8 @@
 """Plans the steps of `avro_columns` that read payloads of one writer schema into a reader's columns.
 
 Plans exist for common schemas: records, arrays, maps, nullable fields, fields that come and go with defaults, numbers
-that
-widen. Other schemas (unions of several types, aliases, other names, recursion) and each payload that a step refuses are
-read by fastavro. By columns 4.7 million values/s are read, by fastavro 270,000 (decision 0037).
+that widen. Other schemas (unions of several types, aliases, other names, recursion) and each payload that a step
+refuses are read by fastavro. By columns 4.7 million values/s are read, by fastavro 270,000 (decision 0037).
 """
 
 from __future__ import annotations

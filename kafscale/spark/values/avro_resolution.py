@@ -1,12 +1,9 @@
 """Reads values by fastavro, in a time that follows the value and not its schemas.
 
 For a value that does not resolve, fastavro writes whole schemas, with all their types, into the error: for a union of
-5,000
-records 6 GB of text, in two minutes. And a union, array or map by itself is parsed again for each value: half a second
-for
-that union. So they are read as the only field of a record, which has the same bytes, and after the first error schemas
-are
-replaced by some with a short text; not before, as fastavro is a fifth slower with them.
+5,000 records 6 GB of text, in two minutes. And a union, array or map by itself is parsed again for each value: half a
+second for that union. So they are read as the only field of a record, which has the same bytes, and after the first
+error schemas are replaced by some with a short text; not before, as fastavro is a fifth slower with them.
 """
 
 from __future__ import annotations

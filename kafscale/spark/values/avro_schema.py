@@ -175,8 +175,7 @@ def check_units(writer: Node, reader: Node, names: tuple[dict[str, Node], dict[s
     """Raise DecodeError if writer and reader have different units, which would be read as wrong times.
 
     A unit on one side only is allowed: plain numbers are read in the reader's unit, and its plain numbers take any
-    unit.
-    names: the named types of the writer and of the reader.
+    unit. names: the named types of the writer and of the reader.
     """
     seen: set[tuple[str, str]] = set()
     pending: list[tuple[Node, Node]] = [(writer, reader)]

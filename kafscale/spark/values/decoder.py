@@ -1,8 +1,7 @@
 """Decodes a column of framed values: each value by its own writer schema, which is parsed once.
 
 A bad value yields an error text and never an exception. A registry that does not answer raises `RegistryError`;
-otherwise
-an outage would send every value to the dead letters.
+otherwise an outage would send every value to the dead letters.
 """
 
 from __future__ import annotations

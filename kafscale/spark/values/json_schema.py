@@ -1,10 +1,8 @@
 """Reads JSON Schema values by orjson, and makes columns by the reader schema, checking each value's types.
 
 A schema without one column type (several types, no type, an object without known members, recursion) becomes a string
-with
-the value's JSON. A float for an integer, or a string for an object, is an error; other rules of a schema are checked
-only
-with `validate`.
+with the value's JSON. A float for an integer, or a string for an object, is an error; other rules of a schema are
+checked only with `validate`.
 """
 
 from __future__ import annotations

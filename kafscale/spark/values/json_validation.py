@@ -1,13 +1,10 @@
 """Validates JSON values against their writer schemas within bounds, as schemas and values may be hostile.
 
 A value has a budget of CPU time. Regular expressions (ECMA-262) are bounded before the library `regex` compiles them:
-it
-writes out repetitions (`(ab){1000}` a thousand times and once more, nested counts multiplied) and keeps each captured
-text,
-so one line of pattern can take gigabytes in a second, or overflow the stack of C. A pattern's written-out size and
-depth
-have limits, and groups capture only for backreferences. Syntax outside of ECMA-262, such as recursion and approximate
-matches, is refused.
+it writes out repetitions (`(ab){1000}` a thousand times and once more, nested counts multiplied) and keeps each
+captured text, so one line of pattern can take gigabytes in a second, or overflow the stack of C. A pattern's
+written-out size and depth have limits, and groups capture only for backreferences. Syntax outside of ECMA-262, such as
+recursion and approximate matches, is refused.
 """
 
 from __future__ import annotations

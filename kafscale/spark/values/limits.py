@@ -1,10 +1,8 @@
 """Limits of schemas and values: columns and depth of a reader schema, and cells and memory of a row.
 
 A type used twice at each level doubles with each. A reader passes a `Place` down while it makes columns, and counts
-each
-one. A few bytes of an array's item may become a thousand columns. Only large records with wide items are counted:
-others
-can't be too large.
+each one. A few bytes of an array's item may become a thousand columns. Only large records with wide items are counted:
+others can't be too large.
 """
 
 from __future__ import annotations

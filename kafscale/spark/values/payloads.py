@@ -1,8 +1,7 @@
 """Values in one buffer by their beginnings and ends, and cursors that read many of them by array operations.
 
 A payload that a step can't read is refused, not an error: a library reads it again and reports what is wrong. So a step
-may
-refuse any payload, but must never read one that the library would refuse.
+may refuse any payload, but must never read one that the library would refuse.
 """
 
 from __future__ import annotations

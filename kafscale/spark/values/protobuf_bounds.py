@@ -2,8 +2,7 @@
 
 A value of 200 KB took 800 MB that way before it was a column. So a value that may be too large for its type is walked
 first, and its memory is summed up: messages by their fields, elements of repeated fields, and texts that stand for
-numbers
-in columns: names of enums and, in JSON, of fields. The walk ends at damage, as the parser does.
+numbers in columns: names of enums and, in JSON, of fields. The walk ends at damage, as the parser does.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Serializers write fields in the order of their numbers, and each field once, except repeated ones. So for each field, in
 order, the messages with its tag next are found and read by array operations; the others lack it. A message with
-something
-left then, or anything unexpected, is refused (`payloads`) and read by protobuf's library. `protobuf_plan` joins the
-steps.
+something left then, or anything unexpected, is refused (`payloads`) and read by protobuf's library. `protobuf_plan`
+joins the steps.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Plans the steps of `protobuf_columns` that read messages of one writer's type into a reader's columns.
 
 Plans exist for types without JSON in their columns. The library reads messages with recursion or Google's types for
-JSON,
-with extensions, and with fields out of order; types with groups have no plan. By columns 2.8 million orders/s are read,
-by
-the library 300,000 (decision 0046).
+JSON, with extensions, and with fields out of order; types with groups have no plan. By columns 2.8 million orders/s are
+read, by the library 300,000 (decision 0046).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Makes message classes of a registry's Protobuf schemas: base64 descriptors directly, `.proto` text by protoc.
 
 No library makes descriptors of text without files, so protoc runs in a process of its own. It gets a registry's text
-only
-as content: its files have names given here, in a private directory, and imports come as descriptors. A text that makes
-protoc crash, hang or grow ends that process, and is an error of the schema.
+only as content: its files have names given here, in a private directory, and imports come as descriptors. A text that
+makes protoc crash, hang or grow ends that process, and is an error of the schema.
 """
 
 from __future__ import annotations

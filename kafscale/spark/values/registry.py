@@ -1,10 +1,9 @@
 """A blocking client of a Confluent-compatible schema registry for Spark's driver and tasks.
 
 Schemas never change, so they are kept; an unknown id is kept for some seconds only. Of several registries, one may not
-know
-yet an id that another has given out, so an unknown id is asked for again for some seconds, but only once, as garbage
-names
-many ids. A request tries each URL three times with pauses, then raises `RegistryError`. Nothing is written.
+know yet an id that another has given out, so an unknown id is asked for again for some seconds, but only once, as
+garbage names many ids. A request tries each URL three times with pauses, then raises `RegistryError`. Nothing is
+written.
 
 A registry may be wrong or hostile: requests, lookups with all references, answers and kept schemas are bounded, and an
 answer in another form than a registry's is a RegistryError.

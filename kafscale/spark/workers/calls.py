@@ -2,18 +2,15 @@
 
 Spark runs a worker process for task after task. Before each one it drops Python's caches of directories
 (`importlib.invalidate_caches`), and after each one it collects garbage. As pyspark is a zip file, and the jar of
-Spark's
-core is on Python's path, the first reads the zip's list of files once for each of its packages, and the jar's, of some
-5,000 files, twice; the second visits each object of all modules. Both take longer than planning a query, or reading a
-small split, and find nothing, since the modules of a worker stay the same.
+Spark's core is on Python's path, the first reads the zip's list of files once for each of its packages, and the jar's,
+of some 5,000 files, twice; the second visits each object of all modules. Both take longer than planning a query, or
+reading a small split, and find nothing, since the modules of a worker stay the same.
 
 Spark closes the socket of a worker that was idle for a minute. The worker reports that to Spark, and through a Unix
-domain
-socket fails at once, with a traceback of BrokenPipeError on the user's terminal.
+domain socket fails at once, with a traceback of BrokenPipeError on the user's terminal.
 
 GETs return blocks of one size each time, and glibc would give them back and ask for them anew, page by page: 6.6 ms of
-CPU
-in place of 3.3 for 16 MiB of a file in the page cache.
+CPU in place of 3.3 for 16 MiB of a file in the page cache.
 """
 
 from __future__ import annotations
@@ -39,8 +36,7 @@ def ease_next_call() -> None:
     """Let the next call begin at once. Does nothing outside of Spark's workers.
 
     Finders of Spark's own zip files are dropped; a later import makes them again, from `zipimport`'s memory of these
-    files.
-    Objects alive at the first call are left out of later collections.
+    files. Objects alive at the first call are left out of later collections.
     """
     if WORKER_VARIABLE not in os.environ:
         return

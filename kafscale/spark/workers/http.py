@@ -4,8 +4,7 @@ An answer takes memory as it arrives, up to the client's maximum, whatever lengt
 gives up at it, however steadily a server sends.
 
 Reading the log takes a GET for each small object. The standard library's client and httpx take more CPU for such a
-request
-than all other work on it, so this module writes and reads the few bytes itself, and imports neither.
+request than all other work on it, so this module writes and reads the few bytes itself, and imports neither.
 """
 
 from __future__ import annotations

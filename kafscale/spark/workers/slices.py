@@ -40,8 +40,7 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
     """Return the signed number at each position, and the position behind it.
 
     A position outside of `raw` reads its first or last byte: the caller checks where the reading has ended. Numbers of
-    one
-    and two bytes, which are nearly all, are read without asking for their length.
+    one and two bytes, which are nearly all, are read without asking for their length.
     """
     first = raw.take(positions, mode="clip")
     goes_on = first >= 0x80
@@ -84,8 +83,7 @@ def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Pos
     """Return the position behind each number and the bytes that it announces. Raises IndexError.
 
     `pairs` are those of `raw`. Positions are few, and an array operation costs more than its work, so few are used. A
-    negative
-    position counts from the end: the caller checks that all grow.
+    negative position counts from the end: the caller checks that all grow.
     """
     steps = _SIZES.take(pairs[positions])
     found = positions + steps

@@ -72,4 +72,4 @@ def test_a_damaged_checkpoint_decides_nothing_and_is_told(
     path.write_bytes(path.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
         assert bucket.read() == [(0, b"of the second")]
-    assert "sent too late may be read" in caplog.text
+    assert "sent too late may be returned" in caplog.text
