@@ -256,8 +256,8 @@ async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRo
 def _load(balance: Balance | None, broker_id: int) -> int | None:
     from kafscale.client.brokers import known
 
-    told = None if balance is None else balance.brokers.get(broker_id)
-    return None if told is None else known(told.bytes_per_second)
+    load = None if balance is None else balance.brokers.get(broker_id)
+    return None if load is None else known(load.bytes_per_second)
 
 
 def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:

@@ -191,17 +191,17 @@ def _refusal(admin: Address, response: HTTPResponse) -> str:
 def _follow(response: HTTPResponse, timeout_seconds: float) -> Mapping[str, Any]:
     """Read progress lines until the flush is done, and return the last one. Raises OSError, ValueError."""
     until = time.monotonic() + timeout_seconds
-    told = _next_line(response)
-    with measuring("flushing", told["wanted_bytes"]) as report:
-        while not told["done"]:
+    progress = _next_line(response)
+    with measuring("flushing", progress["wanted_bytes"]) as report:
+        while not progress["done"]:
             if time.monotonic() > until:
                 raise click.ClickException(
-                    f"not done in {timeout_seconds:g} s: {told['bytes']} of {told['wanted_bytes']} bytes are in the "
-                    "bucket. The broker goes on; see its log for errors of the store, or give a longer --timeout"
+                    f"not done in {timeout_seconds:g} s: {progress['bytes']} of {progress['wanted_bytes']} bytes are "
+                    "in the bucket. The broker goes on; see its log for errors of the store, or give a longer --timeout"
                 )
-            report(told["bytes"])
-            told = _next_line(response)
-    return told
+            report(progress["bytes"])
+            progress = _next_line(response)
+    return progress
 
 
 def _next_line(response: HTTPResponse) -> Mapping[str, Any]:

@@ -60,17 +60,17 @@ def _show(found: Inspection, name: str, *, with_rows: bool, with_transactions: b
         document |= {fact.name.replace(" ", "_").lower(): fact.value for fact in found.facts}
         if with_rows:
             document["rows"] = [*map(attrs.asdict, found.rows)]
-        document |= {kind: [*map(attrs.asdict, told)] for kind, told in transactions.items()}
+        document |= {kind: [*map(attrs.asdict, rows)] for kind, rows in transactions.items()}
         show_json(document)
         return
     show(Fact, [Fact("kind", found.kind), *found.facts])
     if with_rows:
         click.echo()
         show(found.row_class, found.rows)
-    for kind, told in transactions.items():
-        click.echo(f"\n{kind}:{'' if told else ' none'}")
-        if told:
-            show(type(told[0]), told)
+    for kind, rows in transactions.items():
+        click.echo(f"\n{kind}:{'' if rows else ' none'}")
+        if rows:
+            show(type(rows[0]), rows)
     click.echo()
     for line in found.damage:
         say(f"damaged: {line}")

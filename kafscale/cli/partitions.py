@@ -202,15 +202,15 @@ async def _show_balance(client: Client, places: Collection[Place], topics: Colle
     show(BalanceRow, brokers)
 
 
-def _balance_row(told: BalancedBroker) -> BalanceRow:
+def _balance_row(broker: BalancedBroker) -> BalanceRow:
     from kafscale.client.brokers import known
 
     return BalanceRow(
-        broker=told.broker_id,
-        leads=told.partition_count,
-        bytes_per_second=known(told.bytes_per_second),
-        then_leads=told.planned_partition_count,
-        then_bytes_per_second=known(told.planned_bytes_per_second),
+        broker=broker.broker_id,
+        leads=broker.partition_count,
+        bytes_per_second=known(broker.bytes_per_second),
+        then_leads=broker.planned_partition_count,
+        then_bytes_per_second=known(broker.planned_bytes_per_second),
     )
 
 

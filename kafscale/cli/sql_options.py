@@ -44,8 +44,8 @@ class SparkOptions:
 def option(flag: str, *names: str, help: str, shown: str = "", **details: Any) -> Callable[[Function], Function]:
     """Declare an option that is also an environment variable, which its help names."""
     variable = PREFIX + flag.removeprefix("--").upper().replace("-", "_")
-    told = f"default: {shown}; {variable}" if shown else variable
-    return click.option(flag, *names, envvar=variable, help=f"{help}  [{told}]", **details)
+    note = f"default: {shown}; {variable}" if shown else variable
+    return click.option(flag, *names, envvar=variable, help=f"{help}  [{note}]", **details)
 
 
 def parse_catalog(text: str) -> CatalogOptions:
