@@ -41,7 +41,7 @@ class StorageParts:
     views: StoreViews | None = None
 
     def store_views(self) -> StoreViews:
-        """Return the views, made from `store` where there are none: `attrs.evolve` may have replaced it."""
+        """Return the views, by default those of the present `store`: `attrs.evolve` may have replaced it."""
         return self.views or StoreViews.alike(self.store)
 
 

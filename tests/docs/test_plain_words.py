@@ -20,7 +20,7 @@ BUDGETS = {
     "docs": 4,
     "kafscale": 15,
     "kafscale/client": 43,
-    "kafscale/cluster": 25,
+    "kafscale/cluster": 8,
     "kafscale/formats": 13,
     "kafscale/http": 3,
     "kafscale/log": 74,

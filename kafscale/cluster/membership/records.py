@@ -276,7 +276,7 @@ def changed_rows(
         by_topic.setdefault(topic_id, {})[index] = placement
     puts: dict[str, bytes] = {}
     for topic_id, new in by_topic.items():
-        row = [new.get(index, each) for index, each in enumerate(placements[topic_id])]
+        row = [new.get(index, current) for index, current in enumerate(placements[topic_id])]
         puts |= rows_of(topic_id, row, list(new))
     return puts
 

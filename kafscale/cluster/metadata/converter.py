@@ -38,9 +38,9 @@ def others_field() -> Any:
 
 
 def keeping_others(cls: type[C]) -> type[C]:
-    """Have values of an attrs class keep, in `others`, what a later version has added to them: a class decorator.
+    """Decorate an attrs class so that its values keep fields that a later version has added, in `others`.
 
-    So a broker of the earlier version that changes something else writes it back as it was. The field is declared with
+    So a broker of this version that changes another field writes them back as they were. The field is declared with
     `others_field`.
     """
     names = {field.name for field in attrs.fields(attrs.resolve_types(cls))}
@@ -49,7 +49,7 @@ def keeping_others(cls: type[C]) -> type[C]:
 
     def structure(value: Mapping[str, object], _: type[C]) -> C:
         found: Any = read(value, cls)
-        others = {name: each for name, each in value.items() if name not in names}
+        others = {name: other for name, other in value.items() if name not in names}
         kept: C = attrs.evolve(found, others=others) if others else found
         return kept
 

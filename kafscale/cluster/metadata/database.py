@@ -82,7 +82,7 @@ class Database:
     def apply(self, transactions: Sequence[Transaction], published: ChangeLog) -> Sequence[Outcome]:
         """Apply them in order, with one sync; for each what it has changed, or why it had no effect.
 
-        `published` has all that was applied before, and nobody publishes meanwhile.
+        `published` has all that was applied before, and nothing is published meanwhile.
 
         That is PreconditionFailed, or StorageFull. Raises sqlite3.Error: then it is unknown what has reached the disk.
         """

@@ -50,7 +50,7 @@ class LogFirst(GroupCommit):
             refused = {id(transaction): full for transaction in transactions if not transaction.essential}
         if conditional := [transaction for transaction in transactions if transaction.is_conditional]:
             refusals = zip(conditional, await self.local.check(conditional), strict=True)
-            refused |= {id(each): refusal for each, refusal in refusals if refusal is not None}
+            refused |= {id(checked): refusal for checked, refusal in refusals if refusal is not None}
         return refused
 
     async def _apply_all(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:

@@ -220,7 +220,7 @@ class Following:
                 self._drop(partition_id)
 
     def _lose(self, stream: FollowedStream) -> None:
-        for partition_id in [each for each, known in self._known.items() if known.stream is stream]:
+        for partition_id in [followed for followed, known in self._known.items() if known.stream is stream]:
             self._drop(partition_id)
 
     def _spill(self, followed: FollowedObject) -> None:
@@ -317,7 +317,7 @@ def _whole(listed: Sequence[ListedSegment]) -> Sequence[ListedSegment]:
 
 
 def _without_producers(contents: RestoredPartition) -> RestoredPartition:
-    """Leave out who has produced: nobody does here, and what is led here needs the room."""
+    """Leave out producers: no producer writes here, and led partitions need the room."""
     end = contents.end
     return contents if end is None else attrs.evolve(contents, end=attrs.evolve(end, producers=(), kept_in={}))
 
@@ -331,7 +331,7 @@ def _has(known: _Known, offset: int, committed: bool) -> bool:
 
 
 def _is_long(known: _Known) -> bool:
-    """Tell whether most of what is known of a tail is in segments by now, which are to be looked for."""
+    """Tell whether most of a followed tail is in segments by now, so that the partition is to be listed again."""
     is_long = len(known.partition.tail.batches) > TAIL_MAX_COUNT
     return is_long and trio.current_time() > known.looked_at + TAIL_LEAST_SECONDS
 

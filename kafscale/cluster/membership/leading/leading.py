@@ -335,7 +335,9 @@ class Leading:
         while True:
             await trio.sleep(RETRY_SECONDS)
             done = [
-                each for each in map(self.log.partitions.get, self.state.recovering) if each and self._has_flushed(each)
+                found
+                for found in map(self.log.partitions.get, self.state.recovering)
+                if found and self._has_flushed(found)
             ]
             async with trio.open_nursery() as nursery:
                 for partition in done:

@@ -68,13 +68,13 @@ class HeardLoads:
         now = self.clock()
         told = {broker_id: self.of_broker(broker_id, incarnation) for broker_id, incarnation in brokers.items()}
         missed = [broker_id for broker_id, load in told.items() if load is None]
-        self._missed_since = {each: self._missed_since.get(each, now) for each in missed}
+        self._missed_since = {broker: self._missed_since.get(broker, now) for broker in missed}
         if any(now - since > PATIENCE_SECONDS for since in self._missed_since.values()):
             return UNKNOWN
         known = {broker_id: load for broker_id, load in told.items() if load is not None and load.is_settled}
         if len(known) < len(told):
             return None
-        return Loads(self._current(now), {each: load.of_others for each, load in known.items()})
+        return Loads(self._current(now), {broker: load.of_others for broker, load in known.items()})
 
     def of_broker(self, broker_id: int, incarnation: int) -> BrokerLoad | None:
         """Return what an incarnation of a broker has told lately."""

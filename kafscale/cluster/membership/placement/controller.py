@@ -202,9 +202,9 @@ class Controller:
         assert controller is not None
         live = self.state.live()
         lost = {
-            each: why
-            for each, why in self.liveness.lost().items()
-            if each in live and self.liveness.watches(each, live[each].incarnation)
+            lost_id: why
+            for lost_id, why in self.liveness.lost().items()
+            if lost_id in live and self.liveness.watches(lost_id, live[lost_id].incarnation)
         }
         unheard = [
             broker_id for broker_id in live if broker_id != self.broker_id and not self.liveness.is_heard(broker_id)
@@ -221,7 +221,7 @@ class Controller:
         )
         away = [broker_id for broker_id, record in self.state.brokers.items() if record.state is BrokerState.AWAY]
         await self.fail_over.run_once(
-            controller, {**without_store, **lost}, [each for each in away if self.liveness.is_heard(each)]
+            controller, {**without_store, **lost}, [away_id for away_id in away if self.liveness.is_heard(away_id)]
         )
 
     def _why_others(self) -> str:

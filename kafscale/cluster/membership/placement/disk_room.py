@@ -1,15 +1,15 @@
-"""A broker whose disk takes no more has others lead what it leads, until there is room again.
+"""Moves the partitions of a broker whose disk is full to others, until there is room again.
 
-A full disk ends no broker, and takes nothing of what it serves to readers. But with a log of its own it acknowledges
-nothing, and it changes no metadata that can wait, as where it coordinates transactions of new producers; and nobody
-knows for how long. Kafka takes a log directory offline that it can't write to, and others lead what is in it. So here:
+A full disk ends no broker, and readers are served on. But a broker with a log of its own acknowledges nothing then, and
+it changes no metadata that can wait, such as transactions of new producers, for an unknown time. Kafka takes a log
+directory offline that it can't write to, and others lead its partitions. So here:
 
-    no room for FULL_SECONDS         its record says so. Its partitions move as those of a broker that is drained, with
-                                     all that they have; it gets no new ones, and is the controller if nobody else is
+    no room for FULL_SECONDS         its record says so. Its partitions move as those of a drained broker, complete; it
+                                     gets no new ones, and is the controller only if there is no other
     there was some for ROOM_SECONDS  its record says that, and it gets partitions by balance
 
-Not while the bucket is away, as then nothing moves; nor where that would leave less than half of the brokers, or only
-those of the same machine: where one disk is that of all, the last of them would have to lead everything.
+This does not happen while the bucket is away, since nothing moves then. Nor if it would leave less than half of the
+brokers, or only those of the same machine: if they share one disk, the last of them would have to lead everything.
 """
 
 from __future__ import annotations

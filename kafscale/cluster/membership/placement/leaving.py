@@ -110,8 +110,8 @@ class Departure:
         placements = dict(self.state.placements)
         for topic_id in {topic_id for topic_id, _ in lacking}:
             placements[topic_id] = [
-                attrs.evolve(each, target=None) if (topic_id, index) in lacking else each
-                for index, each in enumerate(placements[topic_id])
+                attrs.evolve(current, target=None) if (topic_id, index) in lacking else current
+                for index, current in enumerate(placements[topic_id])
             ]
         moves = moves_for_balance(placements, others, [self.broker_id], len(lacking), loads=self.loads())
         if moves:
