@@ -9,23 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafscale.api.handling.access import NOT_ASKED
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.consumer.describing import DescribedMember, DescribedPartitions
 from kafscale.concurrency.turns import distinct, in_turns
 from kafscale.security.acls import DESCRIBE_TOPIC, ResourceType
 from kafscale.wire.error_codes import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE, TOPIC_AUTHORIZATION_FAILED
 from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedAssignment,
     DescribedConsumer,
     DescribedConsumerGroup,
-    DescribedTopicPartitions,
 )
-from kafscale.wire.schema import mapped
 
 
 async def handle(
@@ -56,19 +51,12 @@ async def _describe(services: Services, call: Call, with_operations: bool, group
             error_code=TOPIC_AUTHORIZATION_FAILED,
             error_message="The group has described topic(s) that the client is not authorized to describe.",
         )
-    access = services.access
-    return DescribedConsumerGroup(
-        group_id=group_id,
-        group_state=described.state.value,
-        group_epoch=described.group_epoch,
-        assignment_epoch=described.assignment_epoch,
-        assignor_name=described.assignor_name,
-        members=mapped(_member, described.members),
-        authorized_operations=(access.operations(call, ResourceType.GROUP, group_id) if with_operations else NOT_ASKED),
-    )
+    if with_operations:
+        described.authorized_operations = services.access.operations(call, ResourceType.GROUP, group_id)
+    return described
 
 
-async def _may_see_topics(services: Services, call: Call, members: Sequence[DescribedMember]) -> bool:
+async def _may_see_topics(services: Services, call: Call, members: Sequence[DescribedConsumer]) -> bool:
     """Tell whether the client may be told of every topic that a member subscribes to, has or is to have."""
     if services.access.authorizer is None:
         return True
@@ -77,37 +65,11 @@ async def _may_see_topics(services: Services, call: Call, members: Sequence[Desc
         async for member in in_turns(members)
         for name in (
             *member.subscribed_topic_names,
-            *(of_topic.topic_name for of_topic in (*member.assignment, *member.target_assignment)),
+            *(of_topic.topic_name for of_topic in member.assignment.topic_partitions),
+            *(of_topic.topic_name for of_topic in member.target_assignment.topic_partitions),
         )
     }
     return all([services.access.allows(call, DESCRIBE_TOPIC, name) async for name in in_turns(names)])
-
-
-def _member(member: DescribedMember) -> DescribedConsumer:
-    return DescribedConsumer(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.member_epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=list(member.subscribed_topic_names),
-        subscribed_topic_regex=member.subscribed_topic_regex,
-        assignment=_assignment(member.assignment),
-        target_assignment=_assignment(member.target_assignment),
-        member_type=member.member_type,
-    )
-
-
-def _assignment(partitions: Sequence[DescribedPartitions]) -> DescribedAssignment:
-    return DescribedAssignment(
-        topic_partitions=[
-            DescribedTopicPartitions(
-                topic_id=of_topic.topic_id, topic_name=of_topic.topic_name, partitions=list(of_topic.partitions)
-            )
-            for of_topic in partitions
-        ]
-    )
 
 
 API = Api(69, "ConsumerGroupDescribe", 0, 1, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, handle)

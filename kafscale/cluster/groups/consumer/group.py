@@ -33,7 +33,7 @@ from kafscale.cluster.groups.common.events import (
 from kafscale.cluster.groups.consumer import classic_members as classic
 from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
 from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Deciding, SoftState
-from kafscale.cluster.groups.consumer.describing import ConsumerGroupDescription, describe
+from kafscale.cluster.groups.consumer.describing import describe
 from kafscale.cluster.groups.consumer.events import (
     CoordinatorRecord,
     EventRefused,
@@ -46,6 +46,7 @@ from kafscale.cluster.groups.consumer.events import (
 from kafscale.cluster.groups.consumer.migration import fence
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.wire import error_codes
+from kafscale.wire.messages.consumer_groups import DescribedConsumerGroup
 
 # The first version of OffsetCommit and OffsetFetch whose generation may be a member epoch.
 MEMBER_EPOCH_SINCE = 9
@@ -256,7 +257,7 @@ class ConsumerGroup:
 
     # -- Administration ----------------------------------------------------------------------------------------------
 
-    def describe(self) -> ConsumerGroupDescription:
+    def describe(self) -> DescribedConsumerGroup:
         """Return all that is to be known about the group."""
         return describe(self.state, self.context.topics, self.context.settings)
 
