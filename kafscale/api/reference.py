@@ -12,7 +12,7 @@ import re
 import sys
 
 from kafscale.api.handling.calls import Api
-from kafscale.api.handling.operations import OPERATIONS, Check
+from kafscale.api.handling.operations import OPERATIONS, RightCheck
 from kafscale.api.not_served import NOT_SERVED, NotServed
 from kafscale.api.table import every_api
 
@@ -59,7 +59,7 @@ def _rights(api: Api) -> str:
     return ", ".join(map(_right, OPERATIONS[api.name]))
 
 
-def _right(check: Check) -> str:
+def _right(check: RightCheck) -> str:
     note = check.note or (f"or {check.unless}" if check.unless is not None else "")
     if check.versions.start:
         note = f"from version {check.versions.start} on"

@@ -65,7 +65,7 @@ class _Entries:
 
 
 @attrs.frozen
-class Found:
+class AclsFound:
     """Answer of the lists. `has_acls` if any list is about the resource, for any principal."""
 
     allowed: bool
@@ -140,10 +140,10 @@ class AclIndex:
         if not lengths[len(binding.resource_name)]:
             del lengths[len(binding.resource_name)]
 
-    def find(self, subjects: Collection[Subject], right: Right, name: str) -> Found:
+    def find(self, subjects: Collection[Subject], right: Right, name: str) -> AclsFound:
         """Tell what is said of a right to the resource of this name."""
         if self.may_deny_all:
-            return Found(allowed=False, denied=True, has_acls=True)
+            return AclsFound(allowed=False, denied=True, has_acls=True)
         bit = 1 << right.operation
         allowed, has_acls = False, False
         for pattern in self._about(right.resource_type, name):
@@ -152,9 +152,9 @@ class AclIndex:
                 entries = pattern.get(subject)
                 if entries is not None:
                     if entries.denied_bits & bit:
-                        return Found(allowed=False, denied=True, has_acls=True)
+                        return AclsFound(allowed=False, denied=True, has_acls=True)
                     allowed = allowed or bool(entries.allowed_bits & bit)
-        return Found(allowed=allowed, denied=False, has_acls=has_acls)
+        return AclsFound(allowed=allowed, denied=False, has_acls=has_acls)
 
     def _about(self, resource_type: ResourceType, name: str) -> Iterator[dict[Subject, _Entries]]:
         for literal in {name, WILDCARD}:

@@ -34,14 +34,14 @@ _BLANK = " \r"
 
 
 @attrs.frozen(kw_only=True)
-class Certificate:
+class ParsedCertificate:
     """Fields of a certificate. `not_after_seconds` is since 1970."""
 
     subject: str
     not_after_seconds: float
 
     @classmethod
-    def parse(cls, der: bytes) -> Certificate:
+    def parse(cls, der: bytes) -> ParsedCertificate:
         """Read one. Raises ValueError if it is none."""
         [signed, *_] = _children(_only(der))
         fields = list(_children(signed))
@@ -54,7 +54,7 @@ class Certificate:
         return cls(subject=_name(subject), not_after_seconds=_time(not_after))
 
     @classmethod
-    def parse_pem(cls, text: str) -> Certificate:
+    def parse_pem(cls, text: str) -> ParsedCertificate:
         """Read the first one of a PEM file. Raises ValueError."""
         begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
         _, found, rest = text.partition(begin)

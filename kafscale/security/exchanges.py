@@ -72,7 +72,7 @@ class FetchKeys:
 Outcome = Challenge | Granted | Refused | DeriveKey | FetchKeys
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """The broker's side of one mechanism, for one login."""
 
     def receive(self, data: bytes, now_ms: int) -> Outcome:

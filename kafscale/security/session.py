@@ -23,7 +23,7 @@ from typing import Final
 import attrs
 
 from kafscale.config import SaslMechanism
-from kafscale.security.exchanges import Challenge, DeriveKey, Exchange, FetchKeys, Granted, Outcome, Refused
+from kafscale.security.exchanges import Challenge, DeriveKey, FetchKeys, Granted, Outcome, Refused, SaslExchange
 from kafscale.security.principals import USER, Principal
 from kafscale.wire.error_codes import (
     ILLEGAL_SASL_STATE,
@@ -61,7 +61,7 @@ class Moment:
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class SaslAnswer:
     """Answer to SaslAuthenticate."""
 
     error_code: int = NONE
@@ -70,7 +70,7 @@ class Answer:
     session_lifetime_ms: int = 0
 
 
-Step = Answer | DeriveKey | FetchKeys
+Step = SaslAnswer | DeriveKey | FetchKeys
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -81,14 +81,14 @@ class SaslSession:
     """
 
     mechanisms: Sequence[SaslMechanism]
-    make_exchange: Callable[[SaslMechanism], Exchange]
+    make_exchange: Callable[[SaslMechanism], SaslExchange]
     max_session_ms: int = 0
     state: State = attrs.field(default=State.HANDSHAKE, init=False)
     principal: Principal | None = attrs.field(default=None, init=False)
     mechanism: SaslMechanism | None = attrs.field(default=None, init=False)
     ends_at: float = attrs.field(default=math.inf, init=False)
     failure: str | None = attrs.field(default=None, init=False)
-    _exchange: Exchange | None = attrs.field(default=None, init=False)
+    _exchange: SaslExchange | None = attrs.field(default=None, init=False)
     _messages_count: int = attrs.field(default=0, init=False)
     _wanted: str = attrs.field(default="", init=False)
     _began_anew_at: float = attrs.field(default=-math.inf, init=False)
@@ -137,16 +137,16 @@ class SaslSession:
         """Take a SaslAuthenticate: its answer, or what has to be done first."""
         if self.state is State.AUTHENTICATED:
             text = "SaslAuthenticate request received after successful authentication"
-            return Answer(error_code=ILLEGAL_SASL_STATE, message=text)
+            return SaslAnswer(error_code=ILLEGAL_SASL_STATE, message=text)
         if self.state is State.WRONG_MECHANISM:
             text = (
                 f"SASL mechanism '{self._wanted}' requested by client is not supported for re-authentication of "
                 f"mechanism '{self.mechanism}'"
             )
-            return Answer(error_code=self._fail(SASL_AUTHENTICATION_FAILED, text), message=text)
+            return SaslAnswer(error_code=self._fail(SASL_AUTHENTICATION_FAILED, text), message=text)
         if self.state is not State.EXCHANGE or self._exchange is None:
             text = "a SaslAuthenticate without a SaslHandshake before it"
-            return Answer(error_code=self._fail(ILLEGAL_SASL_STATE, text), message=text)
+            return SaslAnswer(error_code=self._fail(ILLEGAL_SASL_STATE, text), message=text)
         self._messages_count += 1
         if self._messages_count > EXCHANGE_MAX_COUNT:
             return self._step(Refused("an exchange without an end"), now)
@@ -159,22 +159,22 @@ class SaslSession:
 
     def _step(self, outcome: Outcome, now: Moment) -> Step:
         if isinstance(outcome, Challenge):
-            return Answer(data=outcome.data)
+            return SaslAnswer(data=outcome.data)
         if isinstance(outcome, Refused):
             return self._refuse(outcome)
         if isinstance(outcome, Granted):
             return self._grant(outcome, now)
         return outcome
 
-    def _refuse(self, refused: Refused) -> Answer:
+    def _refuse(self, refused: Refused) -> SaslAnswer:
         again = "re-authentication" if self.is_authenticated else "authentication"
         general = (
             f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism}"
         )
         code = self._fail(SASL_AUTHENTICATION_FAILED, f"{again} by {self.mechanism} has failed: {refused.why}")
-        return Answer(error_code=code, message=refused.message or general)
+        return SaslAnswer(error_code=code, message=refused.message or general)
 
-    def _grant(self, granted: Granted, now: Moment) -> Answer:
+    def _grant(self, granted: Granted, now: Moment) -> SaslAnswer:
         principal = Principal(USER, granted.name)
         before = self.principal
         if before is not None and principal != before:
@@ -189,7 +189,7 @@ class SaslSession:
         lifetime_ms = min(lifetimes_ms, default=0)
         self.ends_at = now.seconds + lifetime_ms / 1000 if lifetimes_ms else math.inf
         self.principal, self.state, self._exchange = principal, State.AUTHENTICATED, None
-        return Answer(data=granted.data, session_lifetime_ms=lifetime_ms)
+        return SaslAnswer(data=granted.data, session_lifetime_ms=lifetime_ms)
 
     def _fail(self, error_code: int, why: str) -> int:
         self.state, self.failure, self._exchange = State.FAILED, why, None

@@ -119,7 +119,7 @@ KINDS_MAX_COUNT: Final = 8  # of a mechanism, the most frequent ones: what a log
 
 @attrs.frozen
 class Kind:
-    """Properties of a verifier that a challenge shows."""
+    """Properties of a verifier that a challenge shows. Its text is part of the seed of decoys: do not rename it."""
 
     iterations: int = DEFAULT_ITERATIONS
     salt_bytes: int = MADE_SALT_BYTES

@@ -30,7 +30,7 @@ from kafscale.wire.schema import (
     tagged_fields,
     untagged_fields,
 )
-from kafscale.wire.source import Source
+from kafscale.wire.source import CodeSource
 
 # Of all arrays of a message together: 100,000 partitions, or a million ids. As objects that is up to 200 MB.
 ELEMENTS_MAX_COUNT = 1_000_000
@@ -47,7 +47,7 @@ _NAMES: dict[str, Any] = {
 def compile_decoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
     """Compile `decode(buf: memoryview, pos: int) -> (message, pos)`, or a generator that returns the same."""
     title = f"{cls.__name__} v{version}"
-    source = Source(title=f"decoder {title}{' in pieces' if in_pieces else ''}", names=dict(_NAMES))
+    source = CodeSource(title=f"decoder {title}{' in pieces' if in_pieces else ''}", names=dict(_NAMES))
     most = getattr(cls, "ELEMENTS_MAX_COUNT", ELEMENTS_MAX_COUNT)
     compiler = _DecoderCompiler(
         source=source, version=version, flexible=flexible, elements_max_count=most, in_pieces=in_pieces
@@ -85,7 +85,7 @@ def minimum_bytes(type_: FieldType, version: int, *, flexible: bool) -> int:
 class _DecoderCompiler:
     """Writes the lines that read one value after another into variables."""
 
-    source: Source
+    source: CodeSource
     version: int
     flexible: bool
     elements_max_count: int

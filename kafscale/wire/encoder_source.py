@@ -25,7 +25,7 @@ from kafscale.wire.schema import (
     tagged_fields,
     untagged_fields,
 )
-from kafscale.wire.source import Source
+from kafscale.wire.source import CodeSource
 
 _NAMES: dict[str, Any] = {"EncodedArray": EncodedArray, "UVARINT": UVARINT, "pack": struct.pack, "uvarint": uvarint}
 
@@ -33,7 +33,7 @@ _NAMES: dict[str, Any] = {"EncodedArray": EncodedArray, "UVARINT": UVARINT, "pac
 def compile_encoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
     """Compile `encode(message, write)`, or a generator that does the same."""
     title = f"encoder {cls.__name__} v{version}{' in pieces' if in_pieces else ''}"
-    source = Source(title=title, names=dict(_NAMES))
+    source = CodeSource(title=title, names=dict(_NAMES))
     compiler = _EncoderCompiler(source=source, version=version, flexible=flexible, write="write", in_pieces=in_pieces)
     with source.block("def encode(message, write):"):
         if in_pieces:
@@ -47,7 +47,7 @@ def compile_encoder(cls: type, version: int, *, flexible: bool, in_pieces: bool 
 
 def compile_array_encoder(of: type, version: int, *, flexible: bool) -> Any:
     """Compile `encode(elements, write)` for an array of structs."""
-    source = Source(title=f"encoder array of {of.__name__} v{version}", names=dict(_NAMES))
+    source = CodeSource(title=f"encoder array of {of.__name__} v{version}", names=dict(_NAMES))
     with source.block("def encode(elements, write):"):
         _EncoderCompiler(source=source, version=version, flexible=flexible, write="write").array("elements", of)
     return source.build("encode")
@@ -57,7 +57,7 @@ def compile_array_encoder(of: type, version: int, *, flexible: bool) -> Any:
 class _EncoderCompiler:
     """Writes the lines that pass one value after another to `write`."""
 
-    source: Source
+    source: CodeSource
     version: int
     flexible: bool
     write: str

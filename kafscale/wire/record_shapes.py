@@ -29,7 +29,7 @@ Times: TypeAlias = tuple[int, int | None]
 
 
 @attrs.frozen(eq=False, repr=False)
-class Shape:
+class BatchShape:
     """Common bytes of the records of batches with one size and layout."""
 
     pick: Callable[[Buffer], tuple[bytes, ...]]  # of a batch: what is between keys, values and headers
@@ -49,7 +49,7 @@ class Shape:
 class Shapes:
     """The shapes of late, found by the size and number of a batch's records. Made at the second sight of one."""
 
-    _known: dict[tuple[int, int], Shape] = attrs.field(factory=dict, init=False)
+    _known: dict[tuple[int, int], BatchShape] = attrs.field(factory=dict, init=False)
     _seen_once: set[tuple[int, int]] = attrs.field(factory=set, init=False)
 
     def times(self, header: BatchHeader, batch: Buffer, *, needs_keys: bool) -> Times | None:
@@ -89,7 +89,7 @@ class Shapes:
             self._known[key] = shape
 
 
-def _shape(batch: Buffer, count: int) -> Shape | None:
+def _shape(batch: Buffer, count: int) -> BatchShape | None:
     """Return what these records, which are whole, have in common; None if they are not alike, or their stamps long."""
     size = (len(batch) - HEADER_BYTES) // count
     length, attributes = read_uvarint(batch, HEADER_BYTES)
@@ -104,7 +104,7 @@ def _shape(batch: Buffer, count: int) -> Shape | None:
     template = bytearray(head * count)
     template[stamp + 1 :: len(head)] = bytes(range(0, 2 * count, 2))
     pick = struct.Struct(_format(runs, size, count)).unpack
-    shape = Shape(pick, bytes(template), slice(stamp, None, len(head)), not batch[attributes + 3] & 1)
+    shape = BatchShape(pick, bytes(template), slice(stamp, None, len(head)), not batch[attributes + 3] & 1)
     return None if shape.stamps_of(b"".join(pick(batch))) is None else shape
 
 

@@ -18,7 +18,7 @@ PIECE_COUNT = 256
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class Source:
+class CodeSource:
     """One function's text, its indentation, and the values that it refers to by name."""
 
     title: str

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.x509.name import _ASN1Type as Type
 from cryptography.x509.oid import NameOID
 
-from kafscale.security.certificates import Certificate
+from kafscale.security.certificates import ParsedCertificate
 from kafscale.testing.certificates import Authority, make_authority
 
 A = x509.NameAttribute
@@ -77,35 +77,35 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.mark.parametrize(("subject", "expected"), SUBJECTS, ids=[expected for _, expected in SUBJECTS])
 def test_a_subject_is_written_as_java_does(authority: Authority, subject: x509.Name, expected: str) -> None:
     issued = authority.issue("client", subject=subject)
-    assert Certificate.parse_pem(issued.certificate_file.read_text()).subject == expected
+    assert ParsedCertificate.parse_pem(issued.certificate_file.read_text()).subject == expected
 
 
 def test_utf_16_is_read_as_such(authority: Authority) -> None:
     """Java 17 takes it for UTF-8, which makes nonsense of it."""
     issued = authority.issue("client", subject=x509.Name([A(CN, "bmp é", Type.BMPString)]))
-    assert Certificate.parse_pem(issued.certificate_file.read_text()).subject == "CN=bmp é"
+    assert ParsedCertificate.parse_pem(issued.certificate_file.read_text()).subject == "CN=bmp é"
 
 
 @pytest.mark.parametrize("days", [30, 365 * 100])  # of two ways in which a certificate has its end
 def test_until_when_it_is_good(authority: Authority, days: int) -> None:
     before = datetime.datetime.now(datetime.UTC).timestamp()
     issued = authority.issue("client", good_for=datetime.timedelta(days=days))
-    found = Certificate.parse_pem(issued.certificate_file.read_text())
+    found = ParsedCertificate.parse_pem(issued.certificate_file.read_text())
     assert found.not_after_seconds == pytest.approx(before + days * 86400, abs=60)
 
 
 def test_whatever_is_no_certificate_is_one_error(authority: Authority) -> None:
     """Cut short or with an octet changed, it is read or raises ValueError, and nothing else."""
     der = ssl.PEM_cert_to_DER_cert(authority.ca_file.read_text())
-    assert Certificate.parse(der).subject == "CN=ca of tests"
+    assert ParsedCertificate.parse(der).subject == "CN=ca of tests"
     for position in range(len(der)):
         with pytest.raises(ValueError):  # noqa: PT011
-            Certificate.parse(der[:position])
+            ParsedCertificate.parse(der[:position])
         for octet in (0x00, 0x80, 0x84, 0xFF):
             with contextlib.suppress(ValueError):
-                Certificate.parse(der[:position] + bytes([octet]) + der[position + 1 :])
+                ParsedCertificate.parse(der[:position] + bytes([octet]) + der[position + 1 :])
 
 
 def test_a_file_without_one_says_so() -> None:
     with pytest.raises(ValueError, match="there is no PEM certificate in it"):
-        Certificate.parse_pem("-----BEGIN PRIVATE KEY-----")
+        ParsedCertificate.parse_pem("-----BEGIN PRIVATE KEY-----")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafscale.config import SaslMechanism
 from kafscale.security.exchanges import Challenge, DeriveKey, Granted, PlainExchange, Refused, ScramExchange
 from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
-from kafscale.security.session import EXCHANGE_MAX_COUNT, Answer, Moment, SaslSession, State
+from kafscale.security.session import EXCHANGE_MAX_COUNT, Moment, SaslAnswer, SaslSession, State
 from kafscale.security.verifiers import salt_password
 from kafscale.wire.error_codes import (
     ILLEGAL_SASL_STATE,
@@ -62,7 +62,7 @@ def authenticate(session, data, now=START):
     step = session.authenticate(data, now)
     while isinstance(step, DeriveKey):
         step = session.resume(salt_password(step.mechanism, step.password, step.salt, step.iterations), now)
-    assert isinstance(step, Answer)
+    assert isinstance(step, SaslAnswer)
     return step
 
 

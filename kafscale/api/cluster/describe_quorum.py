@@ -24,8 +24,8 @@ from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
-    Node,
     QuorumListener,
+    QuorumNode,
     QuorumPartitionData,
     QuorumReplicaState,
     QuorumTopicData,
@@ -91,12 +91,12 @@ def _controller(services: Services) -> BrokerNode | None:
     return next((node for node in brokers if node.node_id == services.assignment.controller_id), None)
 
 
-def _nodes(services: Services, peer: Peer) -> list[Node]:
+def _nodes(services: Services, peer: Peer) -> list[QuorumNode]:
     controller = reachable_broker(services, services.assignment.controller_id, peer)
     if controller is None:
         return []
     listener = QuorumListener(name=peer.listener_name, host=controller.at.host, port=controller.at.port)
-    return [Node(node_id=controller.node.node_id, listeners=[listener])]
+    return [QuorumNode(node_id=controller.node.node_id, listeners=[listener])]
 
 
 API = Api(55, "DescribeQuorum", 0, 2, DescribeQuorumRequest, DescribeQuorumResponse, handle)

@@ -53,7 +53,7 @@ NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota, which is k
 
 
 @attrs.frozen
-class _Kind:
+class _ValueKind:
     """Values that a key takes: up to the most of Kafka's type, and whole numbers unless that is a double."""
 
     name: str
@@ -61,16 +61,16 @@ class _Kind:
     is_whole: bool = True
 
 
-_LONG: Final = _Kind("LONG", 2**63 - 1)
-_INT: Final = _Kind("INT", 2**31 - 1)
-_DOUBLE: Final = _Kind("DOUBLE", math.inf, is_whole=False)
-CLIENT_KEYS: Final[Mapping[str, _Kind]] = {
+_LONG: Final = _ValueKind("LONG", 2**63 - 1)
+_INT: Final = _ValueKind("INT", 2**31 - 1)
+_DOUBLE: Final = _ValueKind("DOUBLE", math.inf, is_whole=False)
+CLIENT_KEYS: Final[Mapping[str, _ValueKind]] = {
     PRODUCER_BYTE_RATE: _LONG,
     CONSUMER_BYTE_RATE: _LONG,
     REQUEST_PERCENTAGE: _DOUBLE,
     CONTROLLER_MUTATION_RATE: _DOUBLE,
 }
-IP_KEYS: Final[Mapping[str, _Kind]] = {CONNECTION_CREATION_RATE: _INT}
+IP_KEYS: Final[Mapping[str, _ValueKind]] = {CONNECTION_CREATION_RATE: _INT}
 
 
 async def handle(services: Services, call: Call, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
@@ -138,7 +138,7 @@ def _entity(parts: Sequence[ClientQuotasEntity]) -> QuotaEntity:
     return QuotaEntity.of(names)
 
 
-def _value(op: AlterClientQuotasOp, keys: Mapping[str, _Kind]) -> float:
+def _value(op: AlterClientQuotasOp, keys: Mapping[str, _ValueKind]) -> float:
     key, value, kind = op.key, op.value, keys.get(op.key)
     if kind is None:
         raise KafkaError(INVALID_REQUEST, f"Invalid configuration key {key}")

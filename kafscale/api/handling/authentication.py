@@ -22,8 +22,8 @@ from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.lru import LruCache
 from kafscale.metrics import CounterFamily, Metrics
-from kafscale.security.exchanges import DeriveKey, Exchange, PlainExchange, ScramExchange
-from kafscale.security.session import Answer, Moment, SaslSession
+from kafscale.security.exchanges import DeriveKey, PlainExchange, SaslExchange, ScramExchange
+from kafscale.security.session import Moment, SaslAnswer, SaslSession
 from kafscale.security.verifiers import salt_password
 
 if TYPE_CHECKING:
@@ -86,14 +86,14 @@ class Authenticator:
             max_session_ms=self.settings.connections_max_reauth_ms,
         )
 
-    def _make_exchange(self, mechanism: SaslMechanism) -> Exchange:
+    def _make_exchange(self, mechanism: SaslMechanism) -> SaslExchange:
         if mechanism is SaslMechanism.PLAIN:
             return PlainExchange(self.users)
         if mechanism is SaslMechanism.OAUTHBEARER:
             return self._make_oauthbearer()
         return ScramExchange(mechanism, self.users)
 
-    def _make_oauthbearer(self) -> Exchange:
+    def _make_oauthbearer(self) -> SaslExchange:
         from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy
 
         return OauthbearerExchange(TokenPolicy.of(self.settings), lambda: self.token_keys.current or NO_KEYS)
@@ -105,7 +105,7 @@ class Authenticator:
             await self._delay()
         return error_code
 
-    async def authenticate(self, session: SaslSession, data: bytes, host: str) -> Answer:
+    async def authenticate(self, session: SaslSession, data: bytes, host: str) -> SaslAnswer:
         """Return what to answer to a SaslAuthenticate, late if it ends the connection. Raises ProtocolError.
 
         `host` is the address of the client.
@@ -113,7 +113,7 @@ class Authenticator:
         step = session.authenticate(data, _now())
         del data
         derived: dict[bytes, bytes] = {}
-        while not isinstance(step, Answer):
+        while not isinstance(step, SaslAnswer):
             if isinstance(step, DeriveKey):
                 question = self._hash(step)
                 result = derived[question] = self._known.get(question) or await self._derive(step, host)

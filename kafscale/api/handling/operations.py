@@ -23,7 +23,7 @@ from kafscale.security.acls import Right
 
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
-class Check:
+class RightCheck:
     """One thing that an API asks for.
 
     name: the field with the resource's name, of the request or of an element; None for the cluster, and for elements
@@ -40,21 +40,21 @@ class Check:
     note: str = ""
 
 
-def _whole(right: Right, name: str | None = None, *, unless: Right | None = None, since: int = 0) -> Check:
-    return Check(right=right, name=name, unless=unless, versions=range(since, 2**15))
+def _whole(right: Right, name: str | None = None, *, unless: Right | None = None, since: int = 0) -> RightCheck:
+    return RightCheck(right=right, name=name, unless=unless, versions=range(since, 2**15))
 
 
-def _each(right: Right, array: str, name: str | None = None, *, unless: Right | None = None) -> Check:
-    return Check(right=right, each=array, name=name, unless=unless)
+def _each(right: Right, array: str, name: str | None = None, *, unless: Right | None = None) -> RightCheck:
+    return RightCheck(right=right, each=array, name=name, unless=unless)
 
 
-def _handler(right: Right, note: str = "") -> Check:
-    return Check(right=right, by_handler=True, note=note)
+def _handler(right: Right, note: str = "") -> RightCheck:
+    return RightCheck(right=right, by_handler=True, note=note)
 
 
 _CONFIGS_OF_THEIRS: Final = "by the type of each resource"
 
-OPERATIONS: Final[Mapping[str, Sequence[Check]]] = {
+OPERATIONS: Final[Mapping[str, Sequence[RightCheck]]] = {
     "Produce": (_handler(rights.WRITE_TRANSACTION, "of a transactional producer"), _handler(rights.WRITE_TOPIC)),
     "Fetch": (_handler(rights.READ_TOPIC),),
     "ListOffsets": (_each(rights.DESCRIBE_TOPIC, "topics", "name"),),

@@ -95,7 +95,7 @@ class NotLeader(KafkaError):
         self.leader = leader
 
 
-class Answer(Protocol):
+class PartitionAnswer(Protocol):
     """A response's part for one partition."""
 
     current_leader: LeaderIdAndEpoch
@@ -148,7 +148,9 @@ def leader_elsewhere(services: Services, topic: Topic, index: int) -> Leader | N
     return leader
 
 
-def tell_leader(services: Services, peer: Peer, leader: Leader | None, answer: Answer, response: Response) -> None:
+def tell_leader(
+    services: Services, peer: Peer, leader: Leader | None, answer: PartitionAnswer, response: Response
+) -> None:
     """Say who leads a partition, if that is known, and how this client reaches that broker (KIP-951)."""
     if leader is None:
         return

@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.operations import OPERATIONS, Check
+from kafscale.api.handling.operations import OPERATIONS, RightCheck
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns
@@ -158,7 +158,9 @@ async def handle_guarded(services: Services, api: Api, call: Call, request: Any)
     return response
 
 
-async def _split(services: Services, call: Call, check: Check, elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+async def _split(
+    services: Services, call: Call, check: RightCheck, elements: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
     """Return the elements that the client has the right to, and those that it has not."""
     allowed: list[Any] = []
     denied: list[Any] = []
@@ -169,7 +171,7 @@ async def _split(services: Services, call: Call, check: Check, elements: Sequenc
     return allowed, denied
 
 
-def _name(services: Services, check: Check, element: Any) -> str | None:
+def _name(services: Services, check: RightCheck, element: Any) -> str | None:
     """The name of what an element is about; None if it is of a topic by an id that no topic has: nothing is told."""
     name: str = element if check.name is None else getattr(element, check.name)
     if not name and check.right.resource_type is ResourceType.TOPIC and hasattr(element, "topic_id"):

@@ -59,8 +59,8 @@ from kafscale.log.read.reader import LogReader
 from kafscale.security.acls import READ_TOPIC
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import (
-    AbortedTransaction,
     FetchableTopicResponse,
+    FetchAbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -111,7 +111,7 @@ class _Pass:
         data.records = slices.buffers
         if slices.aborted and self.committed:
             told = sorted((transaction.first_offset, transaction.producer_id) for transaction in slices.aborted)
-            data.aborted_transactions = [AbortedTransaction(producer_id=who, first_offset=at) for at, who in told]
+            data.aborted_transactions = [FetchAbortedTransaction(producer_id=who, first_offset=at) for at, who in told]
         self.held.append(slices)
         self.size_bytes += slices.size_bytes
         self.left_bytes -= slices.size_bytes

@@ -18,7 +18,7 @@ from kafscale.cluster.metadata.follower import Follower
 
 
 @attrs.define(eq=False, repr=False)
-class Registry(ABC):
+class MetadataRegistry(ABC):
     """Follows the keys of its prefixes from the moment it is made; `load` it before use, and keep `run` running."""
 
     PREFIXES: ClassVar[tuple[str, ...]]  # each ends in `/`
@@ -57,7 +57,7 @@ class Registry(ABC):
 
 
 @attrs.define(eq=False, repr=False)
-class EntryRegistry(Registry):
+class EntryRegistry(MetadataRegistry):
     """A registry that applies a change entry by entry, and calls its listeners behind each change."""
 
     _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)

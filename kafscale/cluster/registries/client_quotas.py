@@ -115,14 +115,14 @@ class Limit:
 
 
 @attrs.define(eq=False, repr=False)
-class Limits:
+class QuotaLimits:
     """The quotas of one key."""
 
     _by_names: dict[tuple[Name | None, Name | None], float]  # user and client id
     _by_ip: dict[Name, float]
 
     @classmethod
-    def of(cls, entities: Iterable[tuple[QuotaEntity, float]]) -> Limits:
+    def of(cls, entities: Iterable[tuple[QuotaEntity, float]]) -> QuotaLimits:
         """Make them of the quotas of entities."""
         limits = cls({}, {})
         for entity, value in entities:
@@ -184,7 +184,7 @@ class ClientQuotas(EntryRegistry):
     PREFIXES: ClassVar = (CLIENT_PREFIX, OTHERS_PREFIX)
 
     _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # another one after each change
-    _limits: Mapping[str, Limits] = attrs.field(factory=dict, init=False)  # by key
+    _limits: Mapping[str, QuotaLimits] = attrs.field(factory=dict, init=False)  # by key
 
     def _keys(self) -> Iterable[str]:
         return [entity.key for entity in self._by_entity]
@@ -250,9 +250,9 @@ class ClientQuotas(EntryRegistry):
         await self._commit(plan)
 
 
-def _limits_of(by_entity: Mapping[QuotaEntity, Values]) -> Mapping[str, Limits]:
+def _limits_of(by_entity: Mapping[QuotaEntity, Values]) -> Mapping[str, QuotaLimits]:
     by_key: dict[str, list[tuple[QuotaEntity, float]]] = defaultdict(list)
     for entity, values in by_entity.items():
         for key, value in values.items():
             by_key[key].append((entity, value))
-    return {key: Limits.of(entities) for key, entities in by_key.items()}
+    return {key: QuotaLimits.of(entities) for key, entities in by_key.items()}

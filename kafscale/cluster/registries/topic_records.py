@@ -56,7 +56,7 @@ class DeletedTopic:
 
 @keeping_others
 @attrs.frozen(kw_only=True)
-class _Stored:
+class _StoredTopic:
     """A topic as the metadata store has it. `others` is what a later version has added."""
 
     topic_id: bytes
@@ -71,7 +71,7 @@ def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running:
 
     A broker that is running already, beside one of a later version, keeps all of such a topic instead.
     """
-    stored = decode(_Stored, value)
+    stored = decode(_StoredTopic, value)
     overrides: Mapping[str, str] = stored.overrides
     try:
         overrides = canonical_overrides(overrides)  # earlier versions stored the text that a client had typed
@@ -166,8 +166,8 @@ def forget_transaction(topic_ids: Iterable[bytes], revision: int) -> Transaction
     return Transaction(deletes=keys, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
 
-def _stored(topic: Topic) -> _Stored:
-    return _Stored(
+def _stored(topic: Topic) -> _StoredTopic:
+    return _StoredTopic(
         topic_id=topic.topic_id,
         partition_count=topic.partition_count,
         replication_factor=topic.replication_factor,

@@ -19,7 +19,7 @@ import trio
 from kafscale.cluster.metadata.base import Change, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.uuids import random_uuid
-from kafscale.cluster.registries.base import Registry
+from kafscale.cluster.registries.base import MetadataRegistry
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.registries.topic_index import Charge, Topic, TopicDraft, TopicIndex
 from kafscale.cluster.registries.topic_names import (
@@ -207,7 +207,7 @@ class TopicListener:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class TopicRegistry(Registry):
+class TopicRegistry(MetadataRegistry):
     """All topics. `place` adds the leaders of new partitions to a transaction."""
 
     PREFIXES: ClassVar = (TOPICS, LOG_START_OFFSETS, LOST_OFFSETS, DELETED_TOPICS)

@@ -15,7 +15,7 @@ import trio
 from kafscale.config import Address, Listener, SaslMechanism, SecurityProtocol, Settings, SslClientAuth
 from kafscale.errors import StartupError
 from kafscale.network_errors import why_unreachable
-from kafscale.security.certificates import Certificate
+from kafscale.security.certificates import ParsedCertificate
 from kafscale.security.principals import ANONYMOUS, Principal, SslPrincipalMapper
 from kafscale.server.tls.contexts import Tls
 
@@ -83,7 +83,7 @@ class ListenerTls:
     def principal_of(self, secured: ssl.SSLObject) -> Principal:
         """Return who the client is by its certificate, of which the handshake is done. Raises ValueError."""
         shown = secured.getpeercert(binary_form=True)
-        return ANONYMOUS if shown is None else self.principals.principal(Certificate.parse(shown).subject)
+        return ANONYMOUS if shown is None else self.principals.principal(ParsedCertificate.parse(shown).subject)
 
 
 def open_listener_tls(settings: Settings) -> ListenerTls | None:

@@ -18,7 +18,7 @@ import attrs
 from kafscale.config import SecurityProtocol, SslClientAuth, SslSettings, SslVersion
 from kafscale.errors import StartupError
 from kafscale.metrics import Metrics
-from kafscale.security.certificates import Certificate
+from kafscale.security.certificates import ParsedCertificate
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _PASSWORD_MAX_BYTES = 1024
 class Contexts:
     """`asking` asks clients for their certificate as it is set; `silent` does not."""
 
-    certificate: Certificate
+    certificate: ParsedCertificate
     asking: ssl.SSLContext
     silent: ssl.SSLContext
 
@@ -87,7 +87,7 @@ class Tls:
         )
 
 
-def _expired(certificate: Certificate) -> str:
+def _expired(certificate: ParsedCertificate) -> str:
     moment = datetime.fromtimestamp(certificate.not_after_seconds, UTC)
     return f"--ssl-certificate-file: the certificate of '{certificate.subject}' expired on {moment:%Y-%m-%d %H:%M} UTC"
 
@@ -97,7 +97,7 @@ def _make_contexts(settings: SslSettings) -> Contexts:
     path = settings.ssl_certificate_file
     text = read_text(path, "--ssl-certificate-file")
     try:
-        certificate = Certificate.parse_pem(text)
+        certificate = ParsedCertificate.parse_pem(text)
     except ValueError as exc:
         raise StartupError(f"--ssl-certificate-file: '{path}' has no certificate: {exc}; give a PEM file") from exc
     return Contexts(

@@ -187,7 +187,7 @@ class QuorumListener:
 
 
 @attrs.define(kw_only=True)
-class Node:
+class QuorumNode:
     node_id: int = wire("int32")
     listeners: list[QuorumListener] = wire(Array(QuorumListener), factory=list)
 
@@ -199,7 +199,7 @@ class DescribeQuorumResponse:
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=2, default=None)
     topics: list[QuorumTopicData] = wire(Array(QuorumTopicData), factory=list)
-    nodes: list[Node] = wire(Array(Node), since=2, factory=list)
+    nodes: list[QuorumNode] = wire(Array(QuorumNode), since=2, factory=list)
 
 
 @attrs.define(kw_only=True)

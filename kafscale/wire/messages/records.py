@@ -165,7 +165,7 @@ class SnapshotId:
 
 
 @attrs.define(kw_only=True)
-class AbortedTransaction:
+class FetchAbortedTransaction:
     producer_id: int = wire("int64")
     first_offset: int = wire("int64")
 
@@ -181,7 +181,7 @@ class PartitionData:
     current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch, since=12, tag=1, factory=LeaderIdAndEpoch)
     snapshot_id: SnapshotId = wire(SnapshotId, since=12, tag=2, factory=SnapshotId)
     # null under read_uncommitted
-    aborted_transactions: list[AbortedTransaction] | None = wire(Array(AbortedTransaction), factory=list)
+    aborted_transactions: list[FetchAbortedTransaction] | None = wire(Array(FetchAbortedTransaction), factory=list)
     preferred_read_replica: int = wire("int32", since=11, default=-1)  # -1: read from this broker
     records: Buffer | Sequence[Sized] | None = wire("records", default=b"")  # never null: librdkafka refuses it
 

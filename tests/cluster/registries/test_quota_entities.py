@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafscale.cluster.registries.client_quotas import DEFAULT, Limits, Name, QuotaEntity
+from kafscale.cluster.registries.client_quotas import DEFAULT, Name, QuotaEntity, QuotaLimits
 
 NAMES = ("alice", "bob", "a", "")  # those of users are those of client ids too: the two must not be mistaken
 KAFKA_DEFAULT = "<default>"
@@ -55,7 +55,7 @@ def kafkas_limit(quotas: Mapping[str, float], tags: tuple[str, str]) -> float | 
 @example({QuotaEntity(user="alice"): 1, QuotaEntity(user=DEFAULT, client_id="a"): 2}, "alice", "a")
 @example({QuotaEntity(user=DEFAULT): 1, QuotaEntity(client_id="a"): 2}, "alice", "a")
 def test_the_limit_and_its_sharers_are_kafkas(quotas: dict[QuotaEntity, float], user: str, client_id: str) -> None:
-    found = Limits.of(quotas.items()).limit(user, client_id)
+    found = QuotaLimits.of(quotas.items()).limit(user, client_id)
     kafkas = {path(entity.user, entity.client_id): value for entity, value in quotas.items()}
     tags = kafkas_tags(kafkas, user, client_id)
     assert (None if found is None else found.value) == kafkas_limit(kafkas, tags)
@@ -68,6 +68,6 @@ def test_the_limit_and_its_sharers_are_kafkas(quotas: dict[QuotaEntity, float], 
 )
 def test_who_gives_no_client_id_has_the_default_as_others_do(entity: QuotaEntity, value: float) -> None:
     """In Kafka such a client has no quota at all, however many there are."""
-    found = Limits.of([(entity, value)]).limit("alice", "")
+    found = QuotaLimits.of([(entity, value)]).limit("alice", "")
     assert found is not None
     assert (found.value, found.client_id) == (value, "")

@@ -19,9 +19,9 @@ from random import Random, SystemRandom
 import attrs
 
 from kafscale.config import SaslMechanism
-from kafscale.security.exchanges import DeriveKey, Exchange, PlainExchange, ScramExchange
+from kafscale.security.exchanges import DeriveKey, PlainExchange, SaslExchange, ScramExchange
 from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
-from kafscale.security.session import Answer, Moment, SaslSession
+from kafscale.security.session import Moment, SaslAnswer, SaslSession
 from kafscale.security.verifiers import salt_password
 from tests.devtools.processes.fuzz_frames import mutate
 from tests.devtools.processes.sasl import (
@@ -99,7 +99,7 @@ def _try_login(mechanism: SaslMechanism, random: Random, findings: Findings) -> 
                 message = b"c=biws,r=x,p=AA=="
 
 
-def _make_exchange(mechanism: SaslMechanism) -> Exchange:
+def _make_exchange(mechanism: SaslMechanism) -> SaslExchange:
     if mechanism is SaslMechanism.PLAIN:
         return PlainExchange(Users())
     if mechanism is SaslMechanism.OAUTHBEARER:
@@ -111,10 +111,10 @@ def _first(mechanism: SaslMechanism) -> bytes:
     return plain_message() if mechanism is SaslMechanism.PLAIN else oauth_message(sign())
 
 
-def _answered(session: SaslSession, data: bytes) -> Answer:
+def _answered(session: SaslSession, data: bytes) -> SaslAnswer:
     now = Moment(0.0, _now_ms())
     step = session.authenticate(data, now)
-    while not isinstance(step, Answer):
+    while not isinstance(step, SaslAnswer):
         result = b""
         if isinstance(step, DeriveKey):
             result = salt_password(step.mechanism, step.password, step.salt, step.iterations)

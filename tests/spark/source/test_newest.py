@@ -22,7 +22,7 @@ from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, Stre
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import Progress
 from kafscale.spark.sql.tails import tail_offsets
-from kafscale.wire.messages.records import AbortedTransaction, FetchRequest, ListOffsetsRequest
+from kafscale.wire.messages.records import FetchAbortedTransaction, FetchRequest, ListOffsetsRequest
 from tests.devtools.external.spark import flush, store_of
 from tests.devtools.processes.process import BrokerProcess, broker_process
 
@@ -466,7 +466,7 @@ def test_a_batch_that_was_compacted_away_did_not_tell_that_nothing_was_aborted_t
 
     def tell_of_later_ones(answer: Any) -> None:
         answer.responses[0].partitions[0].aborted_transactions = [
-            AbortedTransaction(producer_id=producer_id, first_offset=2)
+            FetchAbortedTransaction(producer_id=producer_id, first_offset=2)
         ]
 
     cluster.after(FetchRequest, tell_of_later_ones)
