@@ -8,6 +8,7 @@ only as long as that buffer is.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from kafscale.buffers import Buffer
@@ -18,67 +19,43 @@ from kafscale.wire.schema import EncodedArray
 
 M = TypeVar("M")
 
-_decoders: dict[tuple[type, int], Callable[[memoryview, int], tuple[Any, int]]] = {}
-_encoders: dict[tuple[type, int], Callable[[Any, Callable[[Buffer], object]], None]] = {}
-_decoders_in_pieces: dict[tuple[type, int], Callable[[memoryview, int], Generator[None, None, tuple[Any, int]]]] = {}
-_encoders_in_pieces: dict[tuple[type, int], Callable[[Any, Callable[[Buffer], object]], Iterator[None]]] = {}
-
 
 def decoder(cls: type[M], version: int) -> Callable[[memoryview, int], tuple[M, int]]:
-    """The function `decode(buf, pos) -> (message, next pos)` for one version of a message class.
+    """Return the function `decode(buf, pos) -> (message, next pos)` for one version of a message class.
 
     It raises DecodeError and nothing else, whatever the bytes are.
 
     Raises:
         ValueError: the class does not have this version.
     """
-    try:
-        return _decoders[cls, version]
-    except KeyError:
-        pass
-    decode = compile_decoder(cls, version, flexible=is_flexible(cls, version))
-    return _decoders.setdefault((cls, version), decode)
+    decode: Callable[[memoryview, int], tuple[M, int]] = _compiled(compile_decoder, cls, version, False)
+    return decode
 
 
 def encoder(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], object]], None]:
-    """The function `encode(message, write)` for one version of a message class; `write` is given each part in turn.
-
-    Raises:
-        ValueError: the class does not have this version.
-    """
-    try:
-        return _encoders[cls, version]
-    except KeyError:
-        pass
-    encode = compile_encoder(cls, version, flexible=is_flexible(cls, version))
-    return _encoders.setdefault((cls, version), encode)
+    """Return the function `encode(message, write)`; `write` gets each part in turn. Raises as `decoder`."""
+    encode: Callable[[M, Callable[[Buffer], object]], None] = _compiled(compile_encoder, cls, version, False)
+    return encode
 
 
 def decoder_in_pieces(cls: type[M], version: int) -> Callable[[memoryview, int], Generator[None, None, tuple[M, int]]]:
-    """Return a decoder that is a generator and returns what `decoder` does: for long messages, so that others are
-    served meanwhile.
-
-    Raises:
-        ValueError: the class does not have this version.
-    """
-    decode = _decoders_in_pieces.get((cls, version))
-    if decode is None:
-        decode = compile_decoder(cls, version, flexible=is_flexible(cls, version), in_pieces=True)
-        _decoders_in_pieces[cls, version] = decode
+    """Return `decoder` as a generator, which pauses so that others are served during a long message."""
+    decode: Callable[[memoryview, int], Generator[None, None, tuple[M, int]]]
+    decode = _compiled(compile_decoder, cls, version, True)
     return decode
 
 
 def encoder_in_pieces(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], object]], Iterator[None]]:
-    """Return an encoder that is a generator and pauses every now and then, for long messages.
-
-    Raises:
-        ValueError: the class does not have this version.
-    """
-    encode = _encoders_in_pieces.get((cls, version))
-    if encode is None:
-        encode = compile_encoder(cls, version, flexible=is_flexible(cls, version), in_pieces=True)
-        _encoders_in_pieces[cls, version] = encode
+    """Return `encoder` as a generator, which pauses so that others are served during a long message."""
+    encode: Callable[[M, Callable[[Buffer], object]], Iterator[None]] = _compiled(compile_encoder, cls, version, True)
     return encode
+
+
+def _compile(compile_: Callable[..., Any], cls: type, version: int, in_pieces: bool) -> Any:
+    return compile_(cls, version, flexible=is_flexible(cls, version), in_pieces=in_pieces)
+
+
+_compiled: Callable[..., Any] = cache(_compile)
 
 
 def decode(cls: type[M], version: int, buf: Buffer) -> M:
