@@ -120,7 +120,7 @@ async def _create_topic(broker: RunningBroker, partitions: int) -> None:
     async with _connect(broker) as client:
         with suppress(KafkaError):
             await admin.delete_topic(client, TOPIC)
-        new = admin.NewTopic(name=TOPIC, partition_count=partitions, replication_factor=1)
+        new = admin.TopicToCreate(name=TOPIC, partition_count=partitions, replication_factor=1)
         with trio.fail_after(TOPIC_SECONDS):
             await _until_done(partial(admin.create_topic, client, new))
             await _until_done(partial(list_offsets, client, TOPIC, dict.fromkeys(range(partitions), LATEST)))

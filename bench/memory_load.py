@@ -81,7 +81,9 @@ class MemoryLoad:
     async def _create_topic(self) -> None:
         configs = {"retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "1000"}
         async with connect(self.address, "bench") as client:
-            new = admin.NewTopic(name=TOPIC, partition_count=self.tail_count, replication_factor=1, configs=configs)
+            new = admin.TopicToCreate(
+                name=TOPIC, partition_count=self.tail_count, replication_factor=1, configs=configs
+            )
             await admin.create_topic(client, new)
             described = await client.topic(TOPIC)
         self.topic = Topic(TOPIC, described.topic_id, self.tail_count)

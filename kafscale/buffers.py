@@ -1,7 +1,7 @@
-"""Lists of buffers that are written one behind the other without being joined: measured, cut, and taken off the front.
+"""Lists of buffers that are written in order without being joined.
 
-A buffer is one of bytes: the length of a memoryview is its size. Nothing is copied unless a function says so, and all
-work is linear in the number of buffers that go in and come out. May not import anything of KafScale.
+The length of a buffer is its size in bytes. Nothing is copied unless a function says so, and all work is linear in the
+number of buffers. Imports nothing of KafScale.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def slices_of(buffer: Buffer, max_bytes: int) -> Iterator[memoryview]:
 
 
 def drop_first(buffers: list[Buffer], size_bytes: int) -> None:
-    """Take so many bytes off the front of the list, as after a write of a part, and then any empty buffers there."""
+    """Take `size_bytes` off the front of the list, as after a partial write, and then any empty buffers there."""
     dropped_count = 0
     for buffer in buffers:
         if size_bytes < len(buffer):

@@ -1,10 +1,8 @@
-"""File descriptors: as many as the process may have, and what to do while there are none.
+"""The limit of open files, and waiting for a descriptor when all are taken.
 
 Connections may take all but a reserve, which is for the write-ahead log, the store, the metadata and the admin server.
-That there are none left passes, unlike other errors of a disk: somebody closes something, here or elsewhere on the
-machine (ENFILE).
-
-May not import anything of KafScale.
+A lack of descriptors passes, unlike other errors of a disk: something is closed, here or elsewhere on the machine
+(ENFILE). Imports nothing of KafScale.
 """
 
 from __future__ import annotations
@@ -47,16 +45,16 @@ def limit() -> int:
 
 
 def first_reserved() -> int:
-    """The lowest number of a descriptor that a connection must not have.
+    """Return the lowest number of a descriptor that a connection must not have.
 
-    The kernel gives out the lowest free number, so whoever gets this one knows that there are as many in use.
+    The kernel gives out the lowest free number, so a descriptor of this number tells that as many are in use.
     """
     most = limit()
     return most - min(RESERVE_COUNT, most // RESERVE_PARTS)
 
 
 def open_patiently(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
-    """Open a file as `os.open` does, but wait for a descriptor, within a bound, while there is none.
+    """Open a file as `os.open` does, but wait up to PATIENCE_SECONDS for a descriptor.
 
     For worker threads.
     """

@@ -62,7 +62,7 @@ class StartupError(KafScaleError):
 
 
 class ProtocolError(KafScaleError):
-    """The peer broke the protocol; its connection ends, nobody else notices."""
+    """The peer broke the protocol; its connection ends, and no other one."""
 
 
 class DecodeError(ProtocolError):
@@ -158,7 +158,7 @@ class PreconditionFailed(StoreError):
 
 
 class PlanOutdated(PreconditionFailed):
-    """What a transaction was planned from has changed: plan it anew from `revision` of the metadata or a later one."""
+    """The metadata that a transaction was planned from has changed: plan it anew from `revision` or a later one."""
 
     def __init__(self, message: str, revision: int) -> None:
         super().__init__(message)
@@ -243,7 +243,7 @@ class DamagedBatch(DamagedObject):
 
 
 class NewerVersion(DamagedObject):
-    """An object is whole, but of a version that this KafScale can't read: of no use here, and no damage."""
+    """An object is intact, but of a version that this KafScale can't read."""
 
 
 class ChangesForgotten(KafScaleError):
@@ -251,7 +251,7 @@ class ChangesForgotten(KafScaleError):
 
 
 class Fenced(KafScaleError):
-    """Another broker has taken over what this one owned; it must stop acknowledging."""
+    """This broker must stop acknowledging, as another one has taken over what it owned."""
 
 
 class DeclaredDead(Fenced):

@@ -4,8 +4,8 @@ Incrementing is `counter.value += 1` or `histogram.observe(seconds)`: no lock (o
 a hot path; a component keeps the metric objects that it increments. What can be read off a component at scrape time
 (queue lengths, lag) is registered as a callback instead of being kept up to date.
 
-A component makes its own metrics and has a method `register`, which names and exposes them; whoever makes the component
-calls that. So what is measured and what it is called stand side by side, and a test needs no registry.
+A component makes its own metrics and has a method `register`, which names and exposes them, and which the maker of the
+component calls. So the names stand beside the measurements, and a test needs no registry.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import socket
 import ssl
 from typing import Final
 
-# OpenSSL's reasons where the first bytes of the other side are no TLS: those of HTTP, or of a server that waits.
+# OpenSSL's reasons where the first bytes of the other side are not TLS: those of HTTP, or of a server that waits.
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 )

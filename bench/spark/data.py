@@ -109,7 +109,7 @@ def fill(address: Address, shape: Shape) -> None:
 async def _fill(address: Address, shape: Shape) -> None:
     async with connect(address, "bench") as client:
         await admin.create_topic(
-            client, admin.NewTopic(name=shape.topic, partition_count=shape.partitions, replication_factor=1)
+            client, admin.TopicToCreate(name=shape.topic, partition_count=shape.partitions, replication_factor=1)
         )
         async with trio.open_nursery() as nursery:
             for partition in range(shape.partitions):

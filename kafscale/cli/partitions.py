@@ -16,7 +16,7 @@ from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
-    from kafscale.client.brokers import At, Place
+    from kafscale.client.brokers import At, PartitionPlace
     from kafscale.wire.messages.replicas import BalancedBroker
 
 CALM_SECONDS = 12.0  # without a move; brokers look at the balance every 5 s
@@ -66,16 +66,16 @@ def command() -> None:
 @with_client
 async def list_command(client: Client, topics: tuple[str, ...], as_json: bool) -> None:
     """List the leaders of the partitions of TOPIC, or of all topics, and the partitions that are moving."""
-    from kafscale.client.brokers import NOBODY, list_reassignments
+    from kafscale.client.brokers import NO_BROKER, list_reassignments
 
     moving = await list_reassignments(client)
     rows = [
         PlacementRow(
             topic=place.topic,
             partition=place.partition,
-            leader=None if place.leader == NOBODY else place.leader,
+            leader=None if place.leader == NO_BROKER else place.leader,
             moves_to=moving.get(place.at),
-            waits_for=None if place.waits_for == NOBODY else place.waits_for,
+            waits_for=None if place.waits_for == NO_BROKER else place.waits_for,
         )
         for place in await _places(client, topics)
     ]
@@ -124,7 +124,7 @@ async def balance_command(
     await _wait_for_balance(client, timeout_seconds)
 
 
-async def _places(client: Client, topics: Collection[str]) -> list[Place]:
+async def _places(client: Client, topics: Collection[str]) -> list[PartitionPlace]:
     """Return the places of the partitions of topics, or of all. Raises NotFound for an unknown topic."""
     from kafscale.client.brokers import list_places
 
@@ -135,7 +135,7 @@ async def _places(client: Client, topics: Collection[str]) -> list[Place]:
     return found
 
 
-async def _move(client: Client, wanted: Collection[Place], broker_id: int, timeout_seconds: float) -> None:
+async def _move(client: Client, wanted: Collection[PartitionPlace], broker_id: int, timeout_seconds: float) -> None:
     from kafscale.client.brokers import list_places, reassign
 
     factors = {place.at: max(1, len(place.replicas)) for place in wanted}
@@ -158,7 +158,7 @@ async def _move(client: Client, wanted: Collection[Place], broker_id: int, timeo
     say(f"broker {broker_id} leads {len(factors)} of {len(factors)} partitions")
 
 
-async def _release(client: Client, places: Collection[Place]) -> None:
+async def _release(client: Client, places: Collection[PartitionPlace]) -> None:
     from kafscale.client.brokers import list_reassignments, reassign
     from kafscale.wire.error_codes import NO_REASSIGNMENT_IN_PROGRESS
 
@@ -171,7 +171,9 @@ async def _release(client: Client, places: Collection[Place]) -> None:
     say(f"{len(wanted) - len(refused)} partitions that were moved by hand may move again")
 
 
-async def _show_balance(client: Client, places: Collection[Place], topics: Collection[str], as_json: bool) -> None:
+async def _show_balance(
+    client: Client, places: Collection[PartitionPlace], topics: Collection[str], as_json: bool
+) -> None:
     from kafscale.client.brokers import find_balance, list_places
 
     balance = await find_balance(client, topics or None)

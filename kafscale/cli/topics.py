@@ -95,10 +95,10 @@ async def create_command(
     if_not_exists: bool,
 ) -> None:
     """Create TOPIC."""
-    from kafscale.client.admin import BROKER_DEFAULT, NewTopic, create_topic
+    from kafscale.client.admin import BROKER_DEFAULT, TopicToCreate, create_topic
     from kafscale.wire.error_codes import TOPIC_ALREADY_EXISTS
 
-    new = NewTopic(
+    new = TopicToCreate(
         name=topic,
         partition_count=partitions or BROKER_DEFAULT,
         replication_factor=replication_factor or BROKER_DEFAULT,

@@ -20,11 +20,11 @@ from kafscale.client.client import Client, connect
 from kafscale.client.connection import Connection, Reply, open_connection
 from kafscale.client.consumer import Consumed, Consumer, IsolationLevel
 from kafscale.client.producer import Producer
-from kafscale.login.client_protocol import Call
+from kafscale.login.client_protocol import ApiCall
 from kafscale.login.security import ClientSecurity, client_security
 
 __all__ = [
-    "Call",
+    "ApiCall",
     "Client",
     "ClientSecurity",
     "Connection",

@@ -38,7 +38,7 @@ _NUMBERS = {mechanism: number for number, mechanism in SCRAM_TYPES.items()}
 
 @attrs.frozen(kw_only=True)
 class SaltedPassword:
-    """A password that nobody can read any more."""
+    """A password as SCRAM stores it."""
 
     mechanism: SaslMechanism
     iterations: int
@@ -51,55 +51,55 @@ async def list_users(client: Client) -> dict[str, dict[SaslMechanism, int]]:
     response = await client.request(DescribeUserScramCredentialsRequest(), DescribeUserScramCredentialsResponse)
     check(response.error_code, "users", response.error_message)
     return {
-        each.user: {
+        result.user: {
             SCRAM_TYPES[info.mechanism]: info.iterations
-            for info in each.credential_infos
+            for info in result.credential_infos
             if info.mechanism in SCRAM_TYPES
         }
-        for each in response.results
-        if each.error_code != RESOURCE_NOT_FOUND
+        for result in response.results
+        if result.error_code != RESOURCE_NOT_FOUND
     }
 
 
 async def set_password(client: Client, user: str, passwords: Sequence[SaltedPassword]) -> None:
     """Add a user, or change the password, for each mechanism one. Raises KafkaError, BrokerUnavailable."""
-    for each in passwords:  # one request can't change a user twice
+    for password in passwords:  # one request can't change a user twice
         upsertion = ScramCredentialUpsertion(
             name=user,
-            mechanism=_NUMBERS[each.mechanism],
-            iterations=each.iterations,
-            salt=each.salt,
-            salted_password=each.salted_password,
+            mechanism=_NUMBERS[password.mechanism],
+            iterations=password.iterations,
+            salt=password.salt,
+            salted_password=password.salted_password,
         )
         await _alter(client, AlterUserScramCredentialsRequest(upsertions=[upsertion]))
 
 
 async def remove_user(client: Client, user: str, mechanisms: Sequence[SaslMechanism]) -> None:
     """Remove passwords of a user. Raises KafkaError, BrokerUnavailable."""
-    for each in mechanisms:
-        deletion = ScramCredentialDeletion(name=user, mechanism=_NUMBERS[each])
+    for mechanism in mechanisms:
+        deletion = ScramCredentialDeletion(name=user, mechanism=_NUMBERS[mechanism])
         await _alter(client, AlterUserScramCredentialsRequest(deletions=[deletion]))
 
 
 async def _alter(client: Client, request: AlterUserScramCredentialsRequest) -> None:
     response = await client.request(request, AlterUserScramCredentialsResponse)
-    for each in response.results:
-        check(each.error_code, f"user '{each.user}'", each.error_message)
+    for result in response.results:
+        check(result.error_code, f"user '{result.user}'", result.error_message)
 
 
 async def create_acls(client: Client, bindings: Sequence[AclBinding]) -> None:
     """Add lists. Raises KafkaError for the first that may not be, BrokerUnavailable."""
     creations = [
         AclCreation(
-            resource_type=each.resource_type,
-            resource_name=each.resource_name,
-            resource_pattern_type=each.pattern_type,
-            principal=each.principal,
-            host=each.host,
-            operation=each.operation,
-            permission_type=each.permission,
+            resource_type=binding.resource_type,
+            resource_name=binding.resource_name,
+            resource_pattern_type=binding.pattern_type,
+            principal=binding.principal,
+            host=binding.host,
+            operation=binding.operation,
+            permission_type=binding.permission,
         )
-        for each in bindings
+        for binding in bindings
     ]
     response = await client.request(CreateAclsRequest(creations=creations), CreateAclsResponse)
     for binding, result in zip(bindings, response.results, strict=True):
@@ -110,7 +110,7 @@ async def list_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """Return those that a filter asks for. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(DescribeAclsRequest(**_filter_fields(wanted)), DescribeAclsResponse)
     check(response.error_code, "ACLs", response.error_message)
-    return [_binding(resource, each) for resource in response.resources for each in resource.acls]
+    return [_binding(resource, acl) for resource in response.resources for acl in resource.acls]
 
 
 async def delete_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
@@ -119,9 +119,9 @@ async def delete_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
     response = await client.request(DeleteAclsRequest(filters=[asked]), DeleteAclsResponse)
     (result,) = response.filter_results
     check(result.error_code, "ACLs", result.error_message)
-    for each in result.matching_acls:
-        check(each.error_code, "ACL", each.error_message)
-    return [_binding(each, each) for each in result.matching_acls]
+    for acl in result.matching_acls:
+        check(acl.error_code, "ACL", acl.error_message)
+    return [_binding(acl, acl) for acl in result.matching_acls]
 
 
 def _filter_fields(wanted: AclFilter) -> dict[str, Any]:

@@ -39,7 +39,7 @@ SET, DELETE = 0, 1
 
 
 @attrs.frozen(kw_only=True)
-class NewTopic:
+class TopicToCreate:
     """A topic to create; -1 leaves a number to the broker."""
 
     name: str
@@ -55,14 +55,14 @@ async def list_topics(client: Client) -> list[MetadataResponseTopic]:
 
 
 async def describe_topics(client: Client, names: Iterable[str]) -> list[MetadataResponseTopic]:
-    """Some topics, in the order of their names as given. Raises KafkaError for the first that does not exist."""
+    """Return some topics, in the order of their names as given. Raises KafkaError for the first that does not exist."""
     topics = (await client.metadata(names)).topics
     for topic in topics:
         check(topic.error_code, f"topic '{topic.name}'")
     return topics
 
 
-async def create_topic(client: Client, new: NewTopic, *, validate_only: bool = False) -> None:
+async def create_topic(client: Client, new: TopicToCreate, *, validate_only: bool = False) -> None:
     """Create one topic. Raises KafkaError, BrokerUnavailable."""
     topic = CreatableTopic(
         name=new.name,

@@ -40,13 +40,13 @@ from kafscale.wire.messages.replicas import (
 
 BROKER_RESOURCE = 4
 SET = 0
-DRAINING, DURABILITY, STATE, VERSION = (f"kafscale.{each}" for each in ("draining", "durability", "state", "version"))
-NOBODY = -1
+DRAINING, DURABILITY, STATE, VERSION = (f"kafscale.{name}" for name in ("draining", "durability", "state", "version"))
+NO_BROKER = -1
 
 
 @attrs.frozen(kw_only=True)
-class Broker:
-    """One broker, by the listener that the client came by. A fenced one serves nobody just now."""
+class DescribedBroker:
+    """One broker, by the listener that the client came by. A fenced one does not serve just now."""
 
     broker_id: int
     host: str
@@ -57,13 +57,13 @@ class Broker:
 
 
 @attrs.frozen(kw_only=True)
-class Place:
-    """A partition and who leads it; where `leader` is NOBODY, `waits_for` is the broker that led it, if it is known."""
+class PartitionPlace:
+    """A partition and its leader. Where `leader` is NO_BROKER, `waits_for` is the broker that led it, if known."""
 
     topic: str
     partition: int
     leader: int
-    waits_for: int = NOBODY
+    waits_for: int = NO_BROKER
     replicas: Sequence[int] = ()
 
     @property
@@ -74,23 +74,23 @@ class Place:
     @property
     def broker_id(self) -> int:
         """Return whose it is: who leads it, or whom it waits for."""
-        return self.waits_for if self.leader == NOBODY else self.leader
+        return self.waits_for if self.leader == NO_BROKER else self.leader
 
 
-async def list_brokers(client: Client) -> list[Broker]:
+async def list_brokers(client: Client) -> list[DescribedBroker]:
     """All brokers that are known, by id. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
     check(response.error_code, "the cluster", response.error_message)
     return [
-        Broker(
-            broker_id=each.broker_id,
-            host=each.host,
-            port=each.port,
-            rack=each.rack,
-            is_fenced=each.is_fenced,
-            is_controller=each.broker_id == response.controller_id,
+        DescribedBroker(
+            broker_id=broker.broker_id,
+            host=broker.host,
+            port=broker.port,
+            rack=broker.rack,
+            is_fenced=broker.is_fenced,
+            is_controller=broker.broker_id == response.controller_id,
         )
-        for each in sorted(response.brokers, key=lambda each: each.broker_id)
+        for broker in sorted(response.brokers, key=lambda broker: broker.broker_id)
     ]
 
 
@@ -100,8 +100,8 @@ async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping
     Raises KafkaError, BrokerUnavailable.
     """
     resources = [
-        DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name=str(each), configuration_keys=None)
-        for each in broker_ids
+        DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configuration_keys=None)
+        for broker_id in broker_ids
     ]
     response = await client.request(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse)
     return {
@@ -128,19 +128,19 @@ async def unregister_broker(client: Client, broker_id: int) -> None:
     check(response.error_code, f"broker {broker_id}", response.error_message)
 
 
-async def list_places(client: Client, topics: Collection[str] = ()) -> list[Place]:
+async def list_places(client: Client, topics: Collection[str] = ()) -> list[PartitionPlace]:
     """All partitions, or those of some topics, in order. Raises KafkaError, BrokerUnavailable."""
     return [
-        Place(
+        PartitionPlace(
             topic=topic.name or "",
-            partition=each.partition_index,
-            leader=each.leader_id,
-            waits_for=next(iter(each.offline_replicas), NOBODY),
-            replicas=each.replica_nodes,
+            partition=partition.partition_index,
+            leader=partition.leader_id,
+            waits_for=next(iter(partition.offline_replicas), NO_BROKER),
+            replicas=partition.replica_nodes,
         )
         for topic in await list_topics(client)
         if not topics or topic.name in topics
-        for each in sorted(topic.partitions, key=lambda each: each.partition_index)
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     ]
 
 
@@ -151,10 +151,9 @@ def known(bytes_per_second: int) -> int | None:
 
 @attrs.frozen(kw_only=True)
 class Balance:
-    """What each broker leads and has to do, by id, the busiest partitions, and what would move, and whereto.
+    """The load of each broker by id, the busiest partitions, and the moves that would even it, with their targets.
 
-    `moving_count` partitions are on their way. `is_waiting`: brokers measure their load still, and nothing is evened
-    before they have.
+    `moving_count` partitions are on their way. `is_waiting`: brokers still measure their load, and nothing moves yet.
     """
 
     is_waiting: bool
@@ -170,7 +169,7 @@ async def find_balance(client: Client, released: Collection[str] | None = ()) ->
     None if no broker decides just now, it can't be reached, or is of a version that does not tell. Raises KafkaError,
     BrokerUnavailable.
     """
-    controller = next((each for each in await list_brokers(client) if each.is_controller), None)
+    controller = next((broker for broker in await list_brokers(client) if broker.is_controller), None)
     if controller is None:
         return None
     request = BalanceRequest(
@@ -191,9 +190,9 @@ async def find_balance(client: Client, released: Collection[str] | None = ()) ->
     return Balance(
         is_waiting=told.is_waiting,
         moving_count=sum(len(topic.partitions) for topic in response.topics),
-        brokers={each.broker_id: each for each in told.brokers},
-        busiest={(each.topic, each.partition_index): each.bytes_per_second for each in told.busiest},
-        moves={(each.topic, each.partition_index): each.target for each in told.moves},
+        brokers={broker.broker_id: broker for broker in told.brokers},
+        busiest={(busy.topic, busy.partition_index): busy.bytes_per_second for busy in told.busiest},
+        moves={(move.topic, move.partition_index): move.target for move in told.moves},
     )
 
 
@@ -207,10 +206,10 @@ async def list_reassignments(client: Client) -> Mapping[At, int]:
     )
     check(response.error_code, "reassignments", response.error_message)
     return {
-        (topic.name, each.partition_index): each.replicas[0]
+        (topic.name, partition.partition_index): partition.replicas[0]
         for topic in response.topics
-        for each in topic.partitions
-        if each.replicas
+        for partition in topic.partitions
+        if partition.replicas
     }
 
 
@@ -228,12 +227,12 @@ async def reassign(client: Client, wanted: Mapping[At, Sequence[int] | None]) ->
     response = await client.request(request, AlterPartitionReassignmentsResponse)
     check(response.error_code, "reassignments", response.error_message)
     return {
-        (topic.name, each.partition_index): failure(
-            each.error_code, f"{topic.name}-{each.partition_index}", each.error_message
+        (topic.name, partition.partition_index): failure(
+            partition.error_code, f"{topic.name}-{partition.partition_index}", partition.error_message
         )
         for topic in response.responses
-        for each in topic.partitions
-        if each.error_code != NONE
+        for partition in topic.partitions
+        if partition.error_code != NONE
     }
 
 
@@ -242,7 +241,7 @@ _FINE = frozenset({ELECTION_NOT_NEEDED, REQUEST_TIMED_OUT})  # it is led already
 
 
 async def elect_any_leader(client: Client, partitions: Collection[At]) -> None:
-    """Have partitions that nobody leads led by any broker, though that may lose records.
+    """Let any broker lead partitions without a leader, though that may lose records.
 
     Returns when that is decided at least. Raises KafkaError, BrokerUnavailable.
     """
@@ -255,6 +254,6 @@ async def elect_any_leader(client: Client, partitions: Collection[At]) -> None:
     response = await client.request(request, ElectLeadersResponse)
     check(response.error_code, "elections")
     for topic in response.replica_election_results:
-        for each in topic.partition_result:
-            if each.error_code not in _FINE:
-                check(each.error_code, f"{topic.topic}-{each.partition_id}", each.error_message)
+        for partition in topic.partition_result:
+            if partition.error_code not in _FINE:
+                check(partition.error_code, f"{topic.topic}-{partition.partition_id}", partition.error_message)

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 @attrs.frozen(kw_only=True)
-class Topic:
+class TopicMetadata:
     """A topic as metadata describes it. `leaders` maps each partition to its leader's node id."""
 
     name: str
@@ -48,7 +48,7 @@ class Client:
     _connections: dict[Address, Connection] = attrs.field(factory=dict, init=False)
     _former: list[Connection] = attrs.field(factory=list, init=False)  # on which others may still wait for replies
     _nodes: dict[int, Address] = attrs.field(factory=dict, init=False)
-    _topics: dict[str, Topic] = attrs.field(factory=dict, init=False)
+    _topics: dict[str, TopicMetadata] = attrs.field(factory=dict, init=False)
 
     async def request(self, message: object, response_class: type[R]) -> R:
         """Ask the bootstrap broker. Raises BrokerUnavailable, KafkaError."""
@@ -62,7 +62,7 @@ class Client:
         self._nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         return response
 
-    async def topic(self, name: str, *, create: bool = False) -> Topic:
+    async def topic(self, name: str, *, create: bool = False) -> TopicMetadata:
         """A topic that exists, or is created now if `create` is set. Raises KafkaError, BrokerUnavailable."""
         if name not in self._topics:
             self._topics[name] = await self._look_up(name, create)
@@ -104,7 +104,7 @@ class Client:
         connection = self._connections.get(address)
         if connection is None or connection.is_over:
             if connection is not None:
-                self._former = [each for each in (*self._former, connection) if not each.is_broken]
+                self._former = [former for former in (*self._former, connection) if not former.is_broken]
             connection = self._connections[address] = await connect_to(address, self.client_id, security=self.security)
         return connection
 
@@ -121,7 +121,7 @@ class Client:
         for connection in (*self._connections.values(), *self._former):
             await connection.aclose()
 
-    async def _look_up(self, name: str, create: bool) -> Topic:
+    async def _look_up(self, name: str, create: bool) -> TopicMetadata:
         attempts, creation = Attempts(), Attempts(CREATION_SECONDS)
         while True:
             found = (await self.metadata([name], create=create)).topics[0]
@@ -134,17 +134,17 @@ class Client:
         if error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             raise failure(error_code, f"topic '{name}'", await self._near(name, create=create))
         check(error_code, f"topic '{name}'")
-        leaders = {each.partition_index: each.leader_id for each in found.partitions}
-        return Topic(name=name, topic_id=found.topic_id, leaders=leaders)
+        leaders = {partition.partition_index: partition.leader_id for partition in found.partitions}
+        return TopicMetadata(name=name, topic_id=found.topic_id, leaders=leaders)
 
     async def _near(self, name: str, *, create: bool) -> str:
         """Say what to do about a topic that does not exist; names the nearest one."""
-        names = [each.name or "" for each in (await self.metadata()).topics]
+        names = [topic.name or "" for topic in (await self.metadata()).topics]
         nearest = difflib.get_close_matches(name, names, n=1)
-        told = f"did you mean '{nearest[0]}'?" if nearest else "`kafscale topics list` shows those that there are"
+        told = f"did you mean '{nearest[0]}'?" if nearest else "`kafscale topics list` shows all topics"
         if create:
             told += " This broker creates none: `kafscale topics create` does"
-        return f"there is none; {told}"
+        return f"it does not exist; {told}"
 
 
 @asynccontextmanager
@@ -174,5 +174,5 @@ async def connect(
 def _first_error(topic: MetadataResponseTopic) -> int:
     if topic.error_code != error_codes.NONE:
         return topic.error_code
-    waiting = (each.error_code for each in topic.partitions if each.leader_id < 0)
+    waiting = (partition.error_code for partition in topic.partitions if partition.leader_id < 0)
     return next(waiting, error_codes.NONE)

@@ -21,7 +21,7 @@ import trio
 from kafscale.buffers import Buffer, size_of
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, FrameTooLarge, ProtocolError
-from kafscale.login.client_protocol import Call, ClientProtocol, PendingReply
+from kafscale.login.client_protocol import ApiCall, ClientProtocol, PendingReply
 from kafscale.login.sasl import ClientSasl
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
@@ -122,7 +122,7 @@ class Connection:
             self._session_until = trio.current_time() + SESSION_FRACTION * steps.session_seconds
         return steps.session_seconds
 
-    def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> Call[R]:
+    def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
         """Return the call at a given version, or at the newest of both sides. Raises KafkaError (no common version)."""
         return self._protocol.call(request_class, response_class, version=version)
 
@@ -135,12 +135,12 @@ class Connection:
         call = self.call(type(message), response_class, version=version)
         return await self.send_encoded(call, codec.encode(message, call.version))
 
-    async def send_encoded(self, call: Call[R], body: Sequence[Buffer], *, has_reply: bool = True) -> Reply[R]:
+    async def send_encoded(self, call: ApiCall[R], body: Sequence[Buffer], *, has_reply: bool = True) -> Reply[R]:
         """Write one request whose body is encoded already; `has_reply` is false for Produce with acks=0."""
         return (await self.send_many(call, [body], has_reply=has_reply))[0]
 
     async def send_many(
-        self, call: Call[R], bodies: Sequence[Sequence[Buffer]], *, has_reply: bool = True
+        self, call: ApiCall[R], bodies: Sequence[Sequence[Buffer]], *, has_reply: bool = True
     ) -> list[Reply[R]]:
         """Write several requests whose bodies are encoded already, small ones in one packet, for a load generator.
 

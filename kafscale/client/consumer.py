@@ -45,7 +45,7 @@ _WORTH_ANOTHER = WORTH_ANOTHER | _STALE
 
 
 class IsolationLevel(IntEnum):
-    """What a reader wants of transactions; the value is that of the protocol."""
+    """Choice of a reader about open and aborted transactions; the value is the protocol's."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -60,14 +60,17 @@ class AbortedFrom:
 
 
 @attrs.define(eq=False, repr=False)
-class AbortedBatches:
-    """Tells which batches of one answer were aborted. It is asked for each of them, in order."""
+class AbortedFilter:
+    """Tells which batches of a read_committed answer were aborted (KIP-98). Ask it for each batch, in order.
+
+    The broker says which producers' transactions were aborted, and where they begin; the answer has their markers.
+    """
 
     _pending: list[AbortedFrom]  # the first one is last
     _producer_ids: set[int] = attrs.field(factory=set, init=False)  # of those that have no marker so far
 
     @classmethod
-    def of(cls, aborted: Iterable[AbortedFrom]) -> AbortedBatches:
+    def of(cls, aborted: Iterable[AbortedFrom]) -> AbortedFilter:
         """Make it of these, which may come in any order."""
         return cls(sorted(aborted, key=lambda each: -each.first_offset))
 
@@ -142,8 +145,8 @@ class Consumer:
 
     async def _ask(self, leader: Connection, indexes: list[int], max_wait_ms: int) -> Reply[FetchResponse]:
         partitions = [
-            FetchPartition(partition=each, fetch_offset=self.positions[each], partition_max_bytes=MAX_PARTITION_BYTES)
-            for each in indexes
+            FetchPartition(partition=index, fetch_offset=self.positions[index], partition_max_bytes=MAX_PARTITION_BYTES)
+            for index in indexes
         ]
         topic_id = (await self.client.topic(self.topic)).topic_id
         request = FetchRequest(
@@ -163,8 +166,9 @@ class Consumer:
             return []
         self._check(answer)
         self.ends[partition] = answer.high_watermark
-        aborted = AbortedBatches.of(
-            AbortedFrom(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
+        aborted = AbortedFilter.of(
+            AbortedFrom(transaction.producer_id, transaction.first_offset)
+            for transaction in answer.aborted_transactions or ()
         )
         consumed = []
         records = answer.records or b""
@@ -173,7 +177,9 @@ class Consumer:
             header = parse_header(batch)
             if not aborted.have(header, batch) and not header.is_control:
                 position = self.positions[partition]
-                consumed += [Consumed(partition, each) for each in iterate_records(batch) if each.offset >= position]
+                consumed += [
+                    Consumed(partition, record) for record in iterate_records(batch) if record.offset >= position
+                ]
             self.positions[partition] = header.next_offset
         return consumed
 
@@ -208,11 +214,11 @@ async def list_offsets(
         topics = [ListOffsetsTopic(name=topic, partitions=partitions)]
         request = ListOffsetsRequest(topics=topics, timeout_ms=REMOTE_TIMEOUT_MS, isolation_level=int(isolation_level))
         response = await leader.request(request, ListOffsetsResponse)
-        for each in (part for found in response.topics for part in found.partitions):
-            if each.error_code in STALE_LEADER:
+        for answer in (part for found in response.topics for part in found.partitions):
+            if answer.error_code in STALE_LEADER:
                 client.forget(topic)
-            check(each.error_code, f"partition {each.partition_index} of topic '{topic}'")
-            offsets[each.partition_index] = each.offset
+            check(answer.error_code, f"partition {answer.partition_index} of topic '{topic}'")
+            offsets[answer.partition_index] = answer.offset
     newer_than_all = [partition for partition, offset in offsets.items() if offset < 0]
     if newer_than_all:
         offsets |= await list_offsets(client, topic, dict.fromkeys(newer_than_all, LATEST), isolation_level)

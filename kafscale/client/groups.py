@@ -144,10 +144,10 @@ async def committed_offsets(client: Client, group: str) -> dict[TopicPartition, 
     check(found.error_code, f"offsets of group '{group}'")
     offsets = {}
     for topic in found.topics:
-        for each in topic.partitions:
-            check(each.error_code, f"offset of group '{group}' for '{topic.name}' {each.partition_index}")
-            if each.committed_offset >= 0:
-                offsets[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
+        for partition in topic.partitions:
+            check(partition.error_code, f"offset of group '{group}' for '{topic.name}' {partition.partition_index}")
+            if partition.committed_offset >= 0:
+                offsets[TopicPartition(topic.name, partition.partition_index)] = partition.committed_offset
     return dict(sorted(offsets.items()))
 
 
@@ -165,8 +165,8 @@ async def commit_offsets(client: Client, group: str, offsets: Mapping[TopicParti
     )
     response = await (await client.coordinator(group)).request(request, OffsetCommitResponse)
     for topic in response.topics:
-        for each in topic.partitions:
-            check(each.error_code, f"offset of group '{group}' for '{topic.name}' {each.partition_index}")
+        for answer in topic.partitions:
+            check(answer.error_code, f"offset of group '{group}' for '{topic.name}' {answer.partition_index}")
 
 
 @retried
@@ -191,7 +191,12 @@ COMMIT_INTERVAL_SECONDS = 5.0  # Kafka's consumer: auto.commit.interval.ms
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class GroupReader:
-    """The place of a group in one topic. `used` is called as records are used up, `commit` at the end."""
+    """A reader that begins at a group's committed offsets in one topic, and commits its own.
+
+    It is a simple consumer, not a member: a group whose members have the partitions refuses its commits. It commits
+    only offsets of records that `used` says were used, so that a failure repeats records and loses none. Call `commit`
+    at the end.
+    """
 
     client: Client
     group: str
@@ -203,7 +208,7 @@ class GroupReader:
     async def positions(
         self, otherwise: Mapping[int, int], *, least: Mapping[int, int], most: Mapping[int, int]
     ) -> dict[int, int]:
-        """Return where to begin in each partition: as committed if the log has that offset, else as `otherwise` says.
+        """Return the first offset of each partition: the committed one if the log has it, else that of `otherwise`.
 
         `least` and `most` are the ends of the log.
 
@@ -211,11 +216,13 @@ class GroupReader:
         """
         await self._check_no_members()
         committed = await committed_offsets(self.client, self.group)
-        found = {each.partition: offset for each, offset in committed.items() if each.topic == self.topic}
-        self._committed = {each: found[each] for each in otherwise if each in found}
+        found = {place.partition: offset for place, offset in committed.items() if place.topic == self.topic}
+        self._committed = {partition: found[partition] for partition in otherwise if partition in found}
         self._used = {
-            each: self._committed[each] if least[each] <= self._committed.get(each, -1) <= most[each] else fallback
-            for each, fallback in otherwise.items()
+            partition: self._committed[partition]
+            if least[partition] <= self._committed.get(partition, -1) <= most[partition]
+            else fallback
+            for partition, fallback in otherwise.items()
         }
         self._commit_at = trio.current_time() + COMMIT_INTERVAL_SECONDS
         return dict(self._used)
@@ -231,16 +238,18 @@ class GroupReader:
             raise failure(NON_EMPTY_GROUP, f"group '{self.group}'", f"members: {len(described.members)}")
 
     async def used(self, positions: Mapping[int, int]) -> None:
-        """Everything below these offsets has been used; commits now and then. Raises as `commit`."""
+        """Note that all records below these offsets were used, and commit now and then. Raises as `commit`."""
         self._used.update(positions)
         if trio.current_time() >= self._commit_at:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit what has not been. Raises KafkaError (UNKNOWN_MEMBER_ID if the group has members now)."""
+        """Commit the offsets that have moved. Raises KafkaError (UNKNOWN_MEMBER_ID if the group has members now)."""
         self._commit_at = trio.current_time() + COMMIT_INTERVAL_SECONDS
-        news = {each: offset for each, offset in self._used.items() if self._committed.get(each) != offset}
+        news = {
+            partition: offset for partition, offset in self._used.items() if self._committed.get(partition) != offset
+        }
         if news:
-            offsets = {TopicPartition(self.topic, each): offset for each, offset in news.items()}
+            offsets = {TopicPartition(self.topic, partition): offset for partition, offset in news.items()}
             await commit_offsets(self.client, self.group, offsets)
             self._committed.update(news)

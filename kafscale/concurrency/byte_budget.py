@@ -11,7 +11,7 @@ import trio
 
 
 @attrs.define(eq=False, repr=False)
-class _Waiter:
+class _BytesWaiter:
     size_bytes: int
     granted: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -40,7 +40,7 @@ class ByteBudget:
     size_bytes: int
     used_bytes: int = attrs.field(default=0, init=False)
     wait_count: int = attrs.field(default=0, init=False)  # since the start
-    _waiters: deque[_Waiter] = attrs.field(factory=deque, init=False)
+    _waiters: deque[_BytesWaiter] = attrs.field(factory=deque, init=False)
 
     @property
     def waiting_count(self) -> int:
@@ -58,7 +58,7 @@ class ByteBudget:
         if self.acquire_nowait(size_bytes):
             return
         self.wait_count += 1
-        waiter = _Waiter(size_bytes)
+        waiter = _BytesWaiter(size_bytes)
         self._waiters.append(waiter)
         try:
             await waiter.granted.wait()

@@ -131,7 +131,7 @@ class FairQueue(Generic[T]):
 
 
 @attrs.define(eq=False, repr=False)
-class _Waiter:
+class _TurnWaiter:
     woken: trio.Event = attrs.field(factory=trio.Event, init=False)
     has_turn: bool = attrs.field(default=False, init=False)  # else it was crowded out
 
@@ -148,7 +148,7 @@ class FairTurns:
     count: int = 1
     waiting_max_count: float = math.inf
     _held_count: int = attrs.field(default=0, init=False)
-    _waiting: FairQueue[_Waiter] = attrs.field(factory=FairQueue, init=False)
+    _waiting: FairQueue[_TurnWaiter] = attrs.field(factory=FairQueue, init=False)
 
     @property
     def waiting_count(self) -> int:
@@ -178,7 +178,7 @@ class FairTurns:
             if crowded_out is None:
                 raise Crowded
             crowded_out.woken.set()
-        waiter = _Waiter()
+        waiter = _TurnWaiter()
         self._waiting.append(owner, waiter)
         try:
             await waiter.woken.wait()

@@ -23,7 +23,7 @@ import httpx
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.http.connection import Head, HttpConnection, Phase, Timeouts
+from kafscale.http.connection import HttpConnection, Phase, ReplyHead, Timeouts
 
 PIECE_BYTES = 64 * 1024
 DEAD_SECONDS = 1.0  # an exchange that ends without a reply after this long: the line may have lost its connections
@@ -103,7 +103,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
             origin = self._origins[key] = _Origin(trio.CapacityLimiter(self._max_connections))
         return origin
 
-    async def _exchange(self, loan: _Loan, request: httpx.Request, timeouts: Timeouts) -> Head:
+    async def _exchange(self, loan: _Loan, request: httpx.Request, timeouts: Timeouts) -> ReplyHead:
         connection = loan.connection = loan.origin.take_idle()
         if connection is not None:
             self._reused_count += 1
@@ -220,7 +220,7 @@ class _Loan:
 class _Body(httpx.AsyncByteStream):
     """A reply's body. The loan ends with its last byte, with an error, or when the response is closed."""
 
-    def __init__(self, loan: _Loan, head: Head, *, timeout_seconds: float, max_piece_bytes: int) -> None:
+    def __init__(self, loan: _Loan, head: ReplyHead, *, timeout_seconds: float, max_piece_bytes: int) -> None:
         self._loan = loan
         self._keeps_alive = head.keeps_alive
         self._left_bytes = head.content_length_bytes

@@ -59,7 +59,7 @@ class Timeouts:
 
 
 class Phase(enum.Enum):
-    """How far an exchange is: what the loss of the connection says of the request's effect."""
+    """Progress of an exchange, which tells whether a request may have had its effect when the connection is lost."""
 
     SENDING = enum.auto()  # a part of the request at most has left, so it has none
     SENT = enum.auto()  # the server may have acted on the request
@@ -67,7 +67,7 @@ class Phase(enum.Enum):
 
 
 @attrs.frozen(kw_only=True)
-class Head:
+class ReplyHead:
     """The head of a reply. `content_length_bytes` is None where only reading tells how long the body is."""
 
     status: int
@@ -103,14 +103,14 @@ class HttpConnection:
         raise httpx.ConnectTimeout(f"{url.host}:{port} did not accept a connection in {timeout_seconds} s")
 
     def is_stale(self) -> bool:
-        """Tell whether the server has closed this idle connection, or said something that nobody asked for."""
+        """Tell whether the server has closed this idle connection, or sent something unasked."""
         return len(self._early) > 0 or self.socket.is_readable()
 
     def close(self) -> None:
         """Close at once, without TLS's farewell: HTTP says itself where its messages end."""
         self.socket.close()
 
-    async def exchange(self, request: httpx.Request, timeouts: Timeouts) -> Head:
+    async def exchange(self, request: httpx.Request, timeouts: Timeouts) -> ReplyHead:
         """Send a request and receive the head of the reply. Raises httpx.TransportError."""
         self.phase = Phase.SENDING
         # A fresh parser for each exchange (1 µs), because it is not told of the bodies that go past it.
@@ -125,9 +125,10 @@ class HttpConnection:
         raise self._timed_out(timeouts)
 
     async def receive_body(self, length_bytes: int, timeout_seconds: float) -> Buffer:
-        """Return so many bytes of the body in one buffer. Raises httpx.TransportError. The timeout is for each piece
-        that arrives. 64 MiB cost 50 ms of CPU this way, and 130 ms through h11's events, whose pieces must then be
-        joined.
+        """Receive `length_bytes` of the body into one buffer. Raises httpx.TransportError.
+
+        The timeout is for each piece that arrives. 64 MiB cost 50 ms of CPU this way, and 130 ms through h11's events,
+        whose pieces must then be joined.
         """
         buffer = bytearray(length_bytes)
         view = memoryview(buffer)
@@ -179,7 +180,7 @@ class HttpConnection:
 
     async def _early_reply(
         self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float, *, lost: httpx.WriteError
-    ) -> Head:
+    ) -> ReplyHead:
         """The reply of a server that answered and closed before it read the whole body; else raises `lost`."""
         try:
             head = await self._receive_head(request, scope, timeout_seconds)
@@ -187,7 +188,7 @@ class HttpConnection:
             raise lost from None
         return attrs.evolve(head, keeps_alive=False)
 
-    async def _receive_head(self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float) -> Head:
+    async def _receive_head(self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float) -> ReplyHead:
         event = await self._receive_event(scope, timeout_seconds)
         while isinstance(event, h11.InformationalResponse):
             event = await self._receive_event(scope, timeout_seconds)
@@ -207,7 +208,7 @@ class HttpConnection:
             and b"close" not in values.get(b"connection", b"").lower()
             and (content_length_bytes is not None or b"transfer-encoding" in values)
         )
-        return Head(
+        return ReplyHead(
             status=event.status_code,
             headers=headers,
             content_length_bytes=content_length_bytes,

@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 @attrs.frozen
-class Call(Generic[R]):
+class ApiCall(Generic[R]):
     """An API at one version, and the class of its reply."""
 
     api_key: int
@@ -38,7 +38,7 @@ class Call(Generic[R]):
     flexible: bool
 
     @classmethod
-    def of(cls, request_class: type, response_class: type[R], version: int) -> Call[R]:
+    def of(cls, request_class: type, response_class: type[R], version: int) -> ApiCall[R]:
         """Return the call at this version."""
         key: int = request_class.API_KEY  # type: ignore[attr-defined]
         return cls(key, version, response_class, codec.is_flexible(request_class, version))
@@ -48,7 +48,7 @@ class Call(Generic[R]):
 class PendingReply(Generic[R]):
     """A reply under way. Its body is a view of the received frame, and so are records in the response."""
 
-    call: Call[R]
+    call: ApiCall[R]
     correlation_id: int = attrs.field(default=-1, init=False)
     body: memoryview | None = attrs.field(default=None, init=False)
 
@@ -60,7 +60,7 @@ class PendingReply(Generic[R]):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ClientProtocol:
-    """What is under way on one connection. `peer` names the broker in errors."""
+    """The requests under way on one connection. `peer` names the broker in errors."""
 
     peer: str
     client_id: str
@@ -69,7 +69,7 @@ class ClientProtocol:
     _awaited: deque[PendingReply[Any]] = attrs.field(factory=deque, init=False)
     _next_correlation_id: int = attrs.field(default=0, init=False)
 
-    def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> Call[R]:
+    def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
         """Return the call at a given version, or at the newest that both sides have and that names topics.
 
         Raises:
@@ -83,7 +83,7 @@ class ClientProtocol:
                 api = request_class.__name__.removesuffix("Request")
                 message = f"the broker at {self.peer} has no version of {api} that this client speaks"
                 raise KafkaError(error_codes.UNSUPPORTED_VERSION, message)
-        return Call.of(request_class, response_class, version)
+        return ApiCall.of(request_class, response_class, version)
 
     def send(self, reply: PendingReply[Any], body: Sequence[Buffer], *, has_reply: bool = True) -> list[Buffer]:
         """Return the buffers of a request, whose reply is expected unless it is a Produce with acks=0."""
@@ -112,7 +112,7 @@ class ClientProtocol:
             raise ProtocolError(f"the broker at {self.peer} answered {correlation_id} for {reply.correlation_id}")
         reply.body = frame[body_offset:]
 
-    def negotiate(self) -> Generator[tuple[Call[ApiVersionsResponse], Sequence[Buffer]], memoryview, None]:
+    def negotiate(self) -> Generator[tuple[ApiCall[ApiVersionsResponse], Sequence[Buffer]], memoryview, None]:
         """Yield ApiVersions requests to send, and be sent the bodies of their replies; then `call` knows the versions.
 
         The first is as the newest client would send it; an older broker answers in version 0 and is asked again. Raises
@@ -130,9 +130,9 @@ class ClientProtocol:
 
     def _ask_versions(
         self, version: int
-    ) -> Generator[tuple[Call[ApiVersionsResponse], Sequence[Buffer]], memoryview, ApiVersionsResponse]:
+    ) -> Generator[tuple[ApiCall[ApiVersionsResponse], Sequence[Buffer]], memoryview, ApiVersionsResponse]:
         message = ApiVersionsRequest(client_software_name="kafscale", client_software_version=__version__)
-        body = yield Call.of(ApiVersionsRequest, ApiVersionsResponse, version), codec.encode(message, version)
+        body = yield ApiCall.of(ApiVersionsRequest, ApiVersionsResponse, version), codec.encode(message, version)
         refused = int.from_bytes(body[:2], "big") == error_codes.UNSUPPORTED_VERSION
         return codec.decode(ApiVersionsResponse, 0 if refused else version, body)
 

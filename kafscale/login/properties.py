@@ -27,7 +27,7 @@ def read_properties(path: Path) -> dict[str, str]:
             f"'{path}' can't be read ({exc.strerror or exc}); allowed: a file of Kafka's settings"
         ) from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"'{path}' is no text; allowed: a file of settings, NAME=VALUE in lines") from exc
+        raise ConfigError(f"'{path}' is not UTF-8; allowed: a file of settings, NAME=VALUE in lines") from exc
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -58,7 +58,7 @@ _JAAS_OPTION = re.compile(r'\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))
 
 @attrs.frozen(kw_only=True)
 class ClientSasl:
-    """What a client logs in with; `tokens` is for OAUTHBEARER."""
+    """Credentials of a client; `tokens` is for OAUTHBEARER."""
 
     mechanism: SaslMechanism
     username: str = ""

@@ -1,11 +1,11 @@
-"""How a client's connections are secured, by the names of Kafka's client settings.
+"""Security of a client's connections, by the names of Kafka's client settings.
 
     security.protocol   PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
     ssl.…               those of `kafscale.login.tls`
     sasl.…, https.…     those of `kafscale.login.sasl`
 
-Settings that begin otherwise are of other programs, and are left. Of these, one that is not known is an error, as what
-it asks for would not be there.
+Settings that begin otherwise belong to other programs, and are ignored. An unknown one that begins so is an error, as
+its wish could not be met.
 """
 
 from __future__ import annotations

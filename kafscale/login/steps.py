@@ -1,13 +1,12 @@
-"""SASL as steps: which request is sent next, by what the broker has answered. Whoever has a connection takes them.
+"""SASL as steps: which request is sent next, by the broker's last answer.
 
     login = LoginSteps(sasl, address)
     request = login.next(None)
     while request is not None:
         request = login.next(<the answer, a `login.response_class`>)
 
-A step may read the file of a token or ask for one, or derive a key for some milliseconds, so it is no work for an
-event loop. A session that the broker ends after a while (KIP-368) is not renewed: before its end the client connects
-anew.
+A step may read the file of a token or ask for one, or derive a key for some milliseconds, so run it in a thread. A
+session that the broker ends after a while (KIP-368) is not renewed: before its end the client connects anew.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     if properties.get("enable.ssl.certificate.verification", "true").strip().lower() == "false":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    versions = [each.strip() for each in properties.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")]
-    if not versions or any(each not in _VERSIONS for each in versions):
+    versions = [version.strip() for version in properties.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")]
+    if not versions or any(version not in _VERSIONS for version in versions):
         raise ConfigError(f"ssl.enabled.protocols: '{','.join(versions)}' is not known; allowed: TLSv1.2, TLSv1.3")
-    context.minimum_version = min(_VERSIONS[each] for each in versions)
-    context.maximum_version = max(_VERSIONS[each] for each in versions)
+    context.minimum_version = min(_VERSIONS[version] for version in versions)
+    context.maximum_version = max(_VERSIONS[version] for version in versions)
     _load_certificate(context, properties)
     return context
 
@@ -70,7 +70,7 @@ def _authorities(properties: Mapping[str, str]) -> str | None:
 
 
 def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
-    """Have the client show its certificate, if there is one."""
+    """Load the client's certificate, if there is one."""
     chain = _first(_text_of(properties, "ssl.certificate"), _store(properties, "keystore", "certificate.chain"))
     if chain is None:
         return
@@ -142,7 +142,7 @@ def in_lines(pem: str | None) -> str | None:
 
 def _first(*found: str | None) -> str | None:
     """Return the first that is there, be it empty: an empty list of whom to trust is not everybody."""
-    return next((each for each in found if each is not None), None)
+    return next((value for value in found if value is not None), None)
 
 
 def _read(location: str | None, name: str) -> str | None:
@@ -155,4 +155,4 @@ def _read(location: str | None, name: str) -> str | None:
     except RuntimeError as exc:  # a home directory that there is not
         raise ConfigError(f"{name}: '{location}' can't be read ({exc}); allowed: a PEM file") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{name}: '{location}' is no text; allowed: a PEM file") from exc
+        raise ConfigError(f"{name}: '{location}' is not UTF-8; allowed: a PEM file") from exc

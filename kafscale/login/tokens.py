@@ -1,8 +1,8 @@
-"""Where the tokens of OAUTHBEARER come from: a file that somebody else renews, or the token endpoint of an issuer.
+"""Tokens of OAUTHBEARER, from a file that another program renews, or from the token endpoint of an issuer.
 
 An endpoint is asked for a token with the client's credentials (RFC 6749, section 4.4), as Kafka's
 ClientCredentialsJwtRetriever does: the id and the secret in the header, the scope in the body. Its token is used for
-every login until most of its life is over. Getting one blocks, so it is no work for an event loop.
+every login until most of its life is over. Getting one blocks: do it in a thread.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ATTEMPTS_COUNT = 3
 BACKOFF = Backoff(0.1)  # Kafka: sasl.login.retry.backoff.ms
 ANSWER_SECONDS = 10.0  # for one attempt
 ANSWER_MAX_BYTES = 64 << 10
-LASTS_MAX_SECONDS = 1 << 40  # what is more is no time
+LASTS_MAX_SECONDS = 1 << 40  # a longer one is not credible
 REASON_MAX_COUNT = 200
 _TOKEN = re.compile(r"[!-~]+")  # what a header, and SASL's message, may have
 
 
 @attrs.frozen
-class Token:
+class BearerToken:
     """A token, and when it expires in seconds since 1970, where that is known."""
 
     text: str = attrs.field(repr=False)
@@ -47,9 +47,9 @@ class Token:
 
 
 class TokenSource(Protocol):
-    """Where a login gets its token."""
+    """A source of tokens for logins."""
 
-    def get(self) -> Token:
+    def get(self) -> BearerToken:
         """Raises ConfigError, KafkaError, BrokerUnavailable."""
         ...
 
@@ -60,12 +60,12 @@ class TokenFile:
 
     path: Path
 
-    def get(self) -> Token:
+    def get(self) -> BearerToken:
         try:
             text = self.path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{TOKEN_URL}: '{self.path}' can't be read: {exc}") from exc
-        return Token(text, expiry_of(text))
+        return BearerToken(text, expiry_of(text))
 
 
 @attrs.define(kw_only=True)
@@ -83,10 +83,10 @@ class TokenEndpoint:
     quotes_credentials: bool = False
     context: ssl.SSLContext | None = attrs.field(default=None, repr=False, eq=False)
     _asking: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
-    _token: Token | None = attrs.field(default=None, init=False, repr=False, eq=False)
+    _token: BearerToken | None = attrs.field(default=None, init=False, repr=False, eq=False)
     _use_until: float = attrs.field(default=0.0, init=False, repr=False, eq=False)
 
-    def get(self) -> Token:
+    def get(self) -> BearerToken:
         """Return a token of whose life enough is left, or, while the issuer does not answer, any.
 
         Raises KafkaError if it is refused, BrokerUnavailable.
@@ -96,7 +96,7 @@ class TokenEndpoint:
                 self._token = self._newer(self._token)
             return self._token
 
-    def _newer(self, held: Token | None) -> Token:
+    def _newer(self, held: BearerToken | None) -> BearerToken:
         asked_at = time.time()
         try:
             token = self._ask()
@@ -110,7 +110,7 @@ class TokenEndpoint:
         self._use_until = asked_at + REFRESH_FRACTION * life_seconds
         return token
 
-    def _ask(self) -> Token:
+    def _ask(self) -> BearerToken:
         """Ask, and again where another answer may come. Raises KafkaError, BrokerUnavailable."""
         for attempt in range(1, ATTEMPTS_COUNT + 1):
             try:
@@ -121,11 +121,11 @@ class TokenEndpoint:
             time.sleep(BACKOFF.seconds(attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
-    def _ask_once(self) -> Token:
+    def _ask_once(self) -> BearerToken:
         import httpx  # only where tokens are fetched
 
         form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
-        trust = self.context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which trusts nobody, and is made at once
+        trust = self.context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no authority, and is made at once
         answer = bytearray()
         cut_off = _CutOff(ANSWER_SECONDS)
         hooks = {"trace": cut_off.notice}
@@ -152,7 +152,7 @@ class TokenEndpoint:
         encoded = base64.b64encode(credentials.encode()).decode()
         return {"Accept": "application/json", "Authorization": f"Basic {encoded}"}
 
-    def _read(self, status: int, answer: bytes) -> Token:
+    def _read(self, status: int, answer: bytes) -> BearerToken:
         """Read an answer; errors show nothing of one that has a token. Raises KafkaError, BrokerUnavailable."""
         try:
             found: Any = json.loads(answer)
@@ -169,8 +169,8 @@ class TokenEndpoint:
             raise self._refused("an answer without a token (access_token)")
         lasts_seconds = fields.get("expires_in")
         if isinstance(lasts_seconds, int | float) and 0 < lasts_seconds < LASTS_MAX_SECONDS:
-            return Token(text.strip(), time.time() + lasts_seconds)
-        return Token(text.strip(), expiry_of(text))
+            return BearerToken(text.strip(), time.time() + lasts_seconds)
+        return BearerToken(text.strip(), expiry_of(text))
 
     def _refused(self, why: str) -> KafkaError:
         about = f"no token for '{self.client_id}' from {self.url}"
@@ -207,9 +207,9 @@ class _CutOff:
 
     def _end(self) -> None:
         self._is_over = True
-        for each in self._sockets:
-            with suppress(OSError):  # of one that TLS has taken over, or that is closed
-                socket.socket.shutdown(each, socket.SHUT_RDWR)  # wakes who waits for it
+        for opened in self._sockets:
+            with suppress(OSError):  # one that TLS has taken over, or that is closed
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)  # wakes the thread that waits for it
 
 
 def expiry_of(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Log lines that strangers can cause as often as they like: a few of each kind in a while, then only their number."""
+"""Log lines that clients can cause at any rate: a few of each kind per period, then only their number."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _Period:
 class QuietLog:
     """Writes at most LINES_MAX_COUNT lines of a kind in PERIOD_SECONDS.
 
-    Kinds are words of the broker's own, as each is remembered. `sum_up` is to be called now and then, so that what was
-    left out is told also when nothing of the kind follows.
+    Kinds are remembered, so they must be the broker's own words. Call `sum_up` now and then: it tells the number of
+    skipped lines when no further one follows.
     """
 
     logger: logging.Logger

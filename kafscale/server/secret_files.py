@@ -1,7 +1,7 @@
-"""Whether others may read the files of secrets: a warning at the start, as a mode is easily wrong after a copy.
+"""A warning at the start if other users may read files of secrets, as a mode is easily wrong after a copy.
 
-The group's right counts where the file is the broker's own. Where it is another user's, as root's for a group that may
-read keys, or in a volume of secrets, it is by the group that the broker reads it.
+The group's right counts if the file is owned by the broker's user. The broker reads a file of another owner by its
+group, as in a volume of secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_of_readable(settings: Settings, *, key_file: Path) -> None:
-    """Say once which files of secrets others than the broker's user may read. `key_file` is that of the passwords."""
+    """Warn of files of secrets that other users may read. `key_file` has the keys of passwords."""
     own: list[str] = []
     foreign: list[str] = []
     shown: list[str] = []
@@ -47,7 +47,7 @@ def _secret_files(settings: Settings, key_file: Path) -> Iterator[Path]:
 
 
 def _readable(paths: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Iterate over those that are there and that others may read. Whoever needs one that is not there says so."""
+    """Yield the existing files that others may read. A missing file is reported where it is needed."""
     for path in paths:
         try:
             status = path.stat()

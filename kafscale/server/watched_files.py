@@ -1,6 +1,6 @@
 """Files that are read again when they have changed, or on demand: certificates, tokens.
 
-What can't be used is left: what was read before stays, with an error in the log, until the files change once more.
+If new contents can't be used, the earlier ones stay, with an error in the log, until the files change again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fingerprint = tuple[tuple[int, ...] | None, ...]
 
 
 class Watched(Protocol):
-    """Something that is made from files. `what` is how the log calls it."""
+    """An object made from files. `what` names it in the log."""
 
     what: str
     paths: Sequence[Path]
@@ -35,7 +35,7 @@ class Watched(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class FileWatch:
-    """Looks after all of them. `run` looks in intervals; `reload` reads them whether they have changed or not."""
+    """Watches files. `run` reads changed ones in intervals; `reload` reads all."""
 
     watched: Sequence[Watched]
     interval_seconds: float
@@ -45,10 +45,10 @@ class FileWatch:
     _loading: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._seen = [fingerprint(each.paths) for each in self.watched]
+        self._seen = [fingerprint(watched.paths) for watched in self.watched]
 
     def register(self, metrics: Metrics) -> None:
-        """Show them to whoever scrapes."""
+        """Register the metrics."""
         help = "Times that files of certificates and tokens were read again."
         metrics.adopt_counter("kafscale_file_reloads_total", help, self.reload_count)
         help = "Times that they could not be used."
@@ -66,19 +66,19 @@ class FileWatch:
 
     async def _read(self, *, only_changed: bool) -> None:
         async with self._loading:
-            for number, each in enumerate(self.watched):
-                found = await trio.to_thread.run_sync(fingerprint, each.paths)
+            for number, watched in enumerate(self.watched):
+                found = await trio.to_thread.run_sync(fingerprint, watched.paths)
                 if only_changed and found == self._seen[number]:
                     continue
                 self._seen[number] = found  # before they are read: what changes meanwhile is read again
-                await self._load(each)
+                await self._load(watched)
 
     async def _load(self, each: Watched) -> None:
         try:
             await trio.to_thread.run_sync(each.load)
         except StartupError as exc:
             self.failed_count.value += 1
-            logger.error("%s stays as it was, as what is new can't be used: %s", each.what, exc)
+            logger.error("%s stays as it was, as the new one can't be used: %s", each.what, exc)
         else:
             self.reload_count.value += 1
             logger.info("%s was read again", each.what)

@@ -1,9 +1,7 @@
-"""The object store's interface: what the log and the metadata checkpoint need of S3, and no more.
+"""The interface of an object store, and classes that wrappers begin with.
 
-Three implementations (`s3`, `file`, `memory`) and wrappers of the same interface, one job each (`limited`: the
-broker-wide limiter; `retrying`: backoff and the ambiguous-put check). One contract suite holds for all of them.
-
-Keys are relative, `/`-separated, without a leading slash; `kafscale.store.paths` makes every one of them.
+The implementations are `s3`, `file` and `memory`; one contract suite holds for them and for all wrappers. Keys are
+relative, separated by `/`, without a leading slash; `kafscale.store.paths` makes all of them. Imports no trio.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class ObjectStore(Protocol):
         ...
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        """`put` if the object has this ETag (If-Match). Raises PreconditionFailed (also if there is none), Conflict."""
+        """`put` if the object has this ETag (If-Match). Raises PreconditionFailed, Conflict."""
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
@@ -208,5 +206,5 @@ class MultipartUploads(Protocol):
         ...
 
     async def abort_upload(self, upload: Upload) -> None:
-        """Forget the upload. That there is none is not an error."""
+        """Forget the upload. An unknown upload is not an error."""
         ...

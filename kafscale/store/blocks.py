@@ -39,7 +39,7 @@ class BlockObject:
 
 @attrs.define(eq=False, repr=False)
 class BlockPool:
-    """Blocks that have been given back, and new ones where there are none."""
+    """Blocks that were given back, and new ones when they are used up."""
 
     _free: list[memoryview] = attrs.field(factory=list, init=False)
 
@@ -54,7 +54,7 @@ class BlockPool:
         return BlockObject(size_bytes, used + new)
 
     def give_back(self, dropped: BlockObject) -> None:
-        """Nobody reads the object any more."""
+        """Take back the blocks of an object that has no readers any more."""
         self._free += dropped.blocks
 
 

@@ -5,7 +5,7 @@ another one starts meanwhile, and finds what the first has on its list. So each 
 
     decide    that the objects are not needed, in a way that every successor sees: a log start or a deleted topic in the
               metadata, a newer generation that covers them, a newer checkpoint
-    look      whether this broker still leads, when the decision is in the bucket: then whoever claims later sees it too
+    look      whether this broker still leads, once the decision is in the bucket: then a later claimer sees it
     delete    as late as may be
 
 `wal` acknowledges changes of metadata before they are in the bucket, so the guard first publishes them, unless a
@@ -34,7 +34,7 @@ async def _publish_nothing(_decided: int) -> None:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class DeletionGuard:
-    """What a deletion must know of this broker. Without arguments: that of a store which nobody else can ever claim.
+    """The checks of deletions. Without arguments: for a store that no other broker can ever claim.
 
     confirm_lead: returns if it led at a moment after the call; raises Fenced, StoreError, DamagedObject (of the claim).
     decided: a number that has grown with every change of metadata that has been acknowledged.
@@ -51,7 +51,7 @@ class DeletionGuard:
         try:
             await self.confirm_lead()
         except DamagedObject as exc:
-            raise StoreUnavailable(f"nobody knows who leads, so nothing is deleted: {exc}") from exc
+            raise StoreUnavailable(f"the claim can't be read, so nothing is deleted:  {exc}") from exc
 
 
 @attrs.define(eq=False, repr=False)
@@ -65,13 +65,13 @@ class GuardedStore(ForwardingStore):
         return self.guard.decided()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete what may be deleted by what has been decided until now."""
+        """Delete objects by a decision made before this call."""
         await self.delete_in_turn([keys], self.decided())
 
     async def delete_in_turn(self, batches: Iterable[Sequence[str]], decided: int = NOTHING_TO_PUBLISH) -> None:
         """Delete one batch after the other, with one look at the claim for all of them.
 
-        `decided` is from when the decision was durable; NOTHING_TO_PUBLISH where it is no change of metadata.
+        `decided` is from when the decision was durable; NOTHING_TO_PUBLISH for one that did not change metadata.
         """
         await self.guard.confirm(decided)
         for keys in batches:

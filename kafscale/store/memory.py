@@ -66,9 +66,9 @@ class MemoryStore:
     _copier: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     def copy(self) -> MemoryStore:
-        """Another bucket with the same objects, as of now: for tests that begin with what took long to write.
+        """Return another bucket with the same objects, for tests whose objects take long to write.
 
-        Only of a bucket without `max_bytes`, of which no memory is used again.
+        Only of a bucket without `max_bytes`, which uses no memory again.
         """
         assert self.max_bytes is None
         other = MemoryStore(clock_ms=self.clock_ms)

@@ -19,8 +19,8 @@ escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
 The epoch in a segment's key is the one with which its writer led the partition, whatever records are in it. So no
 two leaders ever write the same key, and a later one's object is told from what an earlier one wrote late.
 
-KafScale's Go broker wrote version 1, which knows no topic ids. The id of such a topic is computed from its name, so
-whoever finds its segments knows which topic they belong to, and nothing has to remember it.
+KafScale's Go broker wrote version 1, which knows no topic ids. The id of such a topic is computed from its name,
+so its segments tell which topic they belong to, and nothing has to remember it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 @attrs.frozen(kw_only=True)
 class SegmentKey:
-    """What the key of a segment (`kfs`) or of its index says. `topic_id` is 16 raw bytes.
+    """The fields of the key of a segment (`kfs`) or of its index. `topic_id` is 16 raw bytes.
 
     `epoch` is the leader epoch of the broker that wrote it, EPOCH_UNKNOWN in a key that does not tell. One of version 1
     has the id that `version_1_topic_id` gives, and generation 0.
@@ -229,9 +229,9 @@ def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
 
 @attrs.frozen(kw_only=True, cache_hash=True)
 class NumberedKey:
-    """What the key of a WAL object or of a checkpoint (of metadata, or of manifests) says.
+    """The fields of the key of a WAL object or of a checkpoint (of metadata, or of manifests).
 
-    The order of keys is that of epochs, then of numbers. Who reads the log asks for its objects by key many times.
+    Keys are in the order of epochs, then of numbers. The hash is cached, as readers of the log look objects up by key.
     """
 
     namespace: str = NAMESPACE_DEFAULT

@@ -27,7 +27,7 @@ class VersionWriter:
     _written_count: int = attrs.field(default=0, init=False)
 
     def inherit(self, keys: Sequence[NumberedKey]) -> None:
-        """Take over what there is, which is deleted in time; an earlier attempt may have left some of this epoch."""
+        """Take over existing objects, to delete them in time; an earlier attempt may have left some of this epoch."""
         self._keys.extend(keys)
         own = [key.number for key in keys if key.epoch == self.epoch]
         self._written_count = max([self._written_count, *(number + 1 for number in own)])

@@ -39,7 +39,7 @@ class Versions(Generic[T]):
 async def undisturbed(look: Callable[[], Awaitable[T]]) -> T:
     """List and read from the beginning again if what was listed had gone before it was read.
 
-    Whoever deleted it had written something newer before. Raises what `look` does.
+    Its writer had written a newer one before. Raises the errors of `look`.
     """
     for _ in range(LOOKS_MAX_COUNT - 1):
         try:

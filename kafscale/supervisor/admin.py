@@ -24,11 +24,11 @@ from kafscale.config import Address
 from kafscale.metrics import Metrics
 from kafscale.server.http.access import AdminAccess, admin_server
 from kafscale.server.http.answers import EXPOSITION, FLUSHES_MAX_COUNT, JSON_LINES, FlushProgress, unavailable
-from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
+from kafscale.server.http.loop import HttpExchange, HttpServer, Page, Route, page_route, text_page
 from kafscale.supervisor.child import Child
 
 if TYPE_CHECKING:
-    from kafscale.supervisor.asking import Answer, BrokersClient, Headers, Lines
+    from kafscale.supervisor.asking import AdminAnswer, BrokersClient, Headers, Lines
 
 READINESS_SECONDS = 1.0  # for a broker to say that it serves; a probe of Kubernetes waits as long by default
 LABEL = "broker"
@@ -73,18 +73,18 @@ class SupervisorAdmin:
         """Serve connections until cancelled."""
         await self._server.accept(listeners)
 
-    async def _answer_readiness(self, exchange: Exchange) -> None:
+    async def _answer_readiness(self, exchange: HttpExchange) -> None:
         reasons = await self._not_ready()
         page = unavailable(reasons) if reasons else text_page(HTTPStatus.OK, "ready")
         await exchange.send_page(page)
 
-    async def _answer_metrics(self, exchange: Exchange) -> None:
+    async def _answer_metrics(self, exchange: HttpExchange) -> None:
         answers = await self._ask_all("/metrics", _authorization(exchange))
         pages = {broker_id: answer.text for broker_id, answer in answers.items() if answer.status == HTTPStatus.OK}
         page = await trio.to_thread.run_sync(merged, pages)
         await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, page + self._metrics.expose()))
 
-    async def _answer_flush(self, exchange: Exchange) -> None:
+    async def _answer_flush(self, exchange: HttpExchange) -> None:
         self._flushes_count += 1
         try:
             refused = self.access.refused_change
@@ -112,13 +112,13 @@ class SupervisorAdmin:
 
     async def _ask_all(
         self, path: str, headers: Headers = (), *, silence_max_seconds: float | None = None
-    ) -> dict[int, Answer]:
+    ) -> dict[int, AdminAnswer]:
         """Ask all brokers at once."""
-        from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, Answer, NoAnswer
+        from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, AdminAnswer, NoAdminAnswer
 
         client = self._brokers_client()
         silence = SILENCE_MAX_SECONDS if silence_max_seconds is None else silence_max_seconds
-        answers = {child.broker_id: Answer(HTTPStatus.SERVICE_UNAVAILABLE, "starting") for child in self.children}
+        answers = {child.broker_id: AdminAnswer(HTTPStatus.SERVICE_UNAVAILABLE, "starting") for child in self.children}
 
         async def ask(child: Child) -> None:
             if child.reached is None:
@@ -126,8 +126,8 @@ class SupervisorAdmin:
             try:
                 answer = await client.get(child.reached.admin, path, headers, silence_max_seconds=silence)
                 answers[child.broker_id] = attrs.evolve(answer, text=answer.text.rstrip("\n"))
-            except NoAnswer as exc:
-                answers[child.broker_id] = Answer(HTTPStatus.SERVICE_UNAVAILABLE, str(exc))
+            except NoAdminAnswer as exc:
+                answers[child.broker_id] = AdminAnswer(HTTPStatus.SERVICE_UNAVAILABLE, str(exc))
 
         async with trio.open_nursery() as nursery:
             for child in self.children:
@@ -142,7 +142,7 @@ class SupervisorAdmin:
         return self._client
 
 
-def _authorization(exchange: Exchange) -> Headers:
+def _authorization(exchange: HttpExchange) -> Headers:
     """Return the token of a request, which brokers check by its file as this server does."""
     values = (value for name, value in exchange.request.headers if name == b"authorization")
     return [("authorization", value.decode("latin-1")) for value in values]
@@ -192,13 +192,13 @@ def _labelled(sample: str, broker_id: int) -> str:
 # ---- flushes ----------------------------------------------------------------------------------------------------
 
 
-async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exchange: Exchange) -> None:
+async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exchange: HttpExchange) -> None:
     """Ask each broker for its own flush, and send the sum of their progress.
 
     A topic that one broker does not know, as it is new, may be another one's. When a broker dies meanwhile, the answer
     stays without its end, as that of a single broker.
     """
-    from kafscale.supervisor.asking import NoAnswer
+    from kafscale.supervisor.asking import NoAdminAnswer
 
     target = f"/flush?{exchange.query}" if exchange.query else "/flush"
     async with AsyncExitStack() as stack:
@@ -212,7 +212,7 @@ async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exch
                     answers.append(lines)
                 else:
                     refusals.append(text_page(HTTPStatus(status), "\n".join([line async for line in lines])))
-            except NoAnswer as exc:
+            except NoAdminAnswer as exc:
                 refusals.append(unavailable(f"broker {broker_id}: {exc}"))
         refused = [page for page in refusals if page.status is not HTTPStatus.NOT_FOUND or not answers]
         if refused:
@@ -221,9 +221,9 @@ async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exch
             await _follow(answers, exchange)
 
 
-async def _follow(answers: Sequence[Lines], exchange: Exchange) -> None:
+async def _follow(answers: Sequence[Lines], exchange: HttpExchange) -> None:
     """Send the sum of the progress each time that a broker sends its own, until all are done."""
-    from kafscale.supervisor.asking import NoAnswer
+    from kafscale.supervisor.asking import NoAdminAnswer
 
     told: list[FlushProgress | None] = [None] * len(answers)
     heard = trio.Event()
@@ -235,7 +235,7 @@ async def _follow(answers: Sequence[Lines], exchange: Exchange) -> None:
             heard.set()
         last = told[number]
         if last is None or not last.done:
-            raise NoAnswer
+            raise NoAdminAnswer
 
     await exchange.begin(JSON_LINES)
     try:
@@ -249,7 +249,7 @@ async def _follow(answers: Sequence[Lines], exchange: Exchange) -> None:
                     known = [progress for progress in told if progress is not None]
                     if len(known) == len(told):
                         await exchange.send(_sum(known).encode())
-    except (NoAnswer, ValueError) as exc:
+    except (NoAdminAnswer, ValueError) as exc:
         raise trio.BrokenResourceError("a broker has ended before its flush was done") from exc
     await exchange.end()
 

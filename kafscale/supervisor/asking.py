@@ -17,12 +17,12 @@ PAGE_MAX_BYTES = 256 << 20  # a page of metrics: 20,000 series of a family are s
 Headers = Sequence[tuple[str, str]]
 
 
-class NoAnswer(Exception):
+class NoAdminAnswer(Exception):
     """A broker gave no answer, or a part of one."""
 
 
 @attrs.frozen
-class Answer:
+class AdminAnswer:
     """An answer that has come as a whole."""
 
     status: int
@@ -37,7 +37,7 @@ class BrokersClient:
 
     async def get(
         self, address: Address, path: str, headers: Headers = (), *, silence_max_seconds: float = SILENCE_MAX_SECONDS
-    ) -> Answer:
+    ) -> AdminAnswer:
         """Return the answer to a GET. Raises NoAnswer."""
         request = httpx.Request("GET", f"http://{address}{path}", headers=headers)
         try:
@@ -46,7 +46,7 @@ class BrokersClient:
             )
         except httpx.TransportError as exc:
             raise _no_answer(exc) from exc
-        return Answer(status, body.decode(errors="replace"))
+        return AdminAnswer(status, body.decode(errors="replace"))
 
     @asynccontextmanager
     async def posted(self, address: Address, target: str, headers: Headers) -> AsyncIterator[tuple[int, Lines]]:
@@ -82,6 +82,6 @@ async def _lines(response: httpx.Response) -> Lines:
         raise _no_answer(exc) from exc
 
 
-def _no_answer(exc: httpx.TransportError) -> NoAnswer:
+def _no_answer(exc: httpx.TransportError) -> NoAdminAnswer:
     cannot_connect = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
-    return NoAnswer("it can't be reached" if cannot_connect else "it does not answer")
+    return NoAdminAnswer("it can't be reached" if cannot_connect else "it does not answer")

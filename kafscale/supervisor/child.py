@@ -31,7 +31,7 @@ _READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)((?: \S+)*)")
 
 @attrs.frozen(kw_only=True)
 class Reached:
-    """Where a broker that is ready can be reached: its listeners in their order, and its admin server."""
+    """Addresses of a broker that is ready: its listeners in their order, and its admin server."""
 
     listeners: Sequence[Address]
     admin: Address
@@ -42,7 +42,7 @@ class Reached:
         match = _READY.fullmatch(line)
         if match is None:
             return None
-        listeners = [Address.parse(each) for each in (match[1], *match[3].split())]
+        listeners = [Address.parse(address) for address in (match[1], *match[3].split())]
         return cls(listeners=listeners, admin=Address.parse(match[2]))
 
 
@@ -68,7 +68,7 @@ class Child:
         return self._running is not None
 
     def stop(self) -> None:
-        """Have it drain and end, and do not start it again."""
+        """Let it drain and end, and do not start it again."""
         self._stopping.set()
         self.send_signal(signal.SIGTERM)
 

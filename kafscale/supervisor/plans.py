@@ -1,8 +1,7 @@
-"""From the settings of `kafscale serve --processes N` to the settings and the command of each of the N brokers.
+"""Settings and command of each of the N brokers of `kafscale serve --processes N`.
 
-A budget of memory, disk, money or connections is that of the machine: each broker has its part. What bounds one request
-or one connection, a rate of one client, and what the metadata hold, are the same for each. Listeners are on consecutive
-ports.
+A budget of memory, disk, money or connections is that of the machine: each broker has its part. Bounds on one request,
+one connection, the rate of one client, and the metadata are the same for each. Listeners are on consecutive ports.
 """
 
 from __future__ import annotations
@@ -66,21 +65,21 @@ class BrokerPlan:
     @property
     def addresses(self) -> list[Address]:
         """Return where its listeners are, by their order."""
-        return [each.address for each in self.settings.listeners]
+        return [listener.address for listener in self.settings.listeners]
 
     def arguments(self) -> list[str]:
         """Return what follows `kafscale`. There are no secrets in it, as none are options."""
-        return ["serve", *(word for each in self._flags() for word in each)]
+        return ["serve", *(word for words in self._flags() for word in words)]
 
     def _flags(self) -> Iterator[tuple[str, str]]:
-        for each in options():
-            if each.attribute not in self.given:
+        for option in options():
+            if option.attribute not in self.given:
                 continue
-            value: Any = self.settings.value(each)
-            if each.is_repeatable:
-                yield from ((each.flag, each.format((item,))) for item in value)
+            value: Any = self.settings.value(option)
+            if option.is_repeatable:
+                yield from ((option.flag, option.format((item,))) for item in value)
             elif value is not None:
-                yield each.flag, each.format(value)
+                yield option.flag, option.format(value)
 
     def on_ports(self, addresses: Sequence[Address]) -> BrokerPlan:
         """Return the plan with the ports that its listeners have got, so that they have them after the next start."""
@@ -93,13 +92,13 @@ class BrokerPlan:
 
 def environment_of_brokers(environment: Mapping[str, str], supervisor_pid: int) -> dict[str, str]:
     """Return the environment without options, which brokers get as flags, and with the process that they end with."""
-    ours = {each.variable for each in options()} | {CONFIG_VARIABLE}
+    ours = {option.variable for option in options()} | {CONFIG_VARIABLE}
     kept = {name: value for name, value in environment.items() if name not in ours}
     return {**kept, SUPERVISOR_VARIABLE: str(supervisor_pid)}
 
 
 def plan_brokers(loaded: Loaded, count: int) -> tuple[BrokerPlan, ...]:
-    """Plan so many. Raises ConfigError if they can't be on one machine, or if a part of something is too little."""
+    """Plan `count` brokers. Raises ConfigError if they can't share a machine, or if a part of a budget is too small."""
     settings = loaded.settings
     if settings.store.scheme == "memory":
         raise ConfigError(
@@ -149,26 +148,26 @@ def _own_directory(directory: Path, broker_id: int, number: int) -> Path:
 def _shares(settings: Settings, count: int) -> dict[str, Any]:
     """Return a broker's part of each budget: at least what the option allows. 0, which is none or no limit, stays."""
     shares = {}
-    for each in options():
-        if each.attribute in SHARED_OUT:
-            value: Any = settings.value(each)
-            shares[each.attribute] = value and max(value // count, int(each.help.least), 1)
+    for option in options():
+        if option.attribute in SHARED_OUT:
+            value: Any = settings.value(option)
+            shares[option.attribute] = value and max(value // count, int(option.help.least), 1)
     return shares
 
 
 def _moved(listeners: Sequence[Listener], number: int, flag: str) -> tuple[Listener, ...]:
-    moved = tuple(attrs.evolve(each, port=each.port + number if each.port else 0) for each in listeners)
-    for each in moved:
-        if each.port > PORT_MAX:
-            raise ConfigError(f"{flag}: '{each}' is no port; allowed: up to {PORT_MAX}")
+    moved = tuple(attrs.evolve(listener, port=listener.port + number if listener.port else 0) for listener in listeners)
+    for listener in moved:
+        if listener.port > PORT_MAX:
+            raise ConfigError(f"{flag}: '{listener}' is not a port; allowed: up to {PORT_MAX}")
     return moved
 
 
 def _check_ports(settings: Settings, plans: Sequence[BrokerPlan]) -> None:
     admin = ("--admin-listen", settings.admin_listen)
-    _check_apart([admin, *(("--listen", each.address) for plan in plans for each in plan.settings.listeners)])
-    advertised = (each.address for plan in plans for each in plan.settings.advertised_listeners)
-    _check_apart([("--advertised-listener", each) for each in advertised])
+    _check_apart([admin, *(("--listen", listener.address) for plan in plans for listener in plan.settings.listeners)])
+    advertised = (listener.address for plan in plans for listener in plan.settings.advertised_listeners)
+    _check_apart([("--advertised-listener", listener) for listener in advertised])
 
 
 def _check_apart(addresses: Sequence[tuple[str, Address]]) -> None:

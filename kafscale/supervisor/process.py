@@ -98,7 +98,7 @@ class Process:
 
 
 async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
-    """Give the lines of what it writes, without their ends, until it writes no more."""
+    """Yield the lines that a process writes, without their ends, until it writes no more."""
     pending = b""
     while data := bytes(await stream.receive_some(RECEIVE_BYTES)):
         *whole, pending = (pending + data).split(b"\n")
@@ -115,9 +115,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent_pid: int) -> None:
-    """Have the kernel kill this process once its parent has ended, and end it now if that has ended already.
+    """Let the kernel kill this process once its parent has ended, and end now if that has happened already.
 
-    What was acknowledged is durable, so nothing is lost; and nobody else holds the data directory at the next start.
+    Acknowledged records are durable, so nothing is lost, and the data directory is free for the next start.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

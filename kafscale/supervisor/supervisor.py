@@ -40,9 +40,9 @@ LATE_CODE = 1
 
 
 async def serve(loaded: Loaded, count: int, command: Sequence[str] = BROKER_COMMAND) -> int:
-    """Run so many brokers until SIGTERM or SIGINT, and print the line that says that all are ready.
+    """Run `count` brokers until SIGTERM or SIGINT, and print the line that says that all are ready.
 
-    command: what Python runs as a broker, before its arguments. Returns the exit code.
+    command: the command of a broker, before its arguments. Returns the exit code.
     Raises ConfigError, StartupError.
     """
     plans = plan_brokers(loaded, count)
@@ -65,12 +65,12 @@ class Supervisor:
     _code: int = attrs.field(default=0, init=False)
 
     def stop(self) -> None:
-        """Have all brokers drain and end; `run` returns when they have."""
+        """Let all brokers drain and end; `run` returns after that."""
         if not self._stopping.is_set():
             self._stopping.set()
             logger.info("shutting down")
-            for each in self.children:
-                each.stop()
+            for child in self.children:
+                child.stop()
 
     async def run(self) -> int:
         """Keep the brokers running until `stop`, or until one refuses to start. Returns the exit code.
@@ -88,8 +88,8 @@ class Supervisor:
             nursery.start_soon(self._kill_late)
             await nursery.start(self._heed_signals, watch)
             async with trio.open_nursery() as brokers:
-                for each in self.children:
-                    brokers.start_soon(self._run, each)
+                for child in self.children:
+                    brokers.start_soon(self._run, child)
             nursery.cancel_scope.cancel()
         return self._code
 
@@ -100,21 +100,21 @@ class Supervisor:
         self.stop()
 
     async def _tell_ready(self, admin: Address) -> None:
-        for each in self.children:
-            await each.was_ready.wait()
+        for child in self.children:
+            await child.was_ready.wait()
         first, *others = (
             ",".join(map(str, addresses))
-            for addresses in zip(*(each.plan.addresses for each in self.children), strict=True)
+            for addresses in zip(*(child.plan.addresses for child in self.children), strict=True)
         )
         print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
 
     async def _kill_late(self) -> None:
         await self._stopping.wait()
         await trio.sleep(self.settings.shutdown_timeout_seconds + SPARE_SECONDS)
-        for each in self.children:
-            if each.is_running:
-                logger.error("broker %d has not ended in time, and is killed", each.broker_id)
-                each.send_signal(signal.SIGKILL)
+        for child in self.children:
+            if child.is_running:
+                logger.error("broker %d has not ended in time, and is killed", child.broker_id)
+                child.send_signal(signal.SIGKILL)
 
     async def _heed_signals(self, watch: FileWatch, *, task_status: trio.TaskStatus[None]) -> None:
         """The first signal drains, a second one ends everything at once. SIGHUP has files read again, if there are any.
@@ -125,13 +125,13 @@ class Supervisor:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGHUP and self.settings.names_watched_files:
-                    for each in self.children:
-                        if each.reached is not None:  # others read them at their start, and could not heed it yet
-                            each.send_signal(signal.SIGHUP)
+                    for child in self.children:
+                        if child.reached is not None:  # others read them at their start, and could not heed it yet
+                            child.send_signal(signal.SIGHUP)
                     await watch.reload()
                 elif self._stopping.is_set():
-                    for each in self.children:
-                        each.send_signal(signal.SIGKILL)
+                    for child in self.children:
+                        child.send_signal(signal.SIGKILL)
                     os._exit(128 + number)
                 else:
                     self.stop()
@@ -149,8 +149,8 @@ def _ensure_key_file(settings: Settings) -> None:
 
 
 def _open_access(settings: Settings, watched: list[Watched]) -> AdminAccess:
-    """Read the files of the admin server, and add them to what is watched. Raises StartupError."""
+    """Read the files of the admin server, and add them to the watched ones. Raises StartupError."""
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)
     tls = Tls.open(settings.ssl) if settings.admin_ssl else None
-    watched.extend(each for each in (token, tls) if each is not None)
+    watched.extend(file for file in (token, tls) if file is not None)
     return AdminAccess.of(settings, token, tls)

@@ -29,7 +29,7 @@ from kafscale.broker_security import open_security
 from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
-from kafscale.client.consumer import AbortedBatches, AbortedFrom
+from kafscale.client.consumer import AbortedFilter, AbortedFrom
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
@@ -266,7 +266,7 @@ def _as_text(value: object) -> str | tuple[str, ...]:
 
 def consumed(buffers: Iterable[Buffer], aborted: Iterable[AbortedTransaction]) -> Iterator[Record]:
     """Iterate over the records of a fetch that a consumer returns, without those of the aborted transactions."""
-    dropped = AbortedBatches.of(AbortedFrom(found.producer_id, found.first_offset) for found in aborted)
+    dropped = AbortedFilter.of(AbortedFrom(found.producer_id, found.first_offset) for found in aborted)
     for batch in batches(memoryview(b"".join(buffers))):
         header = parse_header(batch)
         if not dropped.have(header, batch) and not header.is_control:

@@ -29,7 +29,7 @@ from kafscale.api.produce import PendingProduce
 from kafscale.api.table import APIS
 from kafscale.errors import KafkaError, ProtocolError
 from kafscale.log.partition.chunks import Lease
-from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request
+from kafscale.server.kafka.dispatch import Dispatcher, EncodedReply, Request
 from kafscale.testing.faulty_store import FaultyStore, On, Rule
 from kafscale.testing.tcp_proxy import TcpProxy
 from kafscale.testing.trio_thread import TrioThread
@@ -92,7 +92,7 @@ class FaultyDispatcher(Dispatcher):
         delayed = any(fault.delay_seconds and fault.may_meet(request.api.name) for fault in self.faults)
         return delayed or super().may_wait(request)
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: Request) -> EncodedReply:
         for fault in list(self.faults):
             if fault.delay_seconds and fault.may_meet(request.api.name):
                 fault.met_count += 1
@@ -117,7 +117,7 @@ class FaultyDispatcher(Dispatcher):
                 return fault.error_code
         return error_codes.NONE
 
-    async def _refuse(self, request: Request, error_code: int) -> Reply:
+    async def _refuse(self, request: Request, error_code: int) -> EncodedReply:
         """Refuse a request. Metadata is answered with its brokers, so that a client knows where to retry."""
         row, call = self._rows[request.api.key], request.call
         message = self._decode(request)

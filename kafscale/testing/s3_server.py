@@ -23,14 +23,14 @@ import attrs
 import h11
 import trio
 
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 from kafscale.testing.certificates import CertificateFiles, make_certificate
 from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service
 from kafscale.testing.tcp_proxy import Link
 
 RECEIVE_BYTES = 256 * 1024
 
-CREDENTIALS = Credentials(access_key_id="stand-in", secret_access_key="stand-in-secret")
+CREDENTIALS = S3Credentials(access_key_id="stand-in", secret_access_key="stand-in-secret")
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import attrs
 import crc32c
 
-from kafscale.store.s3.sigv4 import UNSIGNED_PAYLOAD, Credentials, Scope, Signable, signature
+from kafscale.store.s3.sigv4 import UNSIGNED_PAYLOAD, S3Credentials, Signable, SigningScope, signature
 
 Body = bytes | bytearray | memoryview
 
@@ -156,7 +156,7 @@ class S3Service:
     names of the key service's keys; with None encryption is refused, as by MinIO.
     """
 
-    credentials: dict[str, Credentials]
+    credentials: dict[str, S3Credentials]
     region: str = "us-east-1"
     clock: Callable[[], float] = time.time
     max_skew_seconds: float = 900.0
@@ -383,7 +383,7 @@ class S3Service:
             headers=signed,
             payload_hash=call.headers.get("x-amz-content-sha256", ""),
         )
-        expected = signature(signable, Scope(stamp=stamp, region=region), credentials.secret_access_key)
+        expected = signature(signable, SigningScope(stamp=stamp, region=region), credentials.secret_access_key)
         if expected != given or unsigned or "host" not in signed:
             raise _refuse(403, "SignatureDoesNotMatch", f"the signature does not match; not signed: {unsigned}")
 

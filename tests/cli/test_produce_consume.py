@@ -30,10 +30,10 @@ async def test_lines_come_back_in_order(kafscale: Any, feed: Any) -> None:
 
 async def test_a_topic_that_there_is_not_names_the_nearest(kafscale: Any) -> None:
     await kafscale("topics", "create", "orders")
-    assert "topic 'ordrs': UNKNOWN_TOPIC_OR_PARTITION (there is none; did you mean 'orders'?)" in await kafscale(
+    assert "topic 'ordrs': UNKNOWN_TOPIC_OR_PARTITION (it does not exist; did you mean 'orders'?)" in await kafscale(
         "consume", "ordrs", code=1
     )
-    assert "(there is none; `kafscale topics list` shows" in await kafscale("consume", "nope", code=1)
+    assert "(it does not exist; `kafscale topics list` shows" in await kafscale("consume", "nope", code=1)
     assert "UNKNOWN_TOPIC_OR_PARTITION (its partitions are 0 to 0)" in await kafscale(
         "consume", "orders", "--partition", "7", code=1
     )

@@ -28,7 +28,7 @@ import trio
 
 from kafscale.api.table import every_api
 from kafscale.client import admin
-from kafscale.client.admin import NewTopic
+from kafscale.client.admin import TopicToCreate
 from kafscale.client.client import connect
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.frames import FrameReader
@@ -69,7 +69,7 @@ async def fuzz(broker: BrokerProcess, *, seed: int, seconds: float) -> Findings:
     """Send requests to a broker that runs, and say what came of it. The topic is created first."""
     findings = Findings()
     async with connect(broker.kafka) as client:
-        await admin.create_topic(client, NewTopic(name=TOPIC, partition_count=2))
+        await admin.create_topic(client, TopicToCreate(name=TOPIC, partition_count=2))
         topic_id = (await client.topic(TOPIC)).topic_id
     async with bystander(broker) as seen:
         with trio.move_on_after(seconds):

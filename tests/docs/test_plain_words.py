@@ -18,16 +18,11 @@ from tests.docs.plain_words import PHRASES, REPOSITORY, findings, rooms, shared_
 BUDGETS = {
     "bench": 107,
     "docs": 4,
-    "kafscale": 15,
-    "kafscale/client": 43,
+    "kafscale": 9,
     "kafscale/cluster": 8,
     "kafscale/formats": 13,
     "kafscale/http": 3,
     "kafscale/log": 74,
-    "kafscale/login": 24,
-    "kafscale/server": 86,
-    "kafscale/store": 60,
-    "kafscale/supervisor": 30,
     "kafscale/wire": 4,
     "tests/devtools": 339,
 }

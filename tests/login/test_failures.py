@@ -12,14 +12,14 @@ from kafscale.wire import error_codes
 def test_a_code_of_kafkas_was_all_that_was_said() -> None:
     told = str(failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "topic 'nope'"))
     assert told == (
-        "topic 'nope': UNKNOWN_TOPIC_OR_PARTITION (there is none; `kafscale topics list` shows those that there are)"
+        "topic 'nope': UNKNOWN_TOPIC_OR_PARTITION (it does not exist; `kafscale topics list` shows all topics)"
     )
 
 
 def test_what_the_broker_says_goes_before_unless_it_says_nothing() -> None:
     with pytest.raises(KafkaError, match=r"^t: TOPIC_ALREADY_EXISTS \(Topic 't' already exists\.\)$"):
         check(error_codes.TOPIC_ALREADY_EXISTS, "t", "Topic 't' already exists.")
-    with pytest.raises(KafkaError, match=r"^t: UNKNOWN_TOPIC_OR_PARTITION \(there is none; "):
+    with pytest.raises(KafkaError, match=r"^t: UNKNOWN_TOPIC_OR_PARTITION \(it does not exist; "):
         check(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "t", "This server does not host this topic-partition.")
 
 

@@ -37,5 +37,5 @@ def test_a_file_that_can_not_be_read_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"can't be read \(No such file or directory\); allowed: a file"):
         read_properties(tmp_path / "none")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is no text; allowed: a file"):
+    with pytest.raises(ConfigError, match="is not UTF-8; allowed: a file"):
         read_properties(tmp_path / "binary")

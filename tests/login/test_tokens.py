@@ -17,7 +17,7 @@ from kafscale.login import tokens
 from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
-from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, Token, TokenEndpoint, expiry_of
+from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, BearerToken, TokenEndpoint, expiry_of
 from kafscale.testing.certificates import make_authority
 from tests.devtools.external.http_server import sending_server
 from tests.devtools.external.token_endpoint import CLIENT_ID, CLIENT_SECRET, Asked, Endpoint, token_endpoint
@@ -202,7 +202,7 @@ def test_a_token_of_unknown_life_is_used_once(endpoint: Endpoint) -> None:
 def test_a_life_that_is_no_time_is_not_known(endpoint: Endpoint, exp: object) -> None:
     text = f"a.{base64.urlsafe_b64encode(json.dumps({'exp': exp}).encode()).decode().rstrip('=')}.b"
     endpoint.answers = [(200, {"access_token": text, "expires_in": 10**400})]
-    assert asks(endpoint).get() == Token(text, None)
+    assert asks(endpoint).get() == BearerToken(text, None)
     assert expiry_of(f"a.{base64.urlsafe_b64encode(b'[' * 100_000).decode()}.b") is None
 
 

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from kafscale.client.connection import Connection as Client
 from kafscale.client.connection import Reply
 from kafscale.config import Limits
-from kafscale.server.kafka.connection import Connection
+from kafscale.server.kafka.connection import ServedConnection
 from kafscale.server.kafka.pauses import PauseReason
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import (
@@ -48,7 +48,7 @@ class Pipelined:
     replies: list[Reply[ProduceResponse]] = attrs.field(factory=list)
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ServedConnection:
         (found,) = self.running.broker.acceptor.connections
         return found
 

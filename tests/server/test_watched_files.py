@@ -69,7 +69,7 @@ async def test_an_unusable_file_is_ignored_and_logged_once(text: Text, caplog: p
     await look(watch)
     assert (text.text, text.read_count, watch.failed_count.value) == ("at first", 1, 1)
     [record] = [each for each in caplog.records if each.levelname == "ERROR"]
-    assert record.getMessage() == ("the text stays as it was, as what is new can't be used: it is bad; give a good one")
+    assert record.getMessage() == ("the text stays as it was, as the new one can't be used: it is bad; give a good one")
     text.paths[0].unlink()
     text.paths[0].write_text("good again")
     await look(watch)

@@ -131,7 +131,7 @@ def test_options_of_the_environment_are_not_there_twice() -> None:
         ({"store": "memory:"}, "can't share --store memory:"),
         ({"listeners": ("A=127.0.0.1:9092", "B=127.0.0.1:9093")}, "--listen: '127.0.0.1:9093' would be taken twice"),
         ({"listeners": ("A=0.0.0.0:9643",)}, "--listen: '0.0.0.0:9644' would be taken twice"),
-        ({"listeners": ("A=127.0.0.1:65535",)}, "'A=127.0.0.1:65536' is no port"),
+        ({"listeners": ("A=127.0.0.1:65535",)}, "'A=127.0.0.1:65536' is not a port"),
         ({"chunk_pool_bytes": "1MiB", "max_message_bytes": "1MiB"}, None),
         ({"chunk_pool_bytes": "4MiB", "max_message_bytes": "3MiB"}, "leaves too little for each broker"),
         ({"broker_id": "2147483647"}, "--broker-id"),

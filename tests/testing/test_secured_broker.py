@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from kafscale.client.admin import NewTopic, create_topic
+from kafscale.client.admin import TopicToCreate, create_topic
 from kafscale.client.client import connect
 from kafscale.client.producer import Producer
 from kafscale.config import Address, SecurityProtocol
@@ -65,7 +65,7 @@ async def test_the_admin_may_do_everything(broker: SecuredBroker) -> None:
     await send(settings, b"one")
     security = client_security({name: each for name, each in settings.items() if name != "bootstrap.servers"})
     async with connect(Address.parse(broker.bootstrap), security=security) as client:
-        await create_topic(client, NewTopic(name="made", partition_count=1))
+        await create_topic(client, TopicToCreate(name="made", partition_count=1))
     assert broker.records("made") == []
 
 

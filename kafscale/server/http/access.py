@@ -49,7 +49,7 @@ class AdminToken:
         self._token = _read_token(self.paths[0])
 
     def is_in(self, request: h11.Request) -> bool:
-        """Tell whether a request brings it, in a time that does not tell how much of it was right."""
+        """Tell whether a request brings the token, in constant time."""
         given = _values(request, b"authorization")
         if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
             return False
@@ -74,7 +74,7 @@ class AdminAccess:
 
     @classmethod
     def of(cls, settings: Settings, token: AdminToken | None, tls: Tls | None) -> AdminAccess:
-        """Make that of a broker, and warn if the server is exposed without a token."""
+        """Return the access rules of a broker, and warn if its server is exposed without a token."""
         access = cls(
             own_names=own_names(settings),
             token=token,
@@ -90,19 +90,19 @@ class AdminAccess:
         return access
 
     def is_known(self, request: h11.Request) -> bool:
-        """Tell whether a request may have more than a probe has."""
+        """Tell whether a request may have more than a probe."""
         return self.token is None or self.token.is_in(request)
 
     def refusal(self, request: h11.Request) -> str | None:
-        """Return why a request that is known may not have more than a probe has; None if it may.
+        """Return why a known request may have no more than a probe; None if it may.
 
-        A page in a browser does not know the token, so it is enough to bring it.
+        A page in a browser does not know the token, so bringing it is enough.
         """
         return refusal(request, self.own_names) if self.token is None else None
 
     @property
     def refused_change(self) -> str | None:
-        """Why no request may change anything; None if those that are known may."""
+        """Return why no request may change anything; None if known requests may."""
         if self.token is not None or not self.is_exposed:
             return None
         return (
@@ -126,11 +126,11 @@ def admin_server(routes: Sequence[Route], access: AdminAccess) -> HttpServer:
 def own_names(settings: Settings) -> set[str]:
     """Return the names by which the broker may be reached."""
     listeners = (*settings.listeners, *settings.advertised_listeners)
-    return {name.lower() for name in (settings.admin_listen.host, *(each.host for each in listeners))}
+    return {name.lower() for name in (settings.admin_listen.host, *(listener.host for listener in listeners))}
 
 
 def refusal(request: h11.Request, names: Iterable[str]) -> str | None:
-    """Why the request is refused, for its sender; None if it may be done."""
+    """Return why a request is refused, for its sender; None if it is allowed."""
     hosts = _values(request, b"host")
     host = _host_of(f"//{hosts[0]}") if len(hosts) == 1 else None
     if host is None or not (_is_address(host) or host in {LOCAL_NAME, *names}):

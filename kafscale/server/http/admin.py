@@ -31,7 +31,7 @@ from kafscale.server.http.answers import (
     FlushProgress,
     unavailable,
 )
-from kafscale.server.http.loop import Exchange, HttpServer, Page, Route, page_route, text_page
+from kafscale.server.http.loop import HttpExchange, HttpServer, Page, Route, page_route, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
 
@@ -62,21 +62,21 @@ class AdminServer:
         self._server = admin_server(routes, self.access)
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve whoever connects, until cancelled."""
+        """Serve connections until cancelled."""
         await self._server.accept(listeners)
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """One connection. Raises StorageFailed."""
+        """Serve one connection. Raises StorageFailed."""
         await self._server.serve(stream)
 
     def _readiness(self) -> Page:
         reason = self.not_ready()
         return text_page(HTTPStatus.OK, "ready") if reason is None else unavailable(reason)
 
-    async def _answer_metrics(self, exchange: Exchange) -> None:
+    async def _answer_metrics(self, exchange: HttpExchange) -> None:
         await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, await self._exposition.page()))
 
-    async def _answer_flush(self, exchange: Exchange) -> None:
+    async def _answer_flush(self, exchange: HttpExchange) -> None:
         self._flushes_count += 1
         try:
             topics = exchange.arguments("topic")
@@ -88,7 +88,7 @@ class AdminServer:
         finally:
             self._flushes_count -= 1
 
-    def _refused_flush(self, exchange: Exchange, topics: Collection[str]) -> Page | None:
+    def _refused_flush(self, exchange: HttpExchange, topics: Collection[str]) -> Page | None:
         refused = self.access.refused_change
         if refused is not None:
             return text_page(HTTPStatus.FORBIDDEN, refused)
@@ -104,7 +104,7 @@ class AdminServer:
         return None
 
 
-async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: Exchange) -> None:
+async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: HttpExchange) -> None:
     """Flush, and send a line now and then and at the end. What is under way goes on if the client goes away."""
     report = FlushReport(topics=topics)
     began = trio.current_time()
@@ -140,7 +140,11 @@ REST_FACTOR: Final = 4  # the pause after a page was made, as a multiple of the 
 
 @attrs.define(eq=False, repr=False)
 class Exposition:
-    """Makes the pages of one registry."""
+    """Makes the pages of metrics of one registry, in turns between which other tasks run.
+
+    One page serves all requests that wait for it, and making pages takes a fifth of the event loop at most. A page is
+    never older than the request that it answers.
+    """
 
     metrics: Metrics
     _page: bytes = attrs.field(default=b"", init=False)

@@ -1,4 +1,4 @@
-"""What admin servers answer, those of brokers and that of a supervisor: forms, and the progress of a flush."""
+"""Answers of admin servers, of brokers and of a supervisor: content types, and the progress of a flush."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafscale.server.http.loop import Page, text_page
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 JSON_LINES = "application/x-ndjson"
-FLUSHES_MAX_COUNT = 8  # requests for one; each is told how far it has come, and no more than these are worth that
+FLUSHES_MAX_COUNT = 8  # at once; each gets a line every second
 FLUSH_PROGRESS_SECONDS = 1.0
 
 
@@ -36,9 +36,9 @@ class FlushProgress:
         try:
             return cls(**json.loads(line))
         except TypeError as exc:
-            raise ValueError(f"this is no progress of a flush: {line}") from exc
+            raise ValueError(f"this is not the progress of a flush: {line}") from exc
 
 
 def unavailable(reason: str) -> Page:
-    """Say why what was asked for can't be done now."""
+    """Return a 503 that says why a request can't be done now."""
     return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)

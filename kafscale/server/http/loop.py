@@ -1,13 +1,11 @@
 """An HTTP/1.1 server on h11 over trio: keep-alive, one table of routes, and a bound on all that a peer sends.
 
-A route answers an `Exchange`: with a page, or with a stream that goes on for as long as it has something to tell.
+A route answers an `HttpExchange`: with a page, or with a stream that goes on for as long as it has something to tell.
 Bodies of requests are received and thrown away. HEAD is answered where GET is, without the body.
 
-Connections have a maximum. Past it, the one whose last request is the oldest gives way to the new one, so that requests
-are answered however many connections are open and say nothing, or do not take their answers. Those of routes that
-`keep_place` stay: such a route bounds how many of its requests are under way.
-
-Knows nothing of the pages themselves; may not import anything of the log or the cluster.
+Connections have a maximum. Past it, the one whose last request is the oldest gives way to the new one, so that silent
+connections, and those that do not take their answers, keep out no requests. A route that `keeps_place` is excepted: it
+bounds its own requests.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class Page:
 
 
 def text_page(status: HTTPStatus, text: str) -> Page:
-    """A line for whoever reads it."""
+    """Return a page of one line."""
     return Page(status, TEXT, f"{text}\n")
 
 
@@ -62,7 +60,7 @@ UNKNOWN_PAGE = Page(
 
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
-class Exchange:
+class HttpExchange:
     """One request, and the means to answer it: `send_page`, or `begin`, any number of `send`, and `end`.
 
     Each of these raises TooSlowError if the peer does not take what is sent, and BrokenResourceError if it is gone.
@@ -75,7 +73,7 @@ class Exchange:
     _stream: trio.abc.Stream
 
     def arguments(self, name: str) -> Sequence[str]:
-        """Return what the query says of this name, in order."""
+        """Return the values of this name in the query, in order."""
         return parse_qs(self.query).get(name, [])
 
     async def send_page(self, page: Page) -> None:
@@ -88,7 +86,7 @@ class Exchange:
         await self._send(*events, h11.EndOfMessage())
 
     async def begin(self, content_type: str) -> None:
-        """Begin an answer whose length nobody knows."""
+        """Begin an answer of unknown length."""
         headers = [("content-type", content_type), ("transfer-encoding", "chunked")]
         await self._send(h11.Response(status_code=HTTPStatus.OK, headers=headers))
 
@@ -108,19 +106,19 @@ class Exchange:
 
 @attrs.frozen(eq=False, repr=False)
 class Route:
-    """What answers the requests for one path, and to which methods; those that are `is_open` are everybody's."""
+    """The handler of one path, and the methods that it answers. One that `is_open` needs no token."""
 
     path: str
-    answer: Callable[[Exchange], Awaitable[None]]
+    answer: Callable[[HttpExchange], Awaitable[None]]
     methods: Sequence[str] = attrs.field(default=READ_METHODS, kw_only=True)
     keeps_place: bool = attrs.field(default=False, kw_only=True)
     is_open: bool = attrs.field(default=False, kw_only=True)
 
 
 def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) -> Route:
-    """A page that can be read, the same one for everybody."""
+    """Return a route that answers GET with a page."""
 
-    async def answer(exchange: Exchange) -> None:
+    async def answer(exchange: HttpExchange) -> None:
         await exchange.send_page(make())
 
     return Route(path, answer, is_open=is_open)
@@ -128,11 +126,10 @@ def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) ->
 
 @attrs.define(eq=False, repr=False)
 class HttpServer:
-    """Answers by the routes. `name` is what the log calls it.
+    """Answers requests by its routes. `name` is its name in the log.
 
-    `is_known` says whether a request may have routes that are not open, and `refusal` why it may not have them for
-    where it comes from. `context` gives that of TLS for a new
-    connection, whose handshake is a part of waiting for its first request.
+    `is_known` says whether a request may have routes that are not open, and `refusal` why its origin may not have them.
+    `context` returns the TLS context of a new connection, whose handshake is part of the wait for its first request.
     """
 
     name: str
@@ -145,12 +142,12 @@ class HttpServer:
     _quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger), init=False)
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve whoever connects, until cancelled. Raises StorageFailed."""
+        """Serve connections until cancelled. Raises StorageFailed."""
         async with trio.open_nursery() as nursery:
             await accept_all(listeners, self.serve, name=self.name, nursery=nursery, quiet=self._quiet)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """One connection, until it closes, errs, idles, or has to give way. Raises StorageFailed."""
+        """Serve one connection until it closes, errs, idles, or has to give way. Raises StorageFailed."""
         if len(self._open) >= CONNECTIONS_MAX_COUNT:
             self._make_room()
         if self.context is not None:
@@ -185,13 +182,13 @@ class HttpServer:
             self._open[scope] = self._open.pop(scope, None)  # now it is the newest
             idle_seconds = IDLE_TIMEOUT_SECONDS
             path, _, query = request.target.decode("latin-1").partition("?")
-            exchange = Exchange(request=request, path=path, query=query, connection=connection, stream=stream)
+            exchange = HttpExchange(request=request, path=path, query=query, connection=connection, stream=stream)
             await self._answer(exchange, scope)
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
 
-    async def _answer(self, exchange: Exchange, scope: trio.CancelScope) -> None:
+    async def _answer(self, exchange: HttpExchange, scope: trio.CancelScope) -> None:
         route = next((route for route in self.routes if route.path == exchange.path), None)
         methods = READ_METHODS if route is None else route.methods
         is_open = route is not None and route.is_open
@@ -219,7 +216,7 @@ class HttpServer:
 async def _wait_for_request(
     connection: h11.Connection, stream: trio.abc.Stream, idle_seconds: float
 ) -> h11.Request | None:
-    """The next request, its body thrown away; None at the end of the connection, or if it does not come in time."""
+    """Return the next request, without its body; None at the end of the connection, or if it does not come in time."""
     request = None
     with trio.CancelScope(deadline=trio.current_time() + idle_seconds) as scope:
         while True:

@@ -1,15 +1,15 @@
-"""Requests that have come in part, or wait for their turn: what they may hold, and for how long.
+"""Bounds on the memory and the time of requests that have come in part, or wait for their turn.
 
-What a peer announces is worth nothing: memory follows the bytes that have come, and time too. An `Arrival` is the part
-of one connection, `Arrivals` are those of all, with what they share.
+Memory and time follow the bytes that have come, not the size that a peer announces. An `Arrival` is the part of one
+connection, `Arrivals` are those of all with their shared bounds.
 
 - Each connection has FREE_BYTES for itself, so that small requests never wait for large ones of others. What it holds
   beyond that counts against `buffer_bytes`. Once these are used up, connections that count stop reading; but one of
   them whose frame has begun may always go on until it is whole, so that not all of them wait for each other.
 - Frames that are coming may have a part of the chunk pool, `pool`: the rest is for those that are here.
-- A frame has a deadline from its first byte, which moves with what has come: `timeout_seconds`, and a second for each
-  SLOWEST_BYTES. While others wait for room, who has some and gets on by less than PROGRESS_BYTES in STALL_SECONDS gives
-  it up, and its connection.
+- A frame has a deadline from its first byte: `timeout_seconds`, and a second more for each SLOWEST_BYTES that have
+  come. While others wait for room, a connection that has some and receives less than PROGRESS_BYTES in STALL_SECONDS is
+  closed.
 
 No frame has a timer: one task looks at all of them, while there are any. Time for which a connection is not read from
 does not count, nor does time for which the whole process stood still.
@@ -39,7 +39,7 @@ STOOD_STILL_SECONDS = 3.0  # between two sweeps
 
 @attrs.define(eq=False, repr=False)
 class Arrival:
-    """What one connection holds. `give_up` ends the connection, for the reason that it is given."""
+    """The bytes that one connection holds. `give_up` ends the connection, for a given reason."""
 
     arrivals: Arrivals
     give_up: Callable[[str], None]
@@ -52,7 +52,7 @@ class Arrival:
     _got_on_bytes: int = attrs.field(default=0, init=False)
 
     def note(self, frame_bytes: int) -> None:
-        """Note that so much of the frame is here; 0 says that it is whole."""
+        """Note how much of the frame is here; 0 means that it is whole."""
         now = trio.current_time()
         if not frame_bytes:
             self._begun_at = math.inf
@@ -92,7 +92,7 @@ class Arrival:
             self._begun_at, self._got_on_at = begun_at + waited_seconds, got_on_at + waited_seconds
 
     def excuse(self, seconds: float) -> None:
-        """Leave out so many seconds from what counts against the peer."""
+        """Do not count these seconds against the peer."""
         self._begun_at += seconds
         self._got_on_at += seconds
 
@@ -105,10 +105,7 @@ class Arrival:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Arrivals:
-    """Holds what the arrivals of all connections share.
-
-    `pool_is_short` says whether somebody waits for room in the chunk pool.
-    """
+    """Bounds shared by the arrivals of all connections. `pool_is_short`: somebody waits for room in the chunk pool."""
 
     buffer_bytes: int
     pool: ByteBudget
@@ -123,7 +120,7 @@ class Arrivals:
     _begun: Signal = attrs.field(factory=Signal, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Show them to whoever scrapes."""
+        """Register the metrics."""
         help = "Of --queued-max-request-bytes, in use."
         metrics.gauge("kafscale_arriving_bytes", help, lambda: self.used_bytes)
         metrics.gauge("kafscale_arriving_waiting", "Connections that wait for it.", lambda: self.waiting_count)
@@ -145,7 +142,7 @@ class Arrivals:
         return 2 * (self.pool.used_bytes + size_bytes) <= self.pool.size_bytes
 
     def add(self, arrival: Arrival) -> None:
-        """It has something that somebody has to look after."""
+        """Watch the deadlines of an arrival."""
         if not self._under_way:
             self._begun.set()
         self._under_way[arrival] = None
@@ -154,7 +151,7 @@ class Arrivals:
         self._under_way.pop(arrival, None)
 
     def count(self, arrival: Arrival, size_bytes: int) -> None:
-        """It holds so much that counts."""
+        """Count `size_bytes` for an arrival, in place of earlier ones."""
         change = size_bytes - arrival.counted_bytes
         self.used_bytes += change
         arrival.counted_bytes = size_bytes
@@ -162,7 +159,7 @@ class Arrivals:
             self._wake()
 
     def drop_favourite(self, arrival: Arrival) -> None:
-        """Its frame is whole, or it is not read from for now: another one's turn."""
+        """Let another arrival be the favourite: the frame of this one is whole, or it is not read from for now."""
         if self._favourite is arrival:
             self._favourite = None
             self._wake()

@@ -33,7 +33,9 @@ class BoundListener:
     @property
     def is_loopback(self) -> bool:
         """Tell whether only programs of this machine reach it."""
-        return all(ip_address(each.socket.getsockname()[0].partition("%")[0]).is_loopback for each in self.sockets)
+        return all(
+            ip_address(listener.socket.getsockname()[0].partition("%")[0]).is_loopback for listener in self.sockets
+        )
 
 
 async def bind(
@@ -53,8 +55,8 @@ async def bind(
     except OSError as exc:
         raise StartupError(f"{option} {address}: {_why(exc)}") from exc
     if receive_buffer_bytes:
-        for each in sockets:  # those that come in have it from the one that listens
-            each.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        for listener in sockets:  # those that come in have it from the one that listens
+            listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     return BoundListener(name, address.host, sockets[0].socket.getsockname()[1], sockets, protocol)
 
 
@@ -75,7 +77,7 @@ SENT_AS_THEY_ARE = (SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER)  # the passw
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ListenerTls:
-    """What listeners with TLS need: the certificate, and the rules by which clients are known by theirs."""
+    """The broker's certificate, and the rules from clients' certificates to principals."""
 
     files: Tls
     principals: SslPrincipalMapper
@@ -112,16 +114,16 @@ async def open_listener(listener: Listener, settings: Settings) -> BoundListener
 def warn_of_listeners(
     listeners: Sequence[BoundListener], client_auth: SslClientAuth, mechanisms: Sequence[SaslMechanism]
 ) -> None:
-    """Say once which listeners others than this machine reach without saying who they are, or with bare passwords."""
-    exposed = [each for each in listeners if not each.is_loopback]
-    if open_ := [each for each in exposed if _is_open(each, client_auth)]:
+    """Warn of listeners that other machines reach without authentication, or with passwords in the clear."""
+    exposed = [listener for listener in listeners if not listener.is_loopback]
+    if open_ := [listener for listener in exposed if _is_open(listener, client_auth)]:
         logger.warning(
-            "whoever reaches %s may read, write and delete all topics, as nobody has to say there who they are; listen "
+            "anyone who reaches %s may read, write and delete all topics: clients do not authenticate there; listen "
             "on 127.0.0.1, or with --ssl-client-auth required or SASL",
             _shown(open_),
         )
-    in_the_clear = [each for each in exposed if each.protocol is SecurityProtocol.SASL_PLAINTEXT]
-    readable = [each for each in mechanisms if each in SENT_AS_THEY_ARE]
+    in_the_clear = [listener for listener in exposed if listener.protocol is SecurityProtocol.SASL_PLAINTEXT]
+    readable = [mechanism for mechanism in mechanisms if mechanism in SENT_AS_THEY_ARE]
     if in_the_clear and readable:
         logger.warning(
             "the network can read what clients of %s log in with by %s; make it SASL_SSL, or let "
@@ -132,7 +134,7 @@ def warn_of_listeners(
 
 
 def _shown(listeners: Sequence[BoundListener]) -> str:
-    return " and ".join(f"{each.name}={each.host}:{each.port}" for each in listeners)
+    return " and ".join(f"{listener.name}={listener.host}:{listener.port}" for listener in listeners)
 
 
 def _is_open(listener: BoundListener, client_auth: SslClientAuth) -> bool:

@@ -7,7 +7,7 @@
 
 A request in progress never mutes the connection. The reader stops only while one of `PauseReason` holds.
 What it has received in part, or not begun to answer, is held within the bounds of `kafscale.server.kafka.arrivals`.
-A connection that breaks the protocol, or whose peer goes away, ends by itself; nobody else notices.
+A connection that breaks the protocol, or whose peer goes away, ends without an effect on others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.metrics import Counter, Metrics
 from kafscale.security.session import SaslSession
 from kafscale.server.kafka.arrivals import FREE_BYTES, Arrival, Arrivals
-from kafscale.server.kafka.dispatch import Dispatcher, Reply, Request
+from kafscale.server.kafka.dispatch import Dispatcher, EncodedReply, Request
 from kafscale.server.kafka.pauses import PauseReason, Pauses
 from kafscale.server.kafka.transport import Transport
 from kafscale.server.quiet_log import QuietLog
@@ -79,7 +79,7 @@ class ConnectionMetrics:
     quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger))
 
     def register(self, metrics: Metrics) -> None:
-        """Show them to whoever scrapes."""
+        """Register the metrics."""
         count = metrics.adopt_counter
         count("kafscale_connections_errors_total", "Connections ended by an error.", self.ended_by_error_count)
         count("kafscale_network_bytes_in_total", "Bytes received.", self.bytes_in)
@@ -93,7 +93,7 @@ class ConnectionMetrics:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Connection:
+class ServedConnection:
     """Serves one client until it goes away, errs, or the broker drains."""
 
     transport: Transport
@@ -150,11 +150,7 @@ class Connection:
         self.pauses.end_holds()
 
     def takes_too_long(self, now: float) -> bool:
-        """Tell whether the peer takes a reply so slowly that others should not wait for the memory which is held for
-        it.
-
-        Asked every second while they do.
-        """
+        """Tell whether the peer takes a reply too slowly, while others wait for its memory. Asked every second then."""
         if self.sending_since == math.inf:
             return False
         untaken_bytes = self.transport.untaken_bytes()
@@ -227,7 +223,7 @@ class Connection:
     async def _read(self) -> None:
         """Read until the end of the stream.
 
-        Nothing of what was read is kept here, where the next of it, or an end of all pauses, may be long in coming.
+        No received data is referenced here, as the next data, or the end of all pauses, may take long.
         """
         while await self._receive():
             await self._take_frames(perf_counter())
@@ -264,7 +260,7 @@ class Connection:
                     await self._take(frame, received_at, None)
 
     def _wake_writer(self) -> None:
-        """Have the writer look at the queue, but not before the first in it is durable if that is a group."""
+        """Wake the writer; if a group of Produces is the first in the queue, once that is durable."""
         first = self._queue[0].pending if self._queue else None
         if isinstance(first, ProduceGroup):
             first.round.tell(self._work)
@@ -282,7 +278,7 @@ class Connection:
             self.arrival.note(0)
 
     def _counted(self, work: Awaitable[T]) -> Awaitable[T]:
-        """Count the time of what is done beside requests, if there are quotas of it."""
+        """Count the time of work outside of requests, if there are quotas on it."""
         if self.dispatcher.services.quotas.request is None:
             return work
         if self._last_call is None:
@@ -290,7 +286,7 @@ class Connection:
         return self.dispatcher.counted(self._last_call, work)
 
     def _note_call(self, call: Call) -> None:
-        """Count what comes and goes from now on for this client, and a frame that came before any call, too."""
+        """Count the traffic from now on for this client, and a frame that came before the first call, too."""
         if self.dispatcher.is_countable(call):
             self._last_call = call
             if self._early.seconds:
@@ -315,7 +311,7 @@ class Connection:
         return True
 
     def _end_group(self) -> None:
-        """End the group: what comes now is not to be sent together with what came before."""
+        """End the group: later replies are not sent together with earlier ones."""
         self._group = None
         self._short_way.interrupt()
 
@@ -370,7 +366,7 @@ class Connection:
                 raise
 
     async def _end_if_closed(self) -> None:
-        """End the connection soon after its peer has closed it: what it sent is worth no long checks."""
+        """End the connection soon after its peer has closed it: long checks of its requests would be in vain."""
         await self.transport.wait_closed()
         await trio.sleep(EOF_GRACE_SECONDS)
         self.abort()
@@ -381,8 +377,8 @@ class Connection:
     async def _receive_large(self) -> bool:
         """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream.
 
-        Anything else, and what the pool has no room for, is received as small ones are: only who has read a Produce
-        can refuse it.
+        Other frames, and those without room in the pool, are received as small ones are: a Produce has to be read to be
+        refused.
         """
         size_bytes = self._frames.announced_bytes
         is_produce = self._frames.begins_with(PRODUCE_PREFIX)
@@ -419,7 +415,7 @@ class Connection:
         if not self.has_asked and size_bytes > self._usual_max_bytes:
             raise ProtocolError(f"a first request of {size_bytes} bytes; the limit is {self._usual_max_bytes}")
         if is_produce is False and size_bytes > OTHER_FRAME_MAX_BYTES:
-            raise ProtocolError(f"a frame of {size_bytes} bytes that is no Produce")
+            raise ProtocolError(f"a frame of {size_bytes} bytes that is not a Produce")
         if is_produce and size_bytes > self.pool.size_bytes:
             raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
 
@@ -445,9 +441,9 @@ class Connection:
             self.arrivals.pool.release(len(frame))
 
     async def _acquire(self, size_bytes: int, *, is_usual: bool) -> Lease | None:
-        """Room in the pool, and in what frames that are coming may have of it; None if there is none in time.
+        """Acquire room in the pool, and in the part of it for coming frames; None if it is not free in time.
 
-        A frame of more than a usual size does not wait: it would keep those of a usual size from theirs.
+        A frame of unusual size does not wait: it would keep room from those of usual size.
         """
         if (is_usual or self.arrivals.has_much_room(size_bytes)) and self.arrivals.pool.acquire_nowait(size_bytes):
             lease = self.pool.acquire_nowait(size_bytes)
@@ -514,7 +510,7 @@ class Connection:
 
     async def _write(self) -> None:
         """Answer the queue in order until the reader has ended and nothing is left."""
-        outgoing: list[tuple[Request, Reply]] = []
+        outgoing: list[tuple[Request, EncodedReply]] = []
         try:
             while True:
                 while self._queue:
@@ -530,10 +526,10 @@ class Connection:
             for _, reply in outgoing:
                 reply.release()
 
-    async def _answer_first(self, outgoing: list[tuple[Request, Reply]]) -> None:
-        """Answer the first request of the queue; what is ready before it may take a while is sent.
+    async def _answer_first(self, outgoing: list[tuple[Request, EncodedReply]]) -> None:
+        """Answer the first request of the queue; before one that may take a while, send the ready replies.
 
-        Nothing of the answer is kept here, where the next one may be long in coming.
+        The answer is not referenced here afterwards, as the next request may take long.
         """
         request = self._queue[0]
         if self.pauses.held_until and request.pending is None:
@@ -554,7 +550,7 @@ class Connection:
         self._queued_count -= request.count
         self._queued_bytes -= request.size_bytes
 
-    async def _follow(self, session: SaslSession, outgoing: list[tuple[Request, Reply]]) -> None:
+    async def _follow(self, session: SaslSession, outgoing: list[tuple[Request, EncodedReply]]) -> None:
         """End the connection after the answer that a login has failed; lift the limits once one has not.
 
         Raises ProtocolError.
@@ -568,12 +564,12 @@ class Connection:
             self.has_asked = True
 
     def _begin_turn(self, request: Request) -> None:
-        """The handler has what it needs of the frame by the time it waits."""
+        """Stop counting the frame of a request whose turn has come: it is decoded before its handler waits."""
         self.arrival.queued_bytes -= request.waiting_bytes
         if self.arrival.counted_bytes:
             self.arrival.recount()
 
-    async def _send(self, outgoing: list[tuple[Request, Reply]]) -> None:
+    async def _send(self, outgoing: list[tuple[Request, EncodedReply]]) -> None:
         """Send the replies, in order and in one go, and release what they hold."""
         buffers: list[Sendable] = [buffer for _, reply in outgoing for buffer in reply.buffers]
         if buffers:
@@ -581,7 +577,7 @@ class Connection:
             self.sending_since = trio.current_time()
             self.sending_bytes = size_bytes
             sending = self.transport.send(buffers)
-            await (sending if self._last_call is None else self._counted(sending))  # those of a login count for nobody
+            await (sending if self._last_call is None else self._counted(sending))  # a login's time does not count
             self.sending_since = math.inf
             self.metrics.bytes_out.value += size_bytes
         now = perf_counter()

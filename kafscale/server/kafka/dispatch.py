@@ -1,4 +1,4 @@
-"""From a frame to its handler, and from a handler's response to the buffers of the reply. No I/O here.
+"""Dispatch frames to handlers, and encode their responses as replies. No I/O here.
 
 The table of `kafscale.api.table` decides: what is not in it ends the connection, as in Kafka. The exception is a
 version of ApiVersions that is not known: it is answered in version 0, with the versions that are (KIP-511).
@@ -51,11 +51,11 @@ logger = logging.getLogger(__name__)
 
 NOTHING = memoryview(b"")
 LONG_PRODUCE_BYTES = 64 << 10  # may name 10,000 partitions, of 4 us each; else there is a large batch in it
-LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded though nobody has asked for them
+LOAD_PAUSE_SECONDS = 0.05  # between two APIs that are loaded ahead of their first request
 PERCENT: Final = 100
 WRITE_TXN_MARKERS: Final = 27
 BROKER_HEARTBEAT: Final = 63
-# Requests whose time is nobody's: those of logins, which are bounded otherwise, and of brokers among themselves.
+# Requests whose time counts for no quota: logins, which are bounded otherwise, and those between brokers.
 LOGINS: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 UNCOUNTED: Final = LOGINS | {WRITE_TXN_MARKERS, BROKER_HEARTBEAT}
 WAIT_FOR_OTHERS = ("Fetch", "JoinGroup", "SyncGroup")  # so that they hold nothing that others need meanwhile
@@ -68,7 +68,7 @@ class Request:
     """One request on its way to its reply, or a group of `count` Produces, which share the version of `call` alone.
 
     `pending` is set for Produce, which is in the log already; any other request is still a frame, run at its turn.
-    `waiting_bytes` is what it holds until then: that frame, or answers to what was refused of a Produce.
+    `waiting_bytes` are held until then: that frame, or answers to refused partitions of a Produce.
     """
 
     api: Api
@@ -87,7 +87,7 @@ class Request:
 
 
 @attrs.define(eq=False, repr=False)
-class Reply:
+class EncodedReply:
     """The buffers to send, none for `acks=0`, and the memory of some of them: `release` once they are sent.
 
     `throttle_ms` is for how long its connection is not to be read from, by a quota.
@@ -109,7 +109,7 @@ class _Row:
     api: Api
     flexible_since: int
     may_wait: bool
-    reply: Callable[[_Row, Call, Any, int], Awaitable[Reply]]
+    reply: Callable[[_Row, Call, Any, int], Awaitable[EncodedReply]]
     request_count: Counter
     latency_seconds: Histogram
     errors: ErrorCounter
@@ -117,7 +117,7 @@ class _Row:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Counters:
-    """What is counted of all APIs, by the name of each."""
+    """Counters of all APIs, by name."""
 
     requests: CounterFamily
     latency: HistogramFamily
@@ -145,7 +145,7 @@ async def _see_whether_superseded(wait_awake: Callable[[], Awaitable[None]]) -> 
 
 
 def _superseded(fenced: Fenced) -> ProtocolError:
-    """Whoever watches that ends the broker."""
+    """Return the error that ends a connection of a broker that is fenced; its lease check ends the broker."""
     return ProtocolError(f"this broker must not answer any more: {fenced}")
 
 
@@ -165,14 +165,14 @@ class Dispatcher:
     def __attrs_post_init__(self) -> None:
         self._encoder = AnswerEncoder(self.services.settings.limits.max_response_bytes)
         self._counters = _Counters.of(self.services.metrics)
-        self._listed = {each.key: each for each in self.apis}
-        for each in self.apis:
-            self._counters.begin(each)
+        self._listed = {api.key: api for api in self.apis}
+        for api in self.apis:
+            self._counters.begin(api)
 
     async def load_all(self) -> None:
-        """Load what nobody has asked for yet, one API at a time, so that clients need not wait for it later.
+        """Load the APIs that are not loaded yet, one at a time, so that clients need not wait for them later.
 
-        Nor will they meet the code of another version, which an upgrade puts in the place of this one.
+        Nor will they get the code of another version, which an upgrade puts in place of this one.
         """
         waiting = deque(self._listed)
         while waiting:
@@ -261,7 +261,7 @@ class Dispatcher:
         return ShortWay(self.services, peer)
 
     def request_of(self, group: ProduceGroup, received_at: float) -> Request:
-        """Make what stands in the queue for a group, as long as it is empty."""
+        """Return the queue's entry for a group, which is empty yet."""
         return Request(produce.API, group.call, NOTHING, received_at, size_bytes=0, count=0, pending=group)
 
     def may_wait(self, request: Request) -> bool:
@@ -269,7 +269,7 @@ class Dispatcher:
         pending = request.pending
         return self._rows[request.api.key].may_wait if pending is None else not pending.ready
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: Request) -> EncodedReply:
         """Run the handler, or wait for what Produce has begun. Raises ProtocolError."""
         row = self._rows[request.api.key]
         if request.pending is not None:
@@ -285,15 +285,15 @@ class Dispatcher:
         finally:
             share.release()
 
-    async def _answer_produce(self, row: _Row, call: Call, pending: Pending) -> Reply:
+    async def _answer_produce(self, row: _Row, call: Call, pending: Pending) -> EncodedReply:
         await pending.wait()
         for response in pending.responses:
             row.errors.count(response)
         if pending.unencoded is not None:
             return await self.counted(call, self._encoded(row, call, pending.unencoded, call.version))
-        return Reply([b"".join(pending.replies)] if pending.replies else [])
+        return EncodedReply([b"".join(pending.replies)] if pending.replies else [])
 
-    async def _answer(self, row: _Row, request: Request, share: Share | None) -> Reply:
+    async def _answer(self, row: _Row, request: Request, share: Share | None) -> EncodedReply:
         """`share` is what a long request holds of the room for such."""
         if not row.api.serves(request.call.version):
             return await self._reply(row, request.call, api_versions.unsupported_version_response(self.services), 0)
@@ -349,9 +349,9 @@ class Dispatcher:
             quota.count(call, seconds * PERCENT)
 
     async def counted(self, call: Call, work: Awaitable[T]) -> T:
-        """Wait for what is done for a client beside its request, and count the time that it takes, if it has a quota.
+        """Await work for a client outside of a request, and count its time if the client has a quota.
 
-        What is too much holds back the next request.
+        Time above the quota holds back the next request.
         """
         quota = self._request_quota(call)
         if quota is None:
@@ -362,17 +362,17 @@ class Dispatcher:
         finally:
             quota.count(call, meter.take() * PERCENT)
 
-    async def _reply(self, row: _Row, call: Call, response: object, version: int) -> Reply:
+    async def _reply(self, row: _Row, call: Call, response: object, version: int) -> EncodedReply:
         row.errors.count(response)
         reply = await self._encoded(row, call, response, version)
         reply.throttle_ms = getattr(response, "throttle_time_ms", 0)  # of which some versions do not tell the client
         return reply
 
-    async def _encoded(self, row: _Row, call: Call, response: object, version: int) -> Reply:
+    async def _encoded(self, row: _Row, call: Call, response: object, version: int) -> EncodedReply:
         encoded = await self._encoder.encode(response, version)
-        return Reply(self._frame(row, call, encoded.buffers, version), encoded.share)
+        return EncodedReply(self._frame(row, call, encoded.buffers, version), encoded.share)
 
-    async def _fetch_reply(self, row: _Row, call: Call, fetched: FetchReply, version: int) -> Reply:
+    async def _fetch_reply(self, row: _Row, call: Call, fetched: FetchReply, version: int) -> EncodedReply:
         row.errors.count(fetched.response)
         try:
             parts = await encode_with_records(fetched.response, version)
@@ -380,7 +380,7 @@ class Dispatcher:
             fetched.release()
             raise
         buffers = self._frame(row, call, parts, version)
-        return Reply(buffers, fetched, throttle_ms=fetched.response.throttle_time_ms)
+        return EncodedReply(buffers, fetched, throttle_ms=fetched.response.throttle_time_ms)
 
     def _decode(self, request: Request) -> Any:
         decode: Any = decoder(request.api.request, request.call.version)

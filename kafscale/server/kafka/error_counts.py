@@ -25,9 +25,9 @@ class _Shape:
     arrays: tuple[tuple[str, _Shape], ...]
 
     def count(self, count: Callable[[int], None], struct: object) -> None:
-        """Count the struct's errors, and those inside of it; of what is still to be made, as it is made.
+        """Count the errors of a struct and of its arrays; those of a lazy array are counted as it is made.
 
-        No generator: this is done for every response.
+        Not a generator, for speed: this is done for every response.
         """
         if self.has_error and (code := getattr(struct, ERROR_FIELD)):
             count(code)

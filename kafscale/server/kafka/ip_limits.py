@@ -1,4 +1,4 @@
-"""How many connections one IP address may have, and how many it may make in a second.
+"""Limits on the connections that one IP address may have, and may make in a second.
 
 What is too many is closed at once. What comes too fast is held for as long as it takes until the rate is down again, a
 second at most, and then closed, so that a client without pauses of its own makes some; meanwhile others are accepted
@@ -40,7 +40,7 @@ class IpLimits:
     def use(self, limits: Limits) -> None:
         """Replace the limits; they hold for new connections."""
         self.limits = limits
-        self._max_counts = {each.ip: each.count for each in limits.max_connections_per_ip_overrides}
+        self._max_counts = {limit.ip: limit.count for limit in limits.max_connections_per_ip_overrides}
 
     def hold_seconds(self, host: str) -> float:
         """Count a new connection of a host. Returns for how long to hold it before it is closed; 0 if it may stay."""

@@ -19,7 +19,7 @@ from kafscale.metrics import Counter, Metrics
 from kafscale.server.accepting import accept_all
 from kafscale.server.kafka.arrivals import Arrivals
 from kafscale.server.kafka.binding import BoundListener, ListenerTls
-from kafscale.server.kafka.connection import Connection, ConnectionMetrics
+from kafscale.server.kafka.connection import ConnectionMetrics, ServedConnection
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.ip_limits import HELD_MAX_COUNT, IpLimits
 from kafscale.server.kafka.tls_transport import TlsTransport
@@ -45,12 +45,12 @@ class Acceptor:
     tls: ListenerTls | None = None
     opened_count: Counter = attrs.field(factory=Counter, init=False)
     refused_count: Counter = attrs.field(factory=Counter, init=False)
-    connections: set[Connection] = attrs.field(factory=set, init=False)
+    connections: set[ServedConnection] = attrs.field(factory=set, init=False)
     arrivals: Arrivals = attrs.field(init=False)
     handshakes: Handshakes = attrs.field(init=False)
     ip_limits: IpLimits = attrs.field(init=False)
     _held_count: int = attrs.field(default=0, init=False)  # that were made too fast, and wait for their end
-    _silent: dict[Connection, None] = attrs.field(factory=dict, init=False)  # those that may be, oldest first
+    _silent: dict[ServedConnection, None] = attrs.field(factory=dict, init=False)  # those that may be, oldest first
 
     def __attrs_post_init__(self) -> None:
         self.arrivals = Arrivals(
@@ -72,7 +72,7 @@ class Acceptor:
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Show connections to whoever scrapes."""
+        """Register the metrics."""
         metrics.gauge("kafscale_connections", "Open connections.", lambda: len(self.connections))
         metrics.adopt_counter("kafscale_connections_opened_total", "Connections accepted.", self.opened_count)
         metrics.adopt_counter("kafscale_connections_refused_total", "Connections over the limit.", self.refused_count)
@@ -156,7 +156,7 @@ class Acceptor:
         self.ip_limits.use(limits)
 
     def _full(self, stream: trio.SocketStream) -> str | None:
-        """Why there should be no more connections; None if there may be."""
+        """Return why there should be no more connections; None if there may be."""
         open_count = len(self.connections) + self.handshakes.count
         if open_count >= self.limits.max_connections_count:
             return f"{open_count} are open, which is --max-connections"
@@ -168,7 +168,7 @@ class Acceptor:
         return None
 
     def _make_room(self) -> bool:
-        """End the oldest connection that has asked for nothing yet; False if there is none, or only new ones."""
+        """End the oldest connection without a request so far; False if there are only new ones."""
         before = trio.current_time() - SILENT_SECONDS
         if self.handshakes.give_way(before):
             return True
@@ -186,7 +186,7 @@ class Acceptor:
         """Serve one client until it goes away."""
         if peer.security_protocol.uses_sasl:
             peer.sasl = self.dispatcher.open_session()
-        connection = Connection(
+        connection = ServedConnection(
             transport=transport,
             peer=peer,
             dispatcher=self.dispatcher,

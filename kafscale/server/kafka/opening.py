@@ -20,7 +20,7 @@ MakeDispatcher = Callable[[Services, Sequence[ListedApi]], Dispatcher]
 
 async def open_listeners(settings: Settings) -> Sequence[BoundListener]:
     """Bind the listeners of the settings, and warn of those that anybody may use. Raises StartupError."""
-    listeners = [await open_listener(each, settings) for each in settings.listeners]
+    listeners = [await open_listener(listener, settings) for listener in settings.listeners]
     warn_of_listeners(listeners, settings.ssl.ssl_client_auth, settings.sasl.sasl_mechanisms)
     return listeners
 

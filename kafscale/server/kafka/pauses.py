@@ -1,7 +1,4 @@
-"""Why a connection is not read from: reasons kept as flags, of which several may hold at once.
-
-Reading resumes when none is left, whoever took the last one away.
-"""
+"""Reasons why a connection is not read from, kept as flags: several may hold at once. Reading resumes without any."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from kafscale.metrics import Counter
 
 
 class PauseReason(enum.StrEnum):
-    """Why a connection is not read from."""
+    """A reason not to read from a connection."""
 
     IN_FLIGHT_REQUESTS = "in_flight_requests"
     IN_FLIGHT_BYTES = "in_flight_bytes"
@@ -54,7 +51,7 @@ class Pauses:
 
     @contextmanager
     def because(self, reason: PauseReason) -> Iterator[None]:
-        """It holds while the reader itself waits for something."""
+        """Hold a reason for the block, in which the reader itself waits for something."""
         self.set(reason, True)
         try:
             yield

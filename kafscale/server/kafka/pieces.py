@@ -47,7 +47,7 @@ class EncodedAnswer:
 
 @attrs.define(eq=False, repr=False)
 class AnswerEncoder:
-    """Encodes the answers of all connections, each of at most so many bytes."""
+    """Encodes the answers of all connections, each of at most `max_bytes`."""
 
     max_bytes: int
     _budget: ByteBudget = attrs.field(init=False)

@@ -9,8 +9,8 @@ TCP without TLS:
 - Clients send each record by itself, so the rest of a large frame is waited for in pieces of 64 KiB (SO_RCVLOWAT).
 - Sending takes CPU, about a millisecond for each MiB. Others run between pieces of it; what is sent of a file is read
   piece by piece, from the page cache.
-- OpenSSL may have something to say because of what it has read. In trio one task at a time waits until something can be
-  written, so a second one waits for the first.
+- Reading may make OpenSSL write. In trio one task at a time waits until a socket is writable, so a second one waits for
+  the first.
 """
 
 from __future__ import annotations

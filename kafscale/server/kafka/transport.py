@@ -1,4 +1,4 @@
-"""What a connection needs of its socket: receive, receive into a buffer, and send buffers and ranges of files unjoined.
+"""Transports of connections: receive, receive into a buffer, and send buffers and ranges of files unjoined.
 
 `SocketTransport` is for TCP, `kafscale.server.kafka.tls_transport` for TLS over it. `StreamTransport` works over any
 trio stream, as for tests over memory.
@@ -39,9 +39,9 @@ class Transport(Protocol):
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Receive into a buffer, which is no larger than what is to come before the peer waits for an answer.
+        """Receive into a buffer, and return the number of bytes; 0 at the end of the stream.
 
-        Returns the number of bytes, 0 at the end of the stream.
+        The peer must send at least as many bytes before it waits for an answer.
         """
         ...
 
@@ -58,7 +58,7 @@ class Transport(Protocol):
         ...
 
     def untaken_bytes(self) -> int:
-        """Return what of that the peer has not confirmed to have. It stands still if the peer takes nothing."""
+        """Return how many sent bytes the peer has not confirmed. Constant while the peer takes nothing."""
         ...
 
     async def aclose(self) -> None: ...
@@ -99,7 +99,7 @@ async def wait_closed_of(taken: socket.socket) -> None:
 
 
 def queued_bytes(queue: socket.socket) -> int:
-    """Tell how much of what was sent has not been confirmed."""
+    """Return how many sent bytes the peer has not confirmed."""
     (count,) = struct.unpack("i", fcntl.ioctl(queue, termios.TIOCOUTQ, bytes(4)))
     return int(count)
 
@@ -166,7 +166,7 @@ class SocketTransport:
                 await self._send_some(buffers[start:], flags)
             else:
                 await self._send_some(buffers[start:end], socket.MSG_MORE)
-                await trio.lowlevel.checkpoint()  # so many take a while, also where the peer takes them at once
+                await trio.lowlevel.checkpoint()  # long lists take a while, also where the peer takes them at once
 
     async def _send_some(self, buffers: Sequence[Buffer], flags: int) -> None:
         """Send as many as one sendmsg takes: what is left of a list is looked at again after each that sent a part."""
@@ -180,7 +180,7 @@ class SocketTransport:
                 drop_first(left, sent)
 
     async def _send_file(self, range: FileRange) -> None:
-        """Have the kernel send it from the page cache: 100 us a MiB, where reading and sending it took 500."""
+        """Let the kernel send a range from the page cache: 100 us a MiB, where reading and sending it took 500."""
         position = range.start
         while position < range.end:
             try:

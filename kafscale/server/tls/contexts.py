@@ -42,7 +42,7 @@ class Contexts:
 
 @attrs.define(eq=False, repr=False)
 class Tls:
-    """What the settings and the files say now. Made by `open`."""
+    """Current certificate and contexts. Made by `open`."""
 
     settings: SslSettings
     current: Contexts
@@ -80,7 +80,7 @@ class Tls:
         return self.current.silent
 
     def register(self, metrics: Metrics) -> None:
-        """Show until when the certificate is good to whoever scrapes."""
+        """Register the metrics."""
         help = "When the broker's certificate expires, in seconds since 1970."
         metrics.gauge(
             "kafscale_ssl_certificate_not_after_seconds", help, lambda: self.current.certificate.not_after_seconds
@@ -150,7 +150,7 @@ def _load_chain(context: ssl.SSLContext, settings: SslSettings) -> None:
 
 
 def _password(settings: SslSettings) -> str:
-    """Return the password of the key. It is asked for only if there is need of one: nobody is there to type it."""
+    """Return the password of an encrypted key, from its file: it can't be typed."""
     if settings.ssl_key_password_file is None:
         raise StartupError("--ssl-key-file: the private key is encrypted; give its --ssl-key-password-file")
     return read_secret(settings.ssl_key_password_file, "--ssl-key-password-file", max_bytes=_PASSWORD_MAX_BYTES)
@@ -175,7 +175,7 @@ def read_text(path: Path, flag: str) -> str:
     except OSError as exc:
         raise StartupError(f"{flag}: '{path}' can't be read ({exc.strerror or exc}); give a file that can") from exc
     except UnicodeDecodeError as exc:
-        raise StartupError(f"{flag}: '{path}' is no text; give a file in PEM format") from exc
+        raise StartupError(f"{flag}: '{path}' is not UTF-8; give a file in PEM format") from exc
 
 
 def read_secret(path: Path, flag: str, *, max_bytes: int) -> str:

@@ -1,9 +1,9 @@
-"""Handshakes of TLS with clients: each in its connection's own task, by a deadline, and so many at once.
+"""TLS handshakes with clients: each in its connection's own task, by a deadline, and at most `max_count` at once.
 
-The steps of a handshake, which take up to some milliseconds of CPU for a large key, are done in threads; the
-interpreter is free meanwhile. While it waits for the peer, a handshake holds one of `max_count` places. When none is
-left, new ones wait in line, and the one whose peer has said nothing for longest, and for SLOW_SECONDS, gives way: who
-opens connections and says nothing keeps nobody out for longer.
+A step, which takes up to some milliseconds of CPU for a large key, runs in a thread and leaves the interpreter free. A
+handshake that waits for its peer holds one of `max_count` places. When all are taken, new ones wait in line, and the
+one whose peer has been silent for longest, and for SLOW_SECONDS, gives way: silent connections keep others out no
+longer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLOSED_ERRORS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
 
 
 class HandshakeFailure(enum.StrEnum):
-    """Why a handshake failed: the label of its metric."""
+    """The reason of a failed handshake: the label of its metric."""
 
     CLOSED = "closed"  # by the peer
     TIMEOUT = "timeout"
@@ -116,7 +116,7 @@ class Handshakes:
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
 
     def register(self, metrics: Metrics) -> None:
-        """Show them to whoever scrapes."""
+        """Register the metrics."""
         metrics.gauge("kafscale_ssl_handshakes", "Handshakes of TLS under way.", lambda: self.count)
         metrics.adopt_counter("kafscale_ssl_handshakes_total", "Handshakes of TLS that were done.", self.done_count)
         metrics.counts(
@@ -145,9 +145,9 @@ class Handshakes:
             handshake.end(None)
 
     async def perform(self, taken: socket.socket, context: ssl.SSLContext, address: str) -> SecuredSocket | None:
-        """Do the handshake with who has connected; None if it failed, of which somebody is told.
+        """Do the handshake with a client; None if it failed, which is counted and logged.
 
-        The socket does not block, and is the result's or closed afterwards.
+        The socket must not block; afterwards it is the result's, or closed.
         """
         now = trio.current_time()
         handshake = _Handshake(trio.CancelScope(deadline=now + self.timeout_seconds))
@@ -221,7 +221,7 @@ class Handshakes:
     def _fail_by(self, exc: OSError, address: str) -> None:
         if isinstance(exc, _CLOSED_ERRORS) or not isinstance(exc, ssl.SSLError):
             self._count_failure(HandshakeFailure.CLOSED)
-            logger.debug("%s went away during its handshake", address)  # as whoever looks whether a port is open does
+            logger.debug("%s went away during its handshake", address)  # as a probe of the port does
             return
         name = exc.reason or "an unknown error"
         for reason, (names, advice) in _CAUSES.items():

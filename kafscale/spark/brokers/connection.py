@@ -20,7 +20,7 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, ProtocolError
-from kafscale.login.client_protocol import Call, ClientProtocol, PendingReply
+from kafscale.login.client_protocol import ApiCall, ClientProtocol, PendingReply
 from kafscale.login.sasl import ClientSasl
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
@@ -111,7 +111,7 @@ class BrokerConnection:
     def send(self, request: object, response_class: type, *, version: int | None = None) -> None:
         """Send a request, whose answer comes after those of requests before. Raises BrokerUnavailable."""
         request_class = type(request)
-        call: Call[Any] = Call.of(
+        call: ApiCall[Any] = ApiCall.of(
             request_class, response_class, VERSIONS[request_class] if version is None else version
         )
         reply = PendingReply(call)

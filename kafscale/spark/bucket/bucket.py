@@ -18,7 +18,7 @@ from kafscale.config import StoreUrl
 from kafscale.errors import ConfigError, DamagedObject, NotFound, RangeNotSatisfiable
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.file.directory import Directory
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 
 
 class Bucket(Protocol):
@@ -57,7 +57,7 @@ class BucketOptions:
     region: str | None = None
     path_style: bool | None = None
     ca_file: str | None = None
-    credentials: Credentials | None = attrs.field(default=None, repr=False)
+    credentials: S3Credentials | None = attrs.field(default=None, repr=False)
 
     def open(self) -> Bucket:
         """Open the bucket. Raises ConfigError for a store that a job can't read."""

@@ -36,9 +36,9 @@ from kafscale.store.s3.credentials import (
     refresh_at_seconds,
     search,
 )
-from kafscale.store.s3.replies import ErrorBody, Listing, S3Reply, read_listing, read_part
+from kafscale.store.s3.replies import ErrorBody, ListingPage, S3Reply, read_listing, read_part
 from kafscale.store.s3.requests import BucketAddress, S3Request, S3Requests
-from kafscale.store.s3.sigv4 import Credentials, RequestSigner
+from kafscale.store.s3.sigv4 import RequestSigner, S3Credentials
 
 REGION_DEFAULT = "us-east-1"
 TIMEOUT_SECONDS = 30.0  # without progress
@@ -120,7 +120,7 @@ class S3Bucket:
         """See `Bucket`."""
         self.client.close()
 
-    def _list_page(self, request: S3Request) -> Listing:
+    def _list_page(self, request: S3Request) -> ListingPage:
         return read_listing(request, self._perform(request), self.requests.address.prefix)
 
     def _retried(self, attempt: Callable[[], T]) -> T:
@@ -148,7 +148,7 @@ class S3Bucket:
                 answer, _ = self._send(request, self.credentials.get())
         return S3Reply(answer.status, answer.headers, answer.body)
 
-    def _send(self, request: S3Request, credentials: Credentials) -> tuple[Answer, float]:
+    def _send(self, request: S3Request, credentials: S3Credentials) -> tuple[Answer, float]:
         """Send it, signed; and say when it was signed."""
         origin, target = split_url(request.url)
         headers = {"host": origin.partition("://")[2], **request.headers}
@@ -168,24 +168,24 @@ class _CredentialSource:
 
     providers: Sequence[Provider]
     clock: Callable[[], float] = time.time
-    _held: Credentials | None = attrs.field(default=None, init=False)
+    _held: S3Credentials | None = attrs.field(default=None, init=False)
     _refresh_at_seconds: float = attrs.field(default=0.0, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
-    def get(self) -> Credentials:
+    def get(self) -> S3Credentials:
         """Credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
         with self._lock:
             if self._held is None or self.clock() >= self._refresh_at_seconds:
                 self._held = self._refreshed(self._held)
             return self._held
 
-    def discard(self, credentials: Credentials) -> None:
+    def discard(self, credentials: S3Credentials) -> None:
         """Forget what the store has refused as expired, unless others are held already."""
         with self._lock:
             if self._held == credentials:
                 self._held = None
 
-    def _refreshed(self, held: Credentials | None) -> Credentials:
+    def _refreshed(self, held: S3Credentials | None) -> S3Credentials:
         """Look newer ones up. Those that are held do as long as they are good."""
         try:
             found = self._look_up()
@@ -199,14 +199,14 @@ class _CredentialSource:
         self._refresh_at_seconds = refresh_at_seconds(found, now) if found.expires_at_seconds else now + AGAIN_SECONDS
         return found
 
-    def _look_up(self) -> Credentials:
+    def _look_up(self) -> S3Credentials:
         lookup = search(self.providers)
         try:
             call = next(lookup)
             while True:
                 call = lookup.send(_call(call))
         except StopIteration as stop:
-            found: Credentials = stop.value
+            found: S3Credentials = stop.value
             return found
 
 

@@ -30,7 +30,7 @@ from kafscale.spark.source.offsets import (
     parse_timestamps,
 )
 from kafscale.store.paths import NAMESPACE_DEFAULT
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 
 FORMAT = "kafscale"  # what Spark knows the source by
 
@@ -491,14 +491,14 @@ def bucket_options(given: Given) -> BucketOptions:
     )
 
 
-def _credentials(given: Given) -> Credentials | None:
+def _credentials(given: Given) -> S3Credentials | None:
     key_id, secret = given.text("s3AccessKeyId"), given.text("s3SecretAccessKey")
     token = given.text("s3SessionToken")
     if key_id is None and secret is None and token is None:
         return None
     if not key_id or not secret:
         raise ConfigError("s3AccessKeyId and s3SecretAccessKey belong together: give both, or neither")
-    return Credentials(access_key_id=key_id, secret_access_key=secret, session_token=token)
+    return S3Credentials(access_key_id=key_id, secret_access_key=secret, session_token=token)
 
 
 def reads_committed_only(given: Given) -> bool:

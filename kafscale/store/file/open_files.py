@@ -43,7 +43,7 @@ class OpenFile:
 
 @attrs.define(eq=False, repr=False)
 class FileRange:
-    """Bytes `start` to `end` of a file: what a transport takes beside buffers. Whoever has it owes `release`."""
+    """Bytes `start` to `end` of a file, which transports take as well as buffers. Its holder owes `release`."""
 
     file: OpenFile
     start: int
@@ -57,7 +57,7 @@ class FileRange:
         return os.pread(self.file.descriptor, length_bytes, self.start + position)
 
     def release(self) -> None:
-        """It has been sent, or is not wanted any more."""
+        """Give up the range, which has been sent or is not wanted any more."""
         self.file.release()
 
 
@@ -87,7 +87,7 @@ class FileSource:
         return FileRange(file, start, end)
 
 
-class _Range(ctypes.Structure):
+class _CachestatRange(ctypes.Structure):
     _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
 
 
@@ -103,7 +103,7 @@ _syscall = ctypes.CDLL(None, use_errno=True).syscall
 def is_cached(descriptor: int, start: int, length_bytes: int) -> bool:
     """Tell whether the page cache has all of a range of a file; False where the kernel does not tell."""
     found = _Statistics()
-    wanted = _Range(start, length_bytes)
+    wanted = _CachestatRange(start, length_bytes)
     if _syscall(CACHESTAT_NUMBER, descriptor, ctypes.byref(wanted), ctypes.byref(found), 0):
         return False
     page_count = (start + length_bytes - 1) // mmap.PAGESIZE - start // mmap.PAGESIZE + 1

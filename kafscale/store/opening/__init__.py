@@ -1,1 +1,1 @@
-"""From the settings to a store that is ready to use. Entered by `opening.open_store`; `views` is what it gives."""
+"""Opens the store that the settings name. Entered by `opening.open_store`, which returns `views`."""

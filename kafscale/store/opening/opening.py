@@ -1,4 +1,4 @@
-"""From the settings to a store that is ready to use, with its wrappers in their order, once for each class of work.
+"""Opens the store that the settings name, with its wrappers in their order, once for each class of work.
 
     MultipartStore( RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore )))))
 

@@ -1,4 +1,4 @@
-"""What a broker asks of its object store before it starts: that it is there, lets us in and decides conditional writes.
+"""Checks of the object store before a broker starts: it exists, gives access, and decides conditional writes.
 
 Every problem becomes a `StartupError` of one line that says what is wrong and what to do.
 """
@@ -77,7 +77,7 @@ def startup_errors() -> Iterator[None]:
     except SlowDown as exc:
         raise StartupError(_line("the object store is not ready", exc, "start again when it is")) from exc
     except StoreError as exc:
-        raise StartupError(_line("the object store is of no use", exc, "check the --s3 options")) from exc
+        raise StartupError(_line("the object store can't be used", exc, "check the --s3 options")) from exc
 
 
 async def probe_conditional_writes(store: ObjectStore) -> None:

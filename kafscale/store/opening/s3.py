@@ -1,4 +1,4 @@
-"""From the settings to the client of a bucket in S3. Imported only where there is one."""
+"""Opens a bucket in S3. Imported only where the settings name one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One store as each class of work sees it: the interface between who opens the store and who uses it."""
+"""One store as each class of work sees it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from kafscale.store.wrappers.reach import Reach
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class StoreViews:
-    """The same objects, seen by what a produce waits for, by what a consumer waits for, and by what nobody waits for.
+    """The same objects, seen by each class of work (`WorkClass`).
 
-    Take the view of the class that the work belongs to once, and use it as any other `ObjectStore`. See `WorkClass`.
-    `files` are the objects as files, if they are any; what is sent from there waits for nothing. `reach` tells whether
-    the store answers.
+    Take the view of the work's class once, and use it as any other `ObjectStore`. `files` are the objects as files, if
+    the store is a directory; `reach` tells whether the store answers.
     """
 
     acknowledge: ObjectStore

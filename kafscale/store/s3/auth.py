@@ -27,7 +27,7 @@ from kafscale.store.s3.credentials import (
     search,
 )
 from kafscale.store.s3.replies import ErrorBody
-from kafscale.store.s3.sigv4 import Credentials, RequestSigner
+from kafscale.store.s3.sigv4 import RequestSigner, S3Credentials
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Refresh:
 
 @attrs.define(eq=False, repr=False)
 class CredentialSource:
-    """Holds credentials, looks them up when there are none, and again before they expire.
+    """Holds credentials, which it looks up at first and again before they expire.
 
     `transport` makes the HTTP calls that providers need. `clock` is in seconds since the epoch.
     """
@@ -50,11 +50,11 @@ class CredentialSource:
     providers: Sequence[Provider]
     transport: httpx.AsyncBaseTransport
     clock: Callable[[], float] = time.time
-    _held: Credentials | None = None
+    _held: S3Credentials | None = None
     _refresh_at_seconds: float = 0.0
     _refresh: _Refresh | None = None
 
-    async def get(self) -> Credentials:
+    async def get(self) -> S3Credentials:
         """Credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
         while True:
             held = self._held
@@ -69,12 +69,12 @@ class CredentialSource:
             if refresh.error is not None:
                 raise type(refresh.error)(*refresh.error.args) from refresh.error
 
-    def discard(self, credentials: Credentials) -> None:
+    def discard(self, credentials: S3Credentials) -> None:
         """Forget these credentials, which the store has refused as expired, unless others are held already."""
         if self._held == credentials:
             self._held = None
 
-    async def _look_up_again(self) -> Credentials:
+    async def _look_up_again(self) -> S3Credentials:
         refresh = self._refresh = _Refresh()
         try:
             found = self._held = await self._look_up()
@@ -92,14 +92,14 @@ class CredentialSource:
             self._refresh = None
             refresh.is_done.set()
 
-    async def _look_up(self) -> Credentials:
+    async def _look_up(self) -> S3Credentials:
         lookup = search(self.providers)
         try:
             call = next(lookup)
             while True:
                 call = lookup.send(await self._call(call))
         except StopIteration as stop:
-            found: Credentials = stop.value
+            found: S3Credentials = stop.value
             return found
 
     async def _call(self, call: HttpCall) -> HttpAnswer | None:
@@ -115,7 +115,7 @@ class CredentialSource:
             return HttpAnswer(status=status, body=body)
         return None
 
-    def _is_good(self, credentials: Credentials) -> bool:
+    def _is_good(self, credentials: S3Credentials) -> bool:
         return credentials.expires_at_seconds is None or self.clock() < credentials.expires_at_seconds
 
 
@@ -147,5 +147,5 @@ class SigV4Auth(httpx.Auth):
             self._sign(request, await self.source.get())
             response = yield request
 
-    def _sign(self, request: httpx.Request, credentials: Credentials) -> float:
+    def _sign(self, request: httpx.Request, credentials: S3Credentials) -> float:
         return self._signer.sign(request.method, request.url.raw_path.decode("ascii"), request.headers, credentials)

@@ -1,4 +1,4 @@
-"""Where credentials for S3 come from, sans-IO: environment, profile, web identity, container, instance.
+"""Sources of credentials for S3, sans-IO: environment, profile, web identity, container, instance.
 
 A provider's `lookup` is a generator: it yields the HTTP calls that it needs made, is sent their answers, and returns
 credentials, so that the broker (`kafscale.store.s3.auth`) and readers that block can both drive it. Small local files
@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 import attrs
 
 from kafscale.errors import AccessDenied, NoCredentials, StoreUnavailable
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 
 CONTAINER_ORIGIN = "http://169.254.170.2"
 # Those that may be given a container's token without TLS: Amazon ECS and EKS.
@@ -36,7 +36,7 @@ REFRESH_AHEAD_SECONDS = 600
 # A refresh that failed while the old credentials are good is tried again this much later.
 REFRESH_RETRY_SECONDS = 30
 
-# Outside AWS nobody answers at the addresses above, and start-up waits for that.
+# Outside AWS the addresses above do not answer, and start-up waits for that.
 LOCAL_TIMEOUT_SECONDS = 1.0
 STS_TIMEOUT_SECONDS = 10.0
 ANSWER_MAX_BYTES = 1 << 20  # of any of these; credentials have a few KiB
@@ -69,7 +69,7 @@ class HttpAnswer:
 
 
 # A lookup is sent None where a call got no answer.
-Lookup = Generator[HttpCall, HttpAnswer | None, Credentials]
+Lookup = Generator[HttpCall, HttpAnswer | None, S3Credentials]
 
 
 class NotConfigured(Exception):
@@ -83,11 +83,11 @@ class Provider(Protocol):
     def name(self) -> str: ...
 
     def lookup(self) -> Lookup:
-        """Find credentials. Raises NotConfigured, NoCredentials, AccessDenied, StoreUnavailable (of no use now)."""
+        """Find credentials. Raises NotConfigured, NoCredentials, AccessDenied, StoreUnavailable."""
         ...
 
 
-def refresh_at_seconds(found: Credentials, now_seconds: float) -> float:
+def refresh_at_seconds(found: S3Credentials, now_seconds: float) -> float:
     """Return when to look for newer credentials; infinite for those that do not expire."""
     if found.expires_at_seconds is None:
         return float("inf")
@@ -128,7 +128,7 @@ def search(providers: Sequence[Provider]) -> Lookup:
 class StaticProvider:
     """Credentials that were given."""
 
-    credentials: Credentials
+    credentials: S3Credentials
     name: str = "settings"
 
     def lookup(self) -> Lookup:
@@ -153,7 +153,7 @@ class EnvironmentProvider:
             raise NotConfigured("AWS_ACCESS_KEY_ID is not set")
         if not secret_access_key:
             raise NoCredentials("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
-        return Credentials(
+        return S3Credentials(
             access_key_id=access_key_id,
             secret_access_key=secret_access_key,
             session_token=self.environ.get("AWS_SESSION_TOKEN") or None,
@@ -177,7 +177,7 @@ class ProfileProvider:
                 raise NoCredentials(f"AWS_PROFILE is {profile!r}, but no such profile is in ~/.aws")
             raise NotConfigured(f"no profile {profile!r} in ~/.aws")
         if "aws_access_key_id" in settings and "aws_secret_access_key" in settings:
-            return Credentials(
+            return S3Credentials(
                 access_key_id=settings["aws_access_key_id"],
                 secret_access_key=settings["aws_secret_access_key"],
                 session_token=settings.get("aws_session_token"),
@@ -366,10 +366,10 @@ def _word(body: bytes) -> str | None:
     return None if found is None else found[0]
 
 
-def _credentials_of_json(body: bytes) -> Credentials:
+def _credentials_of_json(body: bytes) -> S3Credentials:
     try:
         fields: dict[str, Any] = json.loads(body)
-        return Credentials(
+        return S3Credentials(
             access_key_id=_text(fields["AccessKeyId"]),
             secret_access_key=_text(fields["SecretAccessKey"]),
             session_token=_text(fields["Token"]) if fields.get("Token") else None,
@@ -385,13 +385,13 @@ def _text(value: object) -> str:
     return value
 
 
-def _credentials_of_sts(body: bytes) -> Credentials:
+def _credentials_of_sts(body: bytes) -> S3Credentials:
     try:
         root = ElementTree.fromstring(body)
         fields = {
             element.tag.rpartition("}")[2]: element.text or "" for element in root.iterfind(".//{*}Credentials/*")
         }
-        return Credentials(
+        return S3Credentials(
             access_key_id=fields["AccessKeyId"],
             secret_access_key=fields["SecretAccessKey"],
             session_token=fields["SessionToken"],

@@ -18,7 +18,7 @@ from kafscale.buffers import Buffer
 from kafscale.errors import StoreUnavailable
 from kafscale.store.base import Upload, UploadedPart
 from kafscale.store.s3.replies import ErrorBody, S3Reply, check
-from kafscale.store.s3.requests import Digest, S3Request, S3Requests, body_headers
+from kafscale.store.s3.requests import BodyDigest, S3Request, S3Requests, body_headers
 
 
 @attrs.frozen
@@ -29,12 +29,12 @@ class MultipartRequests:
 
     def begin(self, key: str) -> S3Request:
         """Begin an upload whose parts have CRC-32C checksums. The object is encrypted as it says; parts say nothing."""
-        described = body_headers(Digest.of([], sign_payload=True))
+        described = body_headers(BodyDigest.of([], sign_payload=True))
         headers = {**described, **self.requests.encryption_headers(), "x-amz-checksum-algorithm": "CRC32C"}
         request = self.requests.object_request("begin_upload", "POST", key, headers=headers)
         return attrs.evolve(_with_query(request, {"uploads": ""}), idempotent=False)
 
-    def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer], digest: Digest) -> S3Request:
+    def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         """Send a part, in place of the one that has its number already."""
         request = self.requests.object_request("put_part", "PUT", upload.key, headers=body_headers(digest), parts=parts)
         return _with_query(request, {"partNumber": str(number), "uploadId": upload.upload_id})
@@ -49,7 +49,7 @@ class MultipartRequests:
         body = (
             f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{rows}</CompleteMultipartUpload>'
         ).encode()
-        headers = body_headers(Digest.of([body], sign_payload=True))
+        headers = body_headers(BodyDigest.of([body], sign_payload=True))
         # Of the whole object, where it is anything: this one is of the list.
         del headers["x-amz-checksum-crc32c"]
         if if_absent:

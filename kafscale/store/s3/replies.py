@@ -50,7 +50,7 @@ _ERROR_BY_CODE: Mapping[str, type[StoreError]] = {
     "ExpiredToken": AccessDenied,
     "InvalidToken": AccessDenied,
     "TokenRefreshRequired": AccessDenied,
-    # What follows is 400, but nobody's fault: the body was slow, cut off or damaged on its way, and was not stored.
+    # These come with 400 although trying again helps: the body was slow, cut off or damaged on its way, and not stored.
     "RequestTimeout": StoreUnavailable,
     "IncompleteBody": StoreUnavailable,
     "BadDigest": StoreUnavailable,
@@ -92,7 +92,7 @@ class S3Reply:
 
 
 @attrs.frozen(kw_only=True)
-class Listing:
+class ListingPage:
     """A page of a listing; `continuation_token` is None on the last."""
 
     rows: Sequence[ObjectInfo]
@@ -201,14 +201,14 @@ def read_etag(request: S3Request, reply: S3Reply) -> str:
     return etag
 
 
-def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> Listing:
+def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> ListingPage:
     """A page of rows; `prefix` is the bucket's, and is cut off from the keys."""
     check(request, reply)
     root = _xml(request, reply)
     # Some stores leave the namespace out; "{*}" would find both, in twice the time.
     namespace = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
     if root.tag != f"{namespace}ListBucketResult":
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is no listing, but {root.tag}")
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is not a listing, but  {root.tag}")
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
     try:
         rows = [
@@ -226,11 +226,11 @@ def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> Listing:
     token = root.findtext(f"{namespace}NextContinuationToken") if is_truncated else None
     if is_truncated and not token:
         raise StoreError(f"{request.operation} {request.subject}: there is more, and no token to go on with")
-    return Listing(rows=rows, continuation_token=token)
+    return ListingPage(rows=rows, continuation_token=token)
 
 
 def check_deletion(request: S3Request, reply: S3Reply) -> None:
-    """Raise if an object was not deleted. That there was none is fine."""
+    """Raise if an object was not deleted. A missing object is fine."""
     if reply.status == 404 and ErrorBody.of(reply.body).code == "NoSuchKey":
         return
     check(request, reply)
@@ -297,7 +297,7 @@ def _says_no_object(request: S3Request, reply: S3Reply) -> bool:
 
 
 def _is_of_encryption(request: S3Request, reply: S3Reply, body: ErrorBody) -> bool:
-    """Tell whether it is the key, or that there are none, which the store complains of.
+    """Tell whether the error is about encryption: a key, or a store without keys.
 
     AWS names its key service in the code, or in the message where it is the right to use a key that is missing. MinIO
     answers 404 for a key that is missing, as if it were the object.

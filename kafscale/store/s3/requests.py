@@ -28,8 +28,8 @@ DELETE_BATCH_COUNT = 1000  # S3's own maximum
 
 @attrs.frozen(kw_only=True)
 class BucketAddress:
-    """Where a bucket is. `origin` is scheme and authority; `base_path` is the endpoint's path, if it has one, then
-    `/bucket` in path style.
+    """The address of a bucket. `origin` is scheme and authority; `base_path` the endpoint's path, with `/bucket` in
+    path style.
 
     `prefix` is empty or ends in a slash; the store's keys are below it.
     """
@@ -93,7 +93,7 @@ class S3Request:
 
 
 @attrs.frozen(kw_only=True)
-class Digest:
+class BodyDigest:
     """Length and checksums of a body. Computing them is the costly part of a PUT, and may be done in a thread."""
 
     length_bytes: int
@@ -101,7 +101,7 @@ class Digest:
     payload_hash: str
 
     @classmethod
-    def of(cls, parts: Sequence[Buffer], *, sign_payload: bool) -> Digest:
+    def of(cls, parts: Sequence[Buffer], *, sign_payload: bool) -> BodyDigest:
         """Read all parts, once for the CRC and once more for the SHA-256 if the signature is to cover them."""
         length_bytes = crc = 0
         sha256 = hashlib.sha256()
@@ -153,19 +153,19 @@ class S3Requests:
         """Size, ETag and time of an object."""
         return self.object_request("head", "HEAD", key)
 
-    def put(self, key: str, parts: Sequence[Buffer], digest: Digest) -> S3Request:
+    def put(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         """Write an object, whatever was there."""
         headers = {**body_headers(digest), **self.encryption_headers()}
         return self.object_request("put", "PUT", key, headers=headers, parts=parts)
 
-    def put_if_absent(self, key: str, parts: Sequence[Buffer], digest: Digest) -> S3Request:
+    def put_if_absent(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         """Write an object unless the key has one."""
         headers = {**body_headers(digest), **self.encryption_headers(), "if-none-match": "*"}
         return attrs.evolve(
             self.object_request("put_if_absent", "PUT", key, headers=headers, parts=parts), idempotent=False
         )
 
-    def put_if_match(self, key: str, parts: Sequence[Buffer], digest: Digest, *, etag: str) -> S3Request:
+    def put_if_match(self, key: str, parts: Sequence[Buffer], digest: BodyDigest, *, etag: str) -> S3Request:
         """Write an object if the key has one with this ETag."""
         headers = {**body_headers(digest), **self.encryption_headers(), "if-match": etag}
         return attrs.evolve(
@@ -201,7 +201,7 @@ class S3Requests:
                 '<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><LocationConstraint>'
                 f"{escape(self.address.region)}</LocationConstraint></CreateBucketConfiguration>".encode()
             )
-        headers = body_headers(Digest.of(parts, sign_payload=True))
+        headers = body_headers(BodyDigest.of(parts, sign_payload=True))
         return self._bucket_request("create_bucket", "PUT", {}, headers=headers, parts=parts)
 
     def object_request(
@@ -213,7 +213,7 @@ class S3Requests:
         headers: Mapping[str, str] = _NO_BODY,
         parts: Sequence[Buffer] = (),
     ) -> S3Request:
-        """A request about one object, for what is not here."""
+        """Return a request about one object."""
         name = self.address.prefix + key
         check_key(name)
         return S3Request(
@@ -240,7 +240,7 @@ class S3Requests:
     def _delete_many(self, keys: Sequence[str]) -> S3Request:
         rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
         body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{rows}<Quiet>true</Quiet></Delete>').encode()
-        headers = body_headers(Digest.of([body], sign_payload=True))
+        headers = body_headers(BodyDigest.of([body], sign_payload=True))
         # The only operation that S3 refuses without a checksum; stores that are not AWS know only the older one.
         headers["content-md5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         return self._bucket_request("delete", "POST", {"delete": ""}, headers=headers, parts=[body])
@@ -265,7 +265,7 @@ class S3Requests:
         )
 
 
-def body_headers(digest: Digest) -> dict[str, str]:
+def body_headers(digest: BodyDigest) -> dict[str, str]:
     """Return the headers by which a request with a body describes it."""
     return {
         "content-length": str(digest.length_bytes),

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
-class Credentials:
+class S3Credentials:
     """Keys that sign requests. `expires_at_seconds` is in seconds since the epoch; None is never."""
 
     access_key_id: str
@@ -50,7 +50,7 @@ class Credentials:
 
 @attrs.frozen(kw_only=True)
 class Signable:
-    """What a signature covers.
+    """The parts of a request that a signature covers.
 
     `target` is path and query as on the wire. `headers` are those to sign, names in lower case, `host` among them.
     `payload_hash` is the body's SHA-256 in hex, or `UNSIGNED_PAYLOAD`.
@@ -63,7 +63,7 @@ class Signable:
 
 
 @attrs.frozen(kw_only=True)
-class Scope:
+class SigningScope:
     """Says when and where a signature is good. `stamp` is the value of `x-amz-date`."""
 
     stamp: str
@@ -81,7 +81,7 @@ def amz_stamp(now_seconds: float) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_seconds))
 
 
-def signature(signable: Signable, scope: Scope, secret_access_key: str) -> str:
+def signature(signable: Signable, scope: SigningScope, secret_access_key: str) -> str:
     """The signature in hex."""
     canonical = _canonical_request(signable)
     text = f"{ALGORITHM}\n{scope.stamp}\n{scope.path}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
@@ -89,7 +89,7 @@ def signature(signable: Signable, scope: Scope, secret_access_key: str) -> str:
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-def authorization(signable: Signable, scope: Scope, credentials: Credentials) -> str:
+def authorization(signable: Signable, scope: SigningScope, credentials: S3Credentials) -> str:
     """The value of the `Authorization` header."""
     return (
         f"{ALGORITHM} Credential={credentials.access_key_id}/{scope.path}, "
@@ -131,7 +131,7 @@ class RequestSigner:
     clock: Callable[[], float] = time.time
     _skew_seconds: float = attrs.field(default=0.0, init=False)
 
-    def sign(self, method: str, target: str, headers: MutableMapping[str, str], credentials: Credentials) -> float:
+    def sign(self, method: str, target: str, headers: MutableMapping[str, str], credentials: S3Credentials) -> float:
         """Add the headers to those of a request, whose names are in lower case; `target` is as it is sent.
 
         Returns the time, in seconds since the epoch, that the signature claims.
@@ -148,7 +148,7 @@ class RequestSigner:
             headers=signed,
             payload_hash=headers.get("x-amz-content-sha256", EMPTY_SHA256),
         )
-        headers["authorization"] = authorization(signable, Scope(stamp=stamp, region=self.region), credentials)
+        headers["authorization"] = authorization(signable, SigningScope(stamp=stamp, region=self.region), credentials)
         return now_seconds
 
     def learns_clock(self, date: str, error: ErrorBody, signed_at_seconds: float) -> bool:

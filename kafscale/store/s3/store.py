@@ -1,8 +1,8 @@
 """The object store in an S3 bucket, at AWS or any other that speaks S3 (MinIO, Ceph, R2).
 
-Only the waiting is here: requests and replies are made and read by `s3_requests` and `s3_replies`, signed by `s3_auth`,
-carried by `transport`. httpx's types are used without its client, whose cookies, redirects and log lines nobody needs
-here, and which cost as much CPU as the rest of a small request.
+Only the waiting is here: `requests` and `replies` make and read the messages, `auth` signs them, and `kafscale.http`
+carries them. httpx's types are used without its client, whose cookies, redirects and log lines are not needed, and cost
+as much CPU as the rest of a small request.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from kafscale.store.s3.replies import (
     read_listing,
     read_part,
 )
-from kafscale.store.s3.requests import BucketAddress, Digest, S3Request, S3Requests
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.requests import BodyDigest, BucketAddress, S3Request, S3Requests
+from kafscale.store.s3.sigv4 import S3Credentials
 
 REGION_DEFAULT = "us-east-1"
 
@@ -78,9 +78,9 @@ class S3Settings:
     write_timeout_seconds: float = 30.0
 
     def timeouts(self) -> dict[str, float | None]:
-        """The timeouts as httpx wants them.
+        """Return the timeouts as httpx wants them.
 
-        There is none on waiting for a connection: that is waiting for others, who have their own.
+        Waiting for a connection has no timeout: it is waiting for other requests, which have theirs.
         """
         return {
             "connect": self.connect_timeout_seconds,
@@ -97,12 +97,12 @@ class S3Store:
         self,
         settings: S3Settings,
         *,
-        credentials: Credentials | None = None,
+        credentials: S3Credentials | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Connects to nothing yet. Credentials that are not given are looked for where AWS SDKs do.
 
-        Raises ConfigError for an endpoint that is none, and StartupError for a CA or profile file that is of no use.
+        Raises ConfigError for a malformed endpoint, and StartupError for a CA or profile file that can't be used.
         """
         region = settings.region or _find_region()
         self.address = BucketAddress.of(
@@ -252,12 +252,12 @@ class S3Store:
             finally:
                 await response.aclose()
 
-    async def _digest(self, parts: Sequence[Buffer]) -> Digest:
+    async def _digest(self, parts: Sequence[Buffer]) -> BodyDigest:
         inline_bytes = HASH_INLINE_BYTES if self._signs_payload else CRC_INLINE_BYTES
         if size_of(parts) <= inline_bytes:
-            return Digest.of(parts, sign_payload=self._signs_payload)
+            return BodyDigest.of(parts, sign_payload=self._signs_payload)
         return await trio.to_thread.run_sync(
-            lambda: Digest.of(parts, sign_payload=self._signs_payload), limiter=self._hash_limiter
+            lambda: BodyDigest.of(parts, sign_payload=self._signs_payload), limiter=self._hash_limiter
         )
 
 
@@ -282,4 +282,4 @@ def _ssl_context(ca_file: str | None) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as exc:
-        raise StartupError(f"the CA file {ca_file} is of no use: {exc}") from exc
+        raise StartupError(f"the CA file {ca_file} can't be used: {exc}") from exc

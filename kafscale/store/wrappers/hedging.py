@@ -30,7 +30,7 @@ from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import etag_if_equal
 
 RECENT_COUNT = 512  # uploads of one size class that are remembered
-LEAST_COUNT = 64  # before so many are known, none is hedged
+LEAST_COUNT = 64  # before this many are known, none is hedged
 LEAST_DELAY_SECONDS = 0.05  # about what S3 takes for a small upload; a store that is faster needs no hedges
 
 Outcome = str | Exception  # the ETag, or what was raised
@@ -39,7 +39,7 @@ Place = AbstractContextManager[None]
 
 @attrs.define
 class RecentSeconds:
-    """How long the last uploads of about one size took."""
+    """The durations of the last uploads of about one size."""
 
     _recent: deque[float] = attrs.field(factory=deque, init=False)
     _sorted: list[float] = attrs.field(factory=list, init=False)

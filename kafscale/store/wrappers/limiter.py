@@ -1,15 +1,15 @@
 """The broker-wide limit on operations at the object store, and who comes first.
 
 `StoreLimiter` holds the only count of tokens: one `trio.CapacityLimiter`, shared by everything that talks to the store.
-That one is FIFO, so nobody waits in it: the classes of work queue in front of it, and a token that is free goes at once
-to the class that `_next_line` chooses.
+That one is FIFO, so no task waits in it: the classes of work queue in front of it, and a free token goes at once to the
+class that `_next_line` chooses.
 
-- The most important class that waits is served first: what a produce waits for, then fetches, then background work.
+- The most important class that waits is served first: flushes, then fetches, then background work.
 - No class starves: one that waits, and may have a token, sees at most `patience_count` of them go to others, plus one
-  for each more important class whose turn came at the same time. Then it is served, whoever else waits.
-- Background work, and prefetch too, never holds more than its share of what is allowed (but always at least one).
-- Prefetch and hedges don't wait: `try_acquire` gives them a token that nobody else may use now, or none.
-- SlowDown lowers what is allowed below the limit (`kafscale.store.wrappers.limiter`).
+  for each more important class whose turn came at the same time. Then it is served.
+- Background work, and prefetch too, never holds more than its share of the allowed tokens (but always at least one).
+- Prefetch and hedges don't wait: `try_acquire` gives them a token that no waiting task may use now, or none.
+- SlowDown lowers the allowed number below the limit (`Allowance`).
 
 Nothing may hold a token while it waits for another one, so that a limit of 1 works too. State changes are synchronous;
 a wait that is cancelled leaves its line.
@@ -40,12 +40,12 @@ class WorkClass(enum.Enum):
     ACKNOWLEDGE = "acknowledge"  # flushes: a produce, or the memory and disk that produces need, wait for them
     FETCH = "fetch"  # a consumer waits, or a broker that starts
     BACKGROUND = "background"  # merge, retention, checkpoint, repair
-    PREFETCH = "prefetch"  # nobody waits for it, so it does not wait either
+    PREFETCH = "prefetch"  # no task waits for it, so it does not wait either
 
 
 @attrs.frozen(kw_only=True)
 class ClassPolicy:
-    """`share` of what is allowed at once, at most; `patience_count` of tokens that may go to others meanwhile."""
+    """The largest `share` of the allowed tokens, and how many tokens may go to others while the class waits."""
 
     share: float = 1.0
     patience_count: int = 0
@@ -61,7 +61,7 @@ POLICIES: Mapping[WorkClass, ClassPolicy] = {
 
 
 @attrs.define(eq=False, repr=False)
-class Token:
+class StoreToken:
     """A place at the store, for one operation; given back when the `with` block ends.
 
     It is its own borrower, so a task may have several operations under way. How the block ends tells the limiter what
@@ -103,12 +103,12 @@ class LimiterStatistics:
 
 
 @attrs.define(eq=False, repr=False)
-class _Line:
+class _ClassQueue:
     """The operations of one class: how many are at the store, and those that wait, in order of arrival."""
 
     policy: ClassPolicy
     in_use_count: int = 0
-    waiting: dict[Token, trio.lowlevel.Task] = attrs.field(factory=dict)
+    waiting: dict[StoreToken, trio.lowlevel.Task] = attrs.field(factory=dict)
     passed_over_count: int = 0  # tokens that others got since the first in line could have had one
 
     def may_take(self, allowed_count: float) -> bool:
@@ -121,7 +121,7 @@ class _Line:
         self.passed_over_count = 0
         return self.waiting.pop(next(iter(self.waiting)))
 
-    def leave(self, token: Token) -> None:
+    def leave(self, token: StoreToken) -> None:
         """A wait is cancelled; who is behind it keeps the turn that the line has earned."""
         del self.waiting[token]
         if not self.waiting:
@@ -130,7 +130,7 @@ class _Line:
 
 @attrs.define(eq=False, repr=False)
 class StoreLimiter:
-    """How many operations may be at the store at once; `concurrency` 0 means as many as like.
+    """A limit on the operations at the store at once; `concurrency` 0 means no limit.
 
     is_adaptive: whether SlowDown lowers what is allowed.
     """
@@ -140,15 +140,15 @@ class StoreLimiter:
     is_adaptive: bool = True
     allowance: Allowance = attrs.field(init=False)
     _capacity: trio.CapacityLimiter = attrs.field(init=False)
-    _lines: dict[WorkClass, _Line] = attrs.field(init=False)
+    _lines: dict[WorkClass, _ClassQueue] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.allowance = Allowance(self.concurrency or math.inf, self.is_adaptive)
         self._capacity = trio.CapacityLimiter(self.concurrency or math.inf)
-        self._lines = {work_class: _Line(POLICIES[work_class]) for work_class in WorkClass}
+        self._lines = {work_class: _ClassQueue(POLICIES[work_class]) for work_class in WorkClass}
         _register(self, self._metrics)
 
-    async def acquire(self, work_class: WorkClass) -> Token:
+    async def acquire(self, work_class: WorkClass) -> StoreToken:
         """Wait for a place, behind those of this class that wait already. A cancelled wait leaves the line."""
         await trio.lowlevel.checkpoint_if_cancelled()
         started = trio.current_time()
@@ -157,16 +157,16 @@ class StoreLimiter:
         self._metrics.wait_seconds.of(work_class.value).observe(trio.current_time() - started)
         return token
 
-    def try_acquire(self, work_class: WorkClass) -> Token | None:
-        """A place that is free and that nobody who waits may have; None if there is none, or the share is used up."""
+    def try_acquire(self, work_class: WorkClass) -> StoreToken | None:
+        """Return a token that no waiting task may have; None if none is free, or the share is used up."""
         line = self._lines[work_class]
         if self._capacity.available_tokens < 1 or not line.may_take(self.allowance.count):
             return None
-        token = Token(work_class, self)
+        token = StoreToken(work_class, self)
         self._grant(line, token)
         return token
 
-    def give_back(self, token: Token, error: BaseException | None) -> None:
+    def give_back(self, token: StoreToken, error: BaseException | None) -> None:
         """An operation is over. What it ended with, if that is the store's word, moves what is allowed."""
         in_use_count = self._capacity.borrowed_tokens
         self._capacity.release_on_behalf_of(token)
@@ -186,11 +186,11 @@ class StoreLimiter:
             limit=self.allowance.limit,
         )
 
-    async def _wait(self, work_class: WorkClass) -> Token:
-        line, token = self._lines[work_class], Token(work_class, self)
+    async def _wait(self, work_class: WorkClass) -> StoreToken:
+        line, token = self._lines[work_class], StoreToken(work_class, self)
 
         def leave(_: object) -> trio.lowlevel.Abort:
-            # At the very moment of the cancel, so that nobody grants a token to who will not take it.
+            # At the moment of the cancel, so that no token is granted to a task that will not take it.
             line.leave(token)
             return trio.lowlevel.Abort.SUCCEEDED
 
@@ -199,7 +199,7 @@ class StoreLimiter:
         return token
 
     def _serve(self) -> None:
-        """Give what is free to those who wait, until nothing is or nobody may have it."""
+        """Give free tokens to waiting tasks that may have them."""
         while self._capacity.available_tokens >= 1 and (line := self._next_line()) is not None:
             for other in self._lines.values():
                 if other is not line and other.waiting and other.may_take(self.allowance.count):
@@ -207,14 +207,14 @@ class StoreLimiter:
             self._grant(line, next(iter(line.waiting)))
             trio.lowlevel.reschedule(line.take_first())
 
-    def _next_line(self) -> _Line | None:
+    def _next_line(self) -> _ClassQueue | None:
         """Return the line that gets the next token: the most important one whose turn it is, else the most important
         one that may have a token.
         """
         waiting = [line for line in self._lines.values() if line.waiting and line.may_take(self.allowance.count)]
         return next((line for line in waiting if line.is_its_turn()), waiting[0] if waiting else None)
 
-    def _grant(self, line: _Line, token: Token) -> None:
+    def _grant(self, line: _ClassQueue, token: StoreToken) -> None:
         self._capacity.acquire_on_behalf_of_nowait(token)
         token.cuts_before_count = self.allowance.cuts_count
         line.in_use_count += 1
@@ -248,7 +248,13 @@ CUT_FACTOR = 0.7  # TCP Reno: 0.5, CUBIC and AWS's adaptive retries: 0.7
 
 @attrs.define
 class Allowance:
-    """`count` is what is allowed, at least one and at most `limit`. `cuts_count` tells before and after a cut apart."""
+    """The number of operations that may be under way now: the limit, or fewer after SlowDown. Without a clock.
+
+    Additive increase, multiplicative decrease, as in TCP (RFC 5681): a SlowDown cuts the allowance to a part of the
+    operations under way, and each answer raises it by one over itself, so by about one in the time of an operation. All
+    that are under way at a cut may be refused for the same reason, so only an operation that began after the last cut
+    can cause the next one. Without a limit (`math.inf`) nothing is cut.
+    """
 
     limit: float
     is_adaptive: bool = True
@@ -264,14 +270,14 @@ class Allowance:
         return self._allowed if math.isinf(self._allowed) else math.floor(self._allowed)
 
     def slowed_down(self, *, cuts_before_count: int, in_use_count: int) -> None:
-        """An operation that began after so many cuts was refused, while so many (itself included) were under way."""
+        """Cut the allowance after a refusal; the counts are of cuts when it began, and of operations now, with it."""
         if cuts_before_count < self.cuts_count or not self.is_adaptive or math.isinf(self.limit):
             return
         self._allowed = max(1.0, min(self._allowed, in_use_count) * CUT_FACTOR)
         self.cuts_count += 1
 
     def answered(self) -> None:
-        """An operation was answered, with success or not."""
+        """Raise the allowance after an answer, be it a success or not."""
         if self._allowed < self.limit:
             self._allowed = min(self.limit, self._allowed + 1.0 / self._allowed)
 
@@ -290,10 +296,7 @@ class LimitedStore(WrappingStore):
 
 @attrs.define(eq=False, repr=False)
 class PrefetchStore:
-    """Reads that are made only if there is a place for them right now, and skipped otherwise: nobody waits for them.
-
-    They are not retried either. A store without a limiter has always a place.
-    """
+    """Reads that are skipped unless a token is free at once, and not retried. Without a limiter none is skipped."""
 
     _store: ObjectStore
     _limiter: StoreLimiter | None = None

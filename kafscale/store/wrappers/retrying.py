@@ -38,7 +38,7 @@ from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
 from kafscale.store.wrappers.reach import Reach
 
 BACKOFF = Backoff(0.05, 5.0)  # AWS's SDKs: 0.05 in standard mode, 0.1 in botocore's, up to 20
-PATIENCE_SECONDS = 1.0  # for a reply to what was sent before the store was silent, from its return on
+PATIENCE_SECONDS = 1.0  # from the return of a silent store on, for replies to earlier requests
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ COMPARED_BYTES = 64 * 1024
 
 
 async def etag_if_equal(store: ObjectStore, key: str, parts: Sequence[Buffer]) -> str | None:
-    """The ETag of the object if it holds exactly these parts; None also if there is none. Raises StoreError."""
+    """Return the ETag of the object if it holds exactly these parts, else None. Raises StoreError."""
     try:
         found = await store.head(key)
         if found.size_bytes != size_of(parts):

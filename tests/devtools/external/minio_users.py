@@ -12,7 +12,7 @@ import botocore.session
 from minio.credentials.providers import StaticProvider
 from minio.minioadmin import MinioAdmin
 
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 from tests.devtools.external.s3_processes import S3Process
 
 
@@ -21,7 +21,7 @@ class MinioUser:
     """Somebody with credentials at a server."""
 
     endpoint: str
-    credentials: Credentials
+    credentials: S3Credentials
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -57,4 +57,4 @@ def add_user(server: S3Process, name: str, policy: str) -> MinioUser:
     admin.policy_add(name, policy=json.loads(policy))
     admin.user_add(name, secret)
     admin.policy_set(name, user=name)
-    return MinioUser(endpoint=server.endpoint, credentials=Credentials(access_key_id=name, secret_access_key=secret))
+    return MinioUser(endpoint=server.endpoint, credentials=S3Credentials(access_key_id=name, secret_access_key=secret))

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 
 START_TIMEOUT_SECONDS = 30.0
 
@@ -31,7 +31,7 @@ class S3Process:
     """A server that runs, and what a client needs to use it."""
 
     endpoint: str
-    credentials: Credentials
+    credentials: S3Credentials
     kms_key: str = ""
 
 
@@ -41,7 +41,7 @@ def minio_server(*, kms_key: str = "") -> Iterator[S3Process]:
 
     `kms_key` is the name of the one key of its own key service, which it has not without.
     """
-    credentials = Credentials(access_key_id="minio-user", secret_access_key="minio-password")
+    credentials = S3Credentials(access_key_id="minio-user", secret_access_key="minio-password")
     port = free_port()
     environ = {"MINIO_ROOT_USER": credentials.access_key_id, "MINIO_ROOT_PASSWORD": credentials.secret_access_key}
     if kms_key:
@@ -58,7 +58,7 @@ def moto_server() -> Iterator[S3Process]:
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
     with _running(command, {}, f"http://127.0.0.1:{port}/"):
-        credentials = Credentials(access_key_id="any", secret_access_key="any")
+        credentials = S3Credentials(access_key_id="any", secret_access_key="any")
         yield S3Process(endpoint=f"http://127.0.0.1:{port}", credentials=credentials)
 
 

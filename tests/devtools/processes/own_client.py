@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafscale.client.admin import NewTopic, create_topic
+from kafscale.client.admin import TopicToCreate, create_topic
 from kafscale.client.client import connect
 from kafscale.client.consumer import Consumer
 from kafscale.client.producer import Producer
@@ -15,7 +15,7 @@ from kafscale.wire.records import Record
 async def create(address: Address, topic: str, configs: dict[str, str] | None = None) -> None:
     """Create a topic of one partition."""
     async with connect(address) as client:
-        await create_topic(client, NewTopic(name=topic, partition_count=1, configs=configs or {}))
+        await create_topic(client, TopicToCreate(name=topic, partition_count=1, configs=configs or {}))
 
 
 async def produce(address: Address, topic: str, values: Sequence[bytes]) -> None:

@@ -18,7 +18,7 @@ from kafscale.server.http.loop import (
     IDLE_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
     SEND_TIMEOUT_SECONDS,
-    Exchange,
+    HttpExchange,
     HttpServer,
     Page,
     Route,
@@ -51,7 +51,7 @@ class Site:
     def _broken(self) -> Page:
         raise StorageFailed("no disk")
 
-    async def _hold(self, exchange: Exchange) -> None:
+    async def _hold(self, exchange: HttpExchange) -> None:
         await exchange.begin("text/plain")
         await exchange.send(" and ".join(exchange.arguments("word")).encode())
         await self.held.wait()

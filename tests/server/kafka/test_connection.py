@@ -25,9 +25,9 @@ from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, Limits
 from kafscale.errors import StoreUnavailable
 from kafscale.server.kafka.arrivals import SLOWEST_BYTES, STALL_SECONDS
-from kafscale.server.kafka.connection import ROOM_MAX_SECONDS, Connection
+from kafscale.server.kafka.connection import ROOM_MAX_SECONDS, ServedConnection
 from kafscale.server.kafka.dispatch import Dispatcher, Request
-from kafscale.server.kafka.dispatch import Reply as ServerReply
+from kafscale.server.kafka.dispatch import EncodedReply as ServerReply
 from kafscale.server.kafka.transport import SocketTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -270,7 +270,9 @@ async def test_the_in_flight_limit_stops_reading_and_goes_on(autojump_clock: tri
 
 
 @pytest.fixture
-async def behind_a_fetch(running: MemoryBroker, autojump_clock: trio.testing.MockClock) -> tuple[Client, Connection]:
+async def behind_a_fetch(
+    running: MemoryBroker, autojump_clock: trio.testing.MockClock
+) -> tuple[Client, ServedConnection]:
     """A connection of which nothing has its turn for a while."""
     client = await running.connect()
     await _send_fetch(client, _fetch(0, max_wait_ms=20_000, min_bytes=1 << 20))
@@ -280,7 +282,7 @@ async def behind_a_fetch(running: MemoryBroker, autojump_clock: trio.testing.Moc
 
 
 async def test_what_waits_for_its_turn_keeps_nothing_of_what_came_with_it(
-    behind_a_fetch: tuple[Client, Connection],
+    behind_a_fetch: tuple[Client, ServedConnection],
 ) -> None:
     """A few bytes of each read kept all of it: some 30 MB of a connection, which counted as nothing."""
     client, connection = behind_a_fetch
@@ -298,18 +300,18 @@ async def test_an_idle_connection_keeps_no_request_and_no_answer(
 ) -> None:
     """Up to 16 MiB of one, and 64 of the other, for as long as a connection was idle, or a fetch waited."""
     seen: list[weakref.ref[object]] = []
-    accept, send = Dispatcher.accept, Connection._send
+    accept, send = Dispatcher.accept, ServedConnection._send
 
     def note_frame(dispatcher: Dispatcher, frame: memoryview, *rest: Any) -> Request:
         seen.append(weakref.ref(frame))
         return accept(dispatcher, frame, *rest)
 
-    async def note_replies(connection: Connection, outgoing: list[tuple[Request, ServerReply]]) -> None:
+    async def note_replies(connection: ServedConnection, outgoing: list[tuple[Request, ServerReply]]) -> None:
         seen.extend(weakref.ref(reply) for _, reply in outgoing)
         await send(connection, outgoing)
 
     monkeypatch.setattr(Dispatcher, "accept", note_frame)
-    monkeypatch.setattr(Connection, "_send", note_replies)
+    monkeypatch.setattr(ServedConnection, "_send", note_replies)
     client = await running.connect()
     await client.request(_latest(), ListOffsetsResponse)
     await trio.testing.wait_all_tasks_blocked()
@@ -317,7 +319,9 @@ async def test_an_idle_connection_keeps_no_request_and_no_answer(
     assert [each for each in seen if each() is not None] == []
 
 
-async def test_answers_to_what_is_refused_count_until_their_turn(behind_a_fetch: tuple[Client, Connection]) -> None:
+async def test_answers_to_what_is_refused_count_until_their_turn(
+    behind_a_fetch: tuple[Client, ServedConnection],
+) -> None:
     """A batch of six bytes has an answer of some three hundred: 40 requests of 294 KB took half a GB."""
     client, connection = behind_a_fetch
     wide = [PartitionProduceData(index=index, records=None) for index in range(3_000)]
@@ -331,7 +335,7 @@ async def test_answers_to_what_is_refused_count_until_their_turn(behind_a_fetch:
 
 
 async def test_requests_that_wait_for_long_give_way_to_who_waits_for_room(
-    behind_a_fetch: tuple[Client, Connection],
+    behind_a_fetch: tuple[Client, ServedConnection],
 ) -> None:
     """Those that had come by one read each never did."""
     client, connection = behind_a_fetch
@@ -366,13 +370,13 @@ async def test_a_client_that_goes_while_it_is_muted_is_waited_for_only_if_it_has
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, running: MemoryBroker, has_sent_more: bool
 ) -> None:
     """It held its place among the connections for as long as it had been told to hold back."""
-    take_frames = Connection._take_frames
+    take_frames = ServedConnection._take_frames
 
-    async def take_too_much(connection: Connection, received_at: float) -> None:
+    async def take_too_much(connection: ServedConnection, received_at: float) -> None:
         await take_frames(connection, received_at)
         connection._mute(MUTED_SECONDS * 1000)
 
-    monkeypatch.setattr(Connection, "_take_frames", take_too_much)
+    monkeypatch.setattr(ServedConnection, "_take_frames", take_too_much)
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         theirs = await trio.testing.open_stream_to_socket_listener(listener)

@@ -396,7 +396,7 @@ async def test_listeners_without_authentication_are_warned_of_once(
     ports = await bind_and_warn(protocol, host, client_auth=SslClientAuth(client_auth))
     assert len(caplog.records) == is_told
     if is_told:
-        assert f"whoever reaches A={host}:{ports[0]} and B={host}:{ports[1]} may read" in caplog.text
+        assert f"anyone who reaches A={host}:{ports[0]} and B={host}:{ports[1]} may read" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_key_with_a_password(authority: Authority, tmp_path: Path) -> None:
         ),
         (
             {"ssl_certificate_file": "binary"},
-            "--ssl-certificate-file: '.*binary' is no text; give a file in PEM format",
+            "--ssl-certificate-file: '.*binary' is not UTF-8; give a file in PEM format",
         ),
         ({"ssl_key_file": "none.pem"}, "--ssl-key-file: '.*none.pem' can't be read (No such file"),
         ({"ssl_key_file": "empty.pem"}, "--ssl-key-file: '.*empty.pem' has no private key for it; give a PEM file of"),

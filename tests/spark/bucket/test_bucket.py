@@ -27,7 +27,7 @@ from kafscale.spark.bucket import s3_bucket
 from kafscale.spark.bucket.bucket import Bucket, BucketOptions
 from kafscale.spark.bucket.s3_bucket import S3Bucket, _CredentialSource
 from kafscale.store.s3.credentials import REFRESH_AHEAD_SECONDS, REFRESH_RETRY_SECONDS
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, S3Server, s3_server_in_thread
 
 OBJECTS = {f"a/{number:04}": b"object %d" % number for number in range(1005)} | {"b/x": b"0123456789"}
@@ -126,7 +126,7 @@ def test_threads_share_connections_without_mixing_replies(server):
 
 
 def test_wrong_credentials_are_refused_at_once(server):
-    with bucket_on(server, credentials=Credentials(access_key_id="who", secret_access_key="knows")) as bucket:
+    with bucket_on(server, credentials=S3Credentials(access_key_id="who", secret_access_key="knows")) as bucket:
         bucket.sleep = lambda seconds: pytest.fail("it was tried again")
         with pytest.raises(AccessDenied):
             bucket.get("b/x")
@@ -171,7 +171,7 @@ class Issuer:
 
     name = "issuer"
 
-    def __init__(self, *answers: Credentials | StoreError) -> None:
+    def __init__(self, *answers: S3Credentials | StoreError) -> None:
         self.answers = list(answers)
 
     def lookup(self):
@@ -186,7 +186,7 @@ class Issuer:
 def test_credentials_that_could_not_be_refreshed_were_dropped_while_they_were_good(error):
     now = [0.0]
     first, second = (
-        Credentials(access_key_id="id", secret_access_key="key", expires_at_seconds=seconds)
+        S3Credentials(access_key_id="id", secret_access_key="key", expires_at_seconds=seconds)
         for seconds in (9_000, 18_000)
     )
     issuer = Issuer(first, error, second, error)
@@ -230,7 +230,7 @@ def test_tasks_of_a_process_share_what_was_looked_up(server, monkeypatch, tmp_pa
 
 def test_credentials_that_do_not_expire_are_looked_up_again_after_a_while():
     now = [0.0]
-    first, second = (Credentials(access_key_id=each, secret_access_key="key") for each in ("old", "rotated"))
+    first, second = (S3Credentials(access_key_id=each, secret_access_key="key") for each in ("old", "rotated"))
     issuer = Issuer(first, AccessDenied("the file is being written"), second)
     source = _CredentialSource(providers=[issuer], clock=lambda: now[0])
     assert source.get() is first

@@ -101,7 +101,7 @@ async def test_an_endpoint_where_nobody_listens_is_named():
 
 @pytest.mark.parametrize(
     ("fault", "expected"),
-    [(ErrorReply(503, "SlowDown"), "not ready"), (ErrorReply(400, "InvalidArgument"), "of no use")],
+    [(ErrorReply(503, "SlowDown"), "not ready"), (ErrorReply(400, "InvalidArgument"), "can't be used")],
 )
 async def test_a_store_that_refuses_is_quoted(fault, expected):
     async with open_s3_server() as server, open_store(server) as store:

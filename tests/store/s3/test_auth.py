@@ -16,7 +16,7 @@ from kafscale.store.s3.credentials import (
     ContainerProvider,
     StaticProvider,
 )
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 
 START = 1_800_000_000.0
 
@@ -231,7 +231,7 @@ class Store:
 
 
 def static_auth():
-    credentials = Credentials(access_key_id="AKID", secret_access_key="S")
+    credentials = S3Credentials(access_key_id="AKID", secret_access_key="S")
     source = CredentialSource([StaticProvider(credentials)], httpx.MockTransport(lambda request: httpx.Response(500)))
     return SigV4Auth(source, "us-east-1", clock=lambda: START)
 

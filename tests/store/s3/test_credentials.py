@@ -10,7 +10,7 @@ from kafscale.store.s3.credentials import (
     default_providers,
     search,
 )
-from kafscale.store.s3.sigv4 import Credentials
+from kafscale.store.s3.sigv4 import S3Credentials
 
 JSON = b"""{"Code": "Success", "AccessKeyId": "AKID", "SecretAccessKey": "SECRET", "Token": "TOKEN",
             "Expiration": "2030-01-02T03:04:05Z"}"""
@@ -19,7 +19,7 @@ STS = b"""<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/do
   <SecretAccessKey>SECRET</SecretAccessKey><SessionToken>TOKEN</SessionToken>
   <Expiration>2030-01-02T03:04:05Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult>
 </AssumeRoleWithWebIdentityResponse>"""
-TEMPORARY = Credentials(
+TEMPORARY = S3Credentials(
     access_key_id="AKID", secret_access_key="SECRET", session_token="TOKEN", expires_at_seconds=1893553445.0
 )
 
@@ -55,7 +55,7 @@ def write(path, text):
 def test_the_environment_comes_first(home):
     write(home / ".aws" / "credentials", "[default]\naws_access_key_id = no\naws_secret_access_key = no\n")
     environ = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "SECRET"}
-    expected = Credentials(access_key_id="AKID", secret_access_key="SECRET")
+    expected = S3Credentials(access_key_id="AKID", secret_access_key="SECRET")
     assert find(environ, home) == (expected, [])
     found, _ = find({**environ, "AWS_SESSION_TOKEN": "TOKEN"}, home)
     assert found.session_token == "TOKEN"
@@ -88,8 +88,8 @@ def test_a_profile_is_read_from_both_files(home):
         "[default]\nregion = eu-west-1\n[profile other]\nregion = eu-west-2\n"
         "[profile only]\naws_access_key_id=C\naws_secret_access_key=V\ns3 =\n  max_concurrent_requests = 20\n",
     )
-    assert find({}, home)[0] == Credentials(access_key_id="A", secret_access_key="S%S")
-    assert find({"AWS_PROFILE": "other"}, home)[0] == Credentials(
+    assert find({}, home)[0] == S3Credentials(access_key_id="A", secret_access_key="S%S")
+    assert find({"AWS_PROFILE": "other"}, home)[0] == S3Credentials(
         access_key_id="B", secret_access_key="T", session_token="U"
     )
     assert find({"AWS_PROFILE": "only"}, home)[0].access_key_id == "C"

@@ -24,11 +24,11 @@ from kafscale.store.s3.replies import (
     read_listing,
     read_part,
 )
-from kafscale.store.s3.requests import BucketAddress, Digest, S3Requests
+from kafscale.store.s3.requests import BodyDigest, BucketAddress, S3Requests
 
 REQUESTS = S3Requests(BucketAddress.of("bucket", "us-east-1", prefix="p"))
 GET = REQUESTS.get("key")
-EMPTY = Digest.of([], sign_payload=True)
+EMPTY = BodyDigest.of([], sign_payload=True)
 
 
 def error(status, code, message="", **fields):
@@ -227,7 +227,7 @@ def test_a_listing_that_is_cut_off_is_no_listing():
 @pytest.mark.parametrize("body", ["<html><body>back soon</body></html>", "<ListAllMyBucketsResult/>"])
 def test_another_page_is_no_empty_listing(body):
     """A start took the bucket for empty."""
-    with pytest.raises(StoreUnavailable, match="no listing"):
+    with pytest.raises(StoreUnavailable, match="not a listing"):
         read_listing(REQUESTS.list_page(""), S3Reply(200, {}, body.encode()), "p/")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafscale.config import StoreEncryption
 from kafscale.store.base import Upload
 from kafscale.store.s3.multipart import MultipartRequests
-from kafscale.store.s3.requests import BucketAddress, Digest, S3Requests
+from kafscale.store.s3.requests import BodyDigest, BucketAddress, S3Requests
 
 PATH_STYLE = S3Requests(BucketAddress.of("bucket", "us-east-1", endpoint="http://host:9000", prefix="/a b/"))
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
@@ -93,7 +93,7 @@ def test_ranges_are_inclusive_and_tails_count_from_the_end():
 
 def test_a_put_carries_its_length_checksums_and_condition():
     parts = [b"1234", memoryview(b"56789")]
-    digest = Digest.of(parts, sign_payload=True)
+    digest = BodyDigest.of(parts, sign_payload=True)
     request = PATH_STYLE.put("k", parts, digest)
     assert dict(request.headers) == {
         "content-length": "9",
@@ -110,7 +110,7 @@ def test_a_put_carries_its_length_checksums_and_condition():
     assert match.headers["if-match"] == '"e"'
     assert not absent.idempotent
     assert not match.idempotent
-    assert Digest.of(parts, sign_payload=False).payload_hash == "UNSIGNED-PAYLOAD"
+    assert BodyDigest.of(parts, sign_payload=False).payload_hash == "UNSIGNED-PAYLOAD"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_makes_an_object_asks_for_its_encryption_and_nothing_else_does(encr
     """S3 refuses the headers where no object is made."""
     requests = S3Requests(PATH_STYLE.address, encryption)
     multipart = MultipartRequests(requests)
-    digest = Digest.of([], sign_payload=True)
+    digest = BodyDigest.of([], sign_payload=True)
     upload = Upload("k", "id")
     makes = [
         requests.put("k", [], digest),

@@ -15,10 +15,10 @@ from kafscale.store.s3.requests import BucketAddress, S3Requests
 from kafscale.store.s3.sigv4 import (
     EMPTY_SHA256,
     UNSIGNED_PAYLOAD,
-    Credentials,
     RequestSigner,
-    Scope,
+    S3Credentials,
     Signable,
+    SigningScope,
     amz_stamp,
     authorization,
     signature,
@@ -44,7 +44,7 @@ QUERIES = st.dictionaries(
 SECRETS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=40)
 
 
-def botocore_authorization(signable: Signable, scope: Scope, credentials: Credentials) -> str:
+def botocore_authorization(signable: Signable, scope: SigningScope, credentials: S3Credentials) -> str:
     """What botocore signs for the same request, with its clock set to the scope's."""
     headers = {name: value for name, value in signable.headers.items() if name not in ("host", "x-amz-date")}
     request = AWSRequest(
@@ -77,9 +77,9 @@ def botocore_authorization(signable: Signable, scope: Scope, credentials: Creden
 )
 def test_signature_is_botocores(method, key, query, headers, secret, token, now, unsigned):
     pairs = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query.items())
-    scope = Scope(stamp=amz_stamp(now), region="eu-central-1")
+    scope = SigningScope(stamp=amz_stamp(now), region="eu-central-1")
     payload_hash = UNSIGNED_PAYLOAD if unsigned else EMPTY_SHA256
-    credentials = Credentials(access_key_id="AKIDEXAMPLE", secret_access_key=secret, session_token=token)
+    credentials = S3Credentials(access_key_id="AKIDEXAMPLE", secret_access_key=secret, session_token=token)
     signed = {
         **headers,
         "host": "bucket.s3.eu-central-1.amazonaws.com",
@@ -99,8 +99,8 @@ def test_signature_is_botocores(method, key, query, headers, secret, token, now,
 
 def test_query_is_sorted_by_name_and_not_as_text():
     """`a-b=1` sorts before `a=1` as text, but `a` before `a-b` as a name."""
-    scope = Scope(stamp="20260102T030405Z", region="us-east-1")
-    credentials = Credentials(access_key_id="AKID", secret_access_key="secret")
+    scope = SigningScope(stamp="20260102T030405Z", region="us-east-1")
+    credentials = S3Credentials(access_key_id="AKID", secret_access_key="secret")
     signable = Signable(
         method="GET",
         target="/bucket?a-b=1&a=1",
@@ -117,7 +117,7 @@ def test_a_path_of_the_endpoint_is_signed_as_botocore_does():
         target = request.url.removeprefix("https://gate.example")
         assert target.startswith("/storage/v1%2Bx/s3%20%C3%BC/bucket")
         headers = {"host": "gate.example", **request.headers}
-        credentials = Credentials(access_key_id="AKID", secret_access_key="secret")
+        credentials = S3Credentials(access_key_id="AKID", secret_access_key="secret")
         RequestSigner(region="us-east-1", clock=lambda: 1_800_000_000.0).sign(
             request.method, target, headers, credentials
         )
@@ -125,13 +125,13 @@ def test_a_path_of_the_endpoint_is_signed_as_botocore_does():
         signable = Signable(
             method=request.method, target=target, headers=headers, payload_hash=headers["x-amz-content-sha256"]
         )
-        scope = Scope(stamp=headers["x-amz-date"], region="us-east-1")
+        scope = SigningScope(stamp=headers["x-amz-date"], region="us-east-1")
         assert signed.endswith(f"Signature={signature(signable, scope, 'secret')}")
         assert authorization(signable, scope, credentials) == botocore_authorization(signable, scope, credentials)
 
 
 def test_secrets_are_not_in_the_repr():
-    shown = repr(Credentials(access_key_id="AKID", secret_access_key="s3cr3t", session_token="t0k3n"))
+    shown = repr(S3Credentials(access_key_id="AKID", secret_access_key="s3cr3t", session_token="t0k3n"))
     assert "AKID" in shown
     assert "s3cr3t" not in shown
     assert "t0k3n" not in shown
