@@ -29,7 +29,7 @@ from kafscale.errors import (
     StoreUnavailable,
     WrongRegion,
 )
-from kafscale.store.base import ObjectInfo, ObjectPart
+from kafscale.store.base import ObjectInfo, ObjectPart, Upload
 from kafscale.store.s3.requests import ENCRYPTION_HEADER, S3Request
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d+)")
@@ -249,6 +249,33 @@ def check_created(request: S3Request, reply: S3Reply) -> None:
         check(request, reply)
 
 
+def read_upload(key: str, request: S3Request, reply: S3Reply) -> Upload:
+    """The upload that was begun."""
+    check(request, reply)
+    upload_id = _xml(request, reply).findtext("{*}UploadId")
+    if not upload_id:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply names no upload")
+    return Upload(key, upload_id)
+
+
+def read_completion(request: S3Request, reply: S3Reply) -> str:
+    """The ETag of the object. The status is sent before the work is done, so an error may come with 200."""
+    check(request, reply)
+    root = _xml(request, reply)
+    if root.tag.rpartition("}")[2] == "Error":
+        check(request, attrs.evolve(reply, status=500, body=bytes(reply.body).strip()))
+    etag = root.findtext("{*}ETag", "")
+    if not etag:
+        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply names no ETag")
+    return etag
+
+
+def check_abortion(request: S3Request, reply: S3Reply) -> None:
+    """Raise if the upload may still be there."""
+    if reply.status != 404 or ErrorBody.of(reply.body).code != "NoSuchUpload":
+        check(request, reply)
+
+
 def _wanted(request: S3Request, size_bytes: int) -> range:
     """Return which bytes of an object of this size the request asks for."""
     match = _RANGE.fullmatch(request.headers.get("range", ""))
@@ -313,7 +340,7 @@ def _is_of_encryption(request: S3Request, reply: S3Reply, body: ErrorBody) -> bo
 
 def _xml(request: S3Request, reply: S3Reply) -> ElementTree.Element:
     try:
-        return ElementTree.fromstring(bytes(reply.body))
+        return ElementTree.fromstring(bytes(reply.body).strip())  # S3 sends blanks while it completes an upload
     except ElementTree.ParseError as exc:
         raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is not XML: {exc}") from exc
 

@@ -1,7 +1,8 @@
 """The S3 requests that the store makes, sans-IO: method, URL, headers and body parts.
 
 Shared with readers that block: imports neither trio nor httpx. Replies are read by `kafscale.store.s3.replies`.
-Source: the Amazon S3 API reference. URLs are built here, character by character, because a signature covers them as
+Source: the Amazon S3 API reference. An upload in parts gets them in any order and any number of times each, and becomes
+an object when it is completed. URLs are built here, character by character, because a signature covers them as
 they are on the wire, and HTTP libraries write a space in a query as `+`, which S3 reads as a plus.
 """
 
@@ -19,7 +20,7 @@ import crc32c
 from kafscale.buffers import Buffer
 from kafscale.config import StoreEncryption, is_endpoint, split_url
 from kafscale.errors import ConfigError
-from kafscale.store.base import LIST_PAGE_MAX_COUNT
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, Upload, UploadedPart
 from kafscale.store.paths import check_key
 from kafscale.store.s3.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
 
@@ -117,6 +118,8 @@ class BodyDigest:
         )
 
 
+XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_NO_QUERY: Mapping[str, str] = {}
 _NO_BODY: Mapping[str, str] = {"x-amz-content-sha256": EMPTY_SHA256}
 
 ENCRYPTION_HEADER = "x-amz-server-side-encryption"
@@ -134,43 +137,78 @@ class S3Requests:
 
     def get(self, key: str) -> S3Request:
         """The whole object."""
-        return self.object_request("get", "GET", key)
+        return self._object_request("get", "GET", key)
 
     def get_range(self, key: str, start: int, length_bytes: int) -> S3Request:
         """`length_bytes` (at least one: HTTP has no empty range) from `start`."""
         if start < 0 or length_bytes < 1:
             raise ValueError(f"not a range: {length_bytes} bytes from {start}")
         headers = {**_NO_BODY, "range": f"bytes={start}-{start + length_bytes - 1}"}
-        return self.object_request("get_range", "GET", key, headers=headers)
+        return self._object_request("get_range", "GET", key, headers=headers)
 
     def get_tail(self, key: str, length_bytes: int) -> S3Request:
         """The last `length_bytes` (at least one). An empty object has no tail: S3 answers 416."""
         if length_bytes < 1:
             raise ValueError(f"not a range: the last {length_bytes} bytes")
-        return self.object_request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
+        return self._object_request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
 
     def head(self, key: str) -> S3Request:
         """Size, ETag and time of an object."""
-        return self.object_request("head", "HEAD", key)
+        return self._object_request("head", "HEAD", key)
 
     def put(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         """Write an object, whatever was there."""
-        headers = {**body_headers(digest), **self.encryption_headers()}
-        return self.object_request("put", "PUT", key, headers=headers, parts=parts)
+        return self._put("put", key, parts, digest, {})
 
     def put_if_absent(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         """Write an object unless the key has one."""
-        headers = {**body_headers(digest), **self.encryption_headers(), "if-none-match": "*"}
-        return attrs.evolve(
-            self.object_request("put_if_absent", "PUT", key, headers=headers, parts=parts), idempotent=False
-        )
+        return self._put("put_if_absent", key, parts, digest, {"if-none-match": "*"})
 
     def put_if_match(self, key: str, parts: Sequence[Buffer], digest: BodyDigest, *, etag: str) -> S3Request:
         """Write an object if the key has one with this ETag."""
-        headers = {**body_headers(digest), **self.encryption_headers(), "if-match": etag}
-        return attrs.evolve(
-            self.object_request("put_if_match", "PUT", key, headers=headers, parts=parts), idempotent=False
+        return self._put("put_if_match", key, parts, digest, {"if-match": etag})
+
+    def _put(
+        self, operation: str, key: str, parts: Sequence[Buffer], digest: BodyDigest, condition: Mapping[str, str]
+    ) -> S3Request:
+        headers = {**_body_headers(digest), **self._encryption_headers(), **condition}
+        return self._object_request(operation, "PUT", key, headers=headers, parts=parts, idempotent=not condition)
+
+    def begin_upload(self, key: str) -> S3Request:
+        """Begin an upload whose parts have CRC-32C checksums. The object is encrypted as it says; parts say nothing."""
+        described = _body_headers(BodyDigest.of([], sign_payload=True))
+        headers = {**described, **self._encryption_headers(), "x-amz-checksum-algorithm": "CRC32C"}
+        return self._object_request(
+            "begin_upload", "POST", key, query={"uploads": ""}, headers=headers, idempotent=False
         )
+
+    def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
+        """Send a part, in place of an earlier one with its number."""
+        query = {"partNumber": str(number), "uploadId": upload.upload_id}
+        return self._object_request(
+            "put_part", "PUT", upload.key, query=query, headers=_body_headers(digest), parts=parts
+        )
+
+    def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> S3Request:
+        """Make the parts, in order of their numbers, an object."""
+        rows = "".join(
+            f"<Part><ChecksumCRC32C>{part.crc32c}</ChecksumCRC32C><ETag>{escape(part.etag)}</ETag>"
+            f"<PartNumber>{part.number}</PartNumber></Part>"
+            for part in sorted(uploaded, key=lambda part: part.number)
+        )
+        body = f'<CompleteMultipartUpload xmlns="{XML_NAMESPACE}">{rows}</CompleteMultipartUpload>'.encode()
+        headers = _body_headers(BodyDigest.of([body], sign_payload=True))
+        del headers["x-amz-checksum-crc32c"]  # it would be that of the whole object, and this is one of the list
+        if if_absent:
+            headers["if-none-match"] = "*"
+        query = {"uploadId": upload.upload_id}
+        return self._object_request(
+            "complete_upload", "POST", upload.key, query=query, headers=headers, parts=[body], idempotent=False
+        )
+
+    def abort_upload(self, upload: Upload) -> S3Request:
+        """Forget the upload and its parts."""
+        return self._object_request("abort_upload", "DELETE", upload.key, query={"uploadId": upload.upload_id})
 
     def list_page(self, prefix: str, *, start_after: str = "", continuation_token: str | None = None) -> S3Request:
         """One page of the keys that start with `prefix` and sort after `start_after`."""
@@ -189,61 +227,39 @@ class S3Requests:
         batches = [keys[at : at + DELETE_BATCH_COUNT] for at in range(0, len(keys), DELETE_BATCH_COUNT)]
         return [self._delete_many(batch) if len(batch) > 1 else self._delete_one(batch[0]) for batch in batches]
 
-    def head_bucket(self) -> S3Request:
-        """Tell whether the bucket is there and ours to use. Its errors have no body: a listing says more."""
-        return self._bucket_request("head_bucket", "HEAD", {})
-
     def create_bucket(self) -> S3Request:
         """Create the bucket in the address's region (us-east-1 is named by saying nothing)."""
         parts: list[Buffer] = []
         if self.address.region != "us-east-1":
             parts.append(
-                '<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><LocationConstraint>'
+                f'<CreateBucketConfiguration xmlns="{XML_NAMESPACE}"><LocationConstraint>'
                 f"{escape(self.address.region)}</LocationConstraint></CreateBucketConfiguration>".encode()
             )
-        headers = body_headers(BodyDigest.of(parts, sign_payload=True))
+        headers = _body_headers(BodyDigest.of(parts, sign_payload=True))
         return self._bucket_request("create_bucket", "PUT", {}, headers=headers, parts=parts)
 
-    def object_request(
+    def _object_request(
         self,
         operation: str,
         method: str,
         key: str,
         *,
+        query: Mapping[str, str] = _NO_QUERY,
         headers: Mapping[str, str] = _NO_BODY,
         parts: Sequence[Buffer] = (),
+        idempotent: bool = True,
     ) -> S3Request:
-        """Return a request about one object."""
         name = self.address.prefix + key
         check_key(name)
         return S3Request(
             operation=operation,
             method=method,
-            url=f"{self.address.origin}{self.address.base_path}/{quote(name)}",
+            url=f"{self.address.origin}{self.address.base_path}/{quote(name)}{_query(query)}",
             subject=f"s3://{self.address.bucket}/{name}",
             headers=headers,
             parts=parts,
+            idempotent=idempotent,
         )
-
-    def encryption_headers(self) -> Mapping[str, str]:
-        """Return what a request that makes an object, or begins an upload of one, says of its encryption."""
-        if self.encryption is None:
-            return {}
-        headers = {ENCRYPTION_HEADER: str(self.encryption.algorithm)}
-        if self.encryption.key:
-            headers["x-amz-server-side-encryption-aws-kms-key-id"] = self.encryption.key
-        return headers
-
-    def _delete_one(self, key: str) -> S3Request:
-        return self.object_request("delete", "DELETE", key)
-
-    def _delete_many(self, keys: Sequence[str]) -> S3Request:
-        rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
-        body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{rows}<Quiet>true</Quiet></Delete>').encode()
-        headers = body_headers(BodyDigest.of([body], sign_payload=True))
-        # The only operation that S3 refuses without a checksum; stores that are not AWS know only the older one.
-        headers["content-md5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        return self._bucket_request("delete", "POST", {"delete": ""}, headers=headers, parts=[body])
 
     def _bucket_request(
         self,
@@ -254,18 +270,41 @@ class S3Requests:
         headers: Mapping[str, str] = _NO_BODY,
         parts: Sequence[Buffer] = (),
     ) -> S3Request:
-        pairs = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
         return S3Request(
             operation=operation,
             method=method,
-            url=f"{self.address.origin}{self.address.base_path or '/'}" + (f"?{pairs}" if pairs else ""),
+            url=f"{self.address.origin}{self.address.base_path or '/'}{_query(query)}",
             subject=f"s3://{self.address.bucket}",
             headers=headers,
             parts=parts,
         )
 
+    def _encryption_headers(self) -> Mapping[str, str]:
+        """Return the headers of a request that makes an object, or begins an upload of one, about its encryption."""
+        if self.encryption is None:
+            return {}
+        headers = {ENCRYPTION_HEADER: str(self.encryption.algorithm)}
+        if self.encryption.key:
+            headers["x-amz-server-side-encryption-aws-kms-key-id"] = self.encryption.key
+        return headers
 
-def body_headers(digest: BodyDigest) -> dict[str, str]:
+    def _delete_one(self, key: str) -> S3Request:
+        return self._object_request("delete", "DELETE", key)
+
+    def _delete_many(self, keys: Sequence[str]) -> S3Request:
+        rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
+        body = f'<Delete xmlns="{XML_NAMESPACE}">{rows}<Quiet>true</Quiet></Delete>'.encode()
+        headers = _body_headers(BodyDigest.of([body], sign_payload=True))
+        # The only operation that S3 refuses without a checksum; stores that are not AWS know only the older one.
+        headers["content-md5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        return self._bucket_request("delete", "POST", {"delete": ""}, headers=headers, parts=[body])
+
+
+def _query(pairs: Mapping[str, str]) -> str:
+    return "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()) if pairs else ""
+
+
+def _body_headers(digest: BodyDigest) -> dict[str, str]:
     """Return the headers by which a request with a body describes it."""
     return {
         "content-length": str(digest.length_bytes),

@@ -28,20 +28,17 @@ from kafscale.http.connection import BufferStream
 from kafscale.store.base import ObjectInfo, ObjectPart, Upload, UploadedPart
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
 from kafscale.store.s3.credentials import StaticProvider, configured_region, default_providers
-from kafscale.store.s3.multipart import (
-    MultipartRequests,
-    check_abortion,
-    read_completion,
-    read_upload,
-)
 from kafscale.store.s3.replies import (
     S3Reply,
+    check_abortion,
     check_created,
     check_deletion,
+    read_completion,
     read_etag,
     read_info,
     read_listing,
     read_part,
+    read_upload,
 )
 from kafscale.store.s3.requests import BodyDigest, BucketAddress, S3Request, S3Requests
 from kafscale.store.s3.sigv4 import S3Credentials
@@ -113,7 +110,6 @@ class S3Store:
             prefix=settings.prefix,
         )
         self._requests = S3Requests(self.address, settings.encryption)
-        self._multipart = MultipartRequests(self._requests)
         self._host = urlsplit(self.address.origin).netloc
         self._extensions = {"timeout": settings.timeouts(), "whole_body": True}
         self._transport = transport or TrioTransport(
@@ -128,17 +124,14 @@ class S3Store:
         self._hash_limiter = trio.CapacityLimiter(HASH_THREAD_COUNT)
 
     async def get(self, key: str) -> ObjectPart:
-        """See `ObjectStore`."""
         request = self._requests.get(key)
         return read_part(request, await self._perform(request))
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """See `ObjectStore`."""
         request = self._requests.get_range(key, start, length_bytes)
         return read_part(request, await self._perform(request))
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """See `ObjectStore`."""
         request = self._requests.get_tail(key, length_bytes)
         reply = await self._perform(request)
         try:
@@ -151,27 +144,22 @@ class S3Store:
             return ObjectPart(b"", 0, info.etag)
 
     async def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore`."""
         request = self._requests.head(key)
         return read_info(key, request, await self._perform(request))
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        """See `ObjectStore`."""
         request = self._requests.put(key, parts, await self._digest(parts))
         return read_etag(request, await self._perform(request))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        """See `ObjectStore`."""
         request = self._requests.put_if_absent(key, parts, await self._digest(parts))
         return read_etag(request, await self._perform(request))
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        """See `ObjectStore`."""
         request = self._requests.put_if_match(key, parts, await self._digest(parts), etag=etag)
         return read_etag(request, await self._perform(request))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        """See `ObjectStore`."""
         continuation_token = None
         while True:
             request = self._requests.list_page(prefix, start_after=start_after, continuation_token=continuation_token)
@@ -183,30 +171,25 @@ class S3Store:
                 return
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """See `ObjectStore`."""
         for request in self._requests.delete(keys):
             check_deletion(request, await self._perform(request))
 
     async def begin_upload(self, key: str) -> Upload:
-        """See `MultipartUploads`."""
-        request = self._multipart.begin(key)
+        request = self._requests.begin_upload(key)
         return read_upload(key, request, await self._perform(request))
 
     async def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer]) -> UploadedPart:
-        """See `MultipartUploads`."""
         digest = await self._digest(parts)
-        request = self._multipart.put_part(upload, number, parts, digest)
+        request = self._requests.put_part(upload, number, parts, digest)
         etag = read_etag(request, await self._perform(request))
         return UploadedPart(number=number, etag=etag, crc32c=digest.crc32c)
 
     async def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> str:
-        """See `MultipartUploads`."""
-        request = self._multipart.complete(upload, uploaded, if_absent=if_absent)
+        request = self._requests.complete_upload(upload, uploaded, if_absent=if_absent)
         return read_completion(request, await self._perform(request))
 
     async def abort_upload(self, upload: Upload) -> None:
-        """See `MultipartUploads`."""
-        request = self._multipart.abort(upload)
+        request = self._requests.abort_upload(upload)
         check_abortion(request, await self._perform(request))
 
     async def create_bucket(self) -> None:

@@ -11,8 +11,7 @@ import trio.testing
 from kafscale.errors import AccessDenied, Conflict, NotFound, PreconditionFailed, SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Metrics
 from kafscale.store.base import Upload
-from kafscale.store.s3.multipart import MultipartRequests, read_completion
-from kafscale.store.s3.replies import S3Reply
+from kafscale.store.s3.replies import S3Reply, read_completion
 from kafscale.store.s3.requests import BucketAddress, S3Requests
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
@@ -243,7 +242,7 @@ async def test_an_abort_that_fails_is_logged_and_holds_nobody_up(caplog, autojum
 
 def test_a_completion_may_begin_with_blanks_that_were_sent_to_wait():
     address = BucketAddress.of("bucket", "us-east-1")
-    request = MultipartRequests(S3Requests(address)).complete(Upload("key", "id"), [], if_absent=False)
+    request = S3Requests(address).complete_upload(Upload("key", "id"), [], if_absent=False)
     body = (
         b'  \n <?xml version="1.0"?><CompleteMultipartUploadResult><ETag>"e-1"</ETag></CompleteMultipartUploadResult>'
     )
