@@ -26,7 +26,7 @@ import trio
 
 from kafscale.buffers import Buffer, pieces, size_of
 from kafscale.server.kafka.transport import queued_bytes, wait_closed_of, wait_end_of
-from kafscale.server.tls.secured_socket import FEED_MAX_BYTES, SecuredSocket
+from kafscale.server.tls.handshakes import FEED_MAX_BYTES, SecuredSocket
 from kafscale.store.file.open_files import FileRange, Sendable
 
 logger = logging.getLogger(__name__)

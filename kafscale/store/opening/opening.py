@@ -11,6 +11,7 @@ The S3 client is a sixth of what a broker imports, so it is imported where a buc
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -33,7 +34,7 @@ from kafscale.store.wrappers.hedging import HedgingStore
 from kafscale.store.wrappers.limiter import LimitedStore, PrefetchStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.multipart import MultipartStore
-from kafscale.store.wrappers.reach import Reach
+from kafscale.store.wrappers.reach import PROBES_MAX_COUNT, Reach
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 
 STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is reported instead of waited for
@@ -65,9 +66,7 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     starting = RetryingStore(MeteredStore(raw, store_metrics), patience, Random(), store_metrics)
     try:
         if settings.store.scheme == "s3":
-            from kafscale.store.opening.s3 import prepare_s3
-
-            await prepare_s3(raw, starting, settings, metrics)
+            await _prepare_s3(raw, starting, settings, metrics)
         await check_usable(starting)
     except BaseException:
         await raw.aclose()
@@ -150,6 +149,41 @@ async def open_raw_store(settings: Settings) -> ObjectStore:
         return MemoryStore(max_bytes=url.max_bytes)
     if url.scheme == "file":
         return await FileStore.open(url.path)
-    from kafscale.store.opening.s3 import open_s3
+    return _open_s3(settings)
 
-    return open_s3(settings)
+
+def _open_s3(settings: Settings) -> ObjectStore:
+    """Return the client of the bucket that the settings name. Connects to nothing yet."""
+    from kafscale.store.s3.store import S3Settings, S3Store
+
+    timeout_seconds = settings.limits.store_timeout_seconds
+    of_bucket = S3Settings(
+        bucket=settings.store.bucket,
+        prefix=settings.store.prefix,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        path_style=settings.s3_path_style,
+        ca_file=None if settings.s3_ca_file is None else str(settings.s3_ca_file),
+        encryption=settings.s3_sse,
+        max_connections=settings.s3_concurrency + PROBES_MAX_COUNT if settings.s3_concurrency else math.inf,
+        read_timeout_seconds=timeout_seconds,
+        write_timeout_seconds=timeout_seconds,
+    )
+    return S3Store(of_bucket)
+
+
+async def _prepare_s3(raw: ObjectStore, starting: RetryingStore, settings: Settings, metrics: Metrics) -> None:
+    """Show the pool's counts in the metrics, and create the bucket if that is asked for. Raises StartupError."""
+    from kafscale.store.s3.store import S3Store
+
+    assert isinstance(raw, S3Store)
+    statistics = raw.statistics
+    metrics.callback(
+        "kafscale_store_connections_opened_total",
+        "Connections opened to the store.",
+        samples=lambda: [((), found.opened_count)] if (found := statistics()) else [],
+        kind="counter",
+    )
+    if settings.s3_create_bucket:
+        with startup_errors():
+            await starting.retried("create_bucket", raw.create_bucket)

@@ -27,8 +27,7 @@ from kafscale.server.kafka.tls_transport import (
     TlsTransport,
 )
 from kafscale.server.kafka.transport import take_socket
-from kafscale.server.tls.handshakes import Handshakes
-from kafscale.server.tls.secured_socket import FEED_MAX_BYTES
+from kafscale.server.tls.handshakes import FEED_MAX_BYTES, Handshakes
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
 from kafscale.testing.certificates import Authority, make_authority
 from tests.devtools.fakes.key_updates import ClientRecords

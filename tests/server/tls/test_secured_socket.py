@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from kafscale.server.tls.secured_socket import FEED_MAX_BYTES, SecuredSocket
+from kafscale.server.tls.handshakes import FEED_MAX_BYTES, SecuredSocket
 from kafscale.testing.certificates import Authority, make_authority
 
 
