@@ -24,15 +24,14 @@ from contextlib import aclosing
 from fnmatch import fnmatchcase
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
 
-from kafscale.buffers import Buffer
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import Conflict, SlowDown, StoreError, StoreUnavailable
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart, ObjectStore
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart, WrappingStore
 
 T = TypeVar("T")
 
@@ -115,10 +114,9 @@ class StoreGate:
 
 
 @attrs.define(eq=False, repr=False)
-class FaultyStore:
+class FaultyStore(WrappingStore):
     """An `ObjectStore` with faults. `calls` has all attempted operations, in order."""
 
-    store: ObjectStore
     random: Random = attrs.field(factory=lambda: Random(0))
     page_max_count: int = LIST_PAGE_MAX_COUNT
     rules: list[Rule] = attrs.field(factory=list, init=False)
@@ -184,44 +182,20 @@ class FaultyStore:
         """Count attempted operations that match these patterns."""
         return sum(map(On(operation, key).matches, self.calls))
 
-    async def get(self, key: str) -> ObjectPart:
-        return self._received("get", key, await self._perform("get", [key], partial(self.store.get, key)))
-
-    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        effect = partial(self.store.get_range, key, start, length_bytes)
-        return self._received("get_range", key, await self._perform("get_range", [key], effect))
-
-    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        effect = partial(self.store.get_tail, key, length_bytes)
-        return self._received("get_tail", key, await self._perform("get_tail", [key], effect))
-
-    async def head(self, key: str) -> ObjectInfo:
-        return await self._perform("head", [key], partial(self.store.head, key))
-
-    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._perform("put", [key], partial(self.store.put, key, parts))
-
-    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        return await self._perform("put_if_absent", [key], partial(self.store.put_if_absent, key, parts))
-
-    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        return await self._perform("put_if_match", [key], partial(self.store.put_if_match, key, parts, etag))
+    async def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Perform an operation under the rules; its first argument is a key or, of a delete, the keys."""
+        keys = args[0] if operation == "delete" else args[:1]
+        return await self._perform(StoreCall(operation, tuple(keys)), partial(call, *args))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        call = StoreCall("list", (prefix,))
         async with aclosing(self.store.list(prefix, start_after=start_after)) as pages:
-            while page := await self._perform("list", [prefix], partial(_next_page, pages)):
+            while page := await self._perform(call, partial(anext, pages, None)):
                 yield page[: self.page_max_count]
                 for start in range(self.page_max_count, len(page), self.page_max_count):
-                    yield await self._perform("list", [prefix], partial(_slice, page, start, self.page_max_count))
+                    yield await self._perform(call, partial(_slice, page, start, self.page_max_count))
 
-    async def delete(self, keys: Sequence[str]) -> None:
-        await self._perform("delete", keys, partial(self.store.delete, keys))
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
-
-    async def _perform(self, operation: str, keys: Sequence[str], effect: Callable[[], Awaitable[T]]) -> T:
-        call = StoreCall(operation, tuple(keys))
+    async def _perform(self, call: StoreCall, effect: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(call)
         await self._apply(call, after_effect=False)
         try:
@@ -230,10 +204,9 @@ class FaultyStore:
             await self._apply(call, after_effect=True)
             raise
         await self._apply(call, after_effect=True)
-        return result
+        return self._truncated(call, result) if isinstance(result, ObjectPart) else result
 
-    def _received(self, operation: str, key: str, part: ObjectPart) -> ObjectPart:
-        call = StoreCall(operation, (key,))
+    def _truncated(self, call: StoreCall, part: ObjectPart) -> Any:
         if any(rule.truncates and rule.meets(call, self.random) for rule in self.rules) and part.data:
             return attrs.evolve(part, data=memoryview(part.data)[: self.random.randrange(len(part.data))])
         return part
@@ -256,7 +229,3 @@ async def _pass(call: StoreCall) -> None:
 async def _slice(page: Sequence[ObjectInfo], start: int, count: int) -> Sequence[ObjectInfo]:
     await trio.lowlevel.checkpoint()
     return page[start : start + count]
-
-
-async def _next_page(pages: AsyncGenerator[Sequence[ObjectInfo], None]) -> Sequence[ObjectInfo] | None:
-    return await anext(pages, None)
