@@ -19,6 +19,7 @@ BUDGETS = {
     "bench": 107,
     "docs": 4,
     "kafscale": 9,
+    "kafscale/client": 43,
     "kafscale/cluster": 8,
     "kafscale/formats": 13,
     "kafscale/http": 3,
@@ -26,7 +27,7 @@ BUDGETS = {
     "kafscale/wire": 4,
     "tests/devtools": 339,
 }
-SHARED_CLASS_NAMES_BUDGET = 69
+SHARED_CLASS_NAMES_BUDGET = 61
 LAST_COMMIT_BEFORE_THE_RULE = "41639fc2"
 
 _SUBJECT = re.compile(r"[a-z][a-z0-9 ,/_.-]*: [a-z-]+,? .+|Merge .+|Revert .+")
