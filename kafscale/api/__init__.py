@@ -1,6 +1,6 @@
 """One module per API key, in rooms by what a reader looks for, and the table from which ApiVersions is built.
 
-    table          every API that is served, and `not_served` the others; `reference` makes the page of the protocol
+    table          every API that is served; `reference` has the others, and makes the page of the protocol
     produce        Produce, the one API that is a room of its own
     records        Fetch, ListOffsets and what else the leader of a partition is asked about its records
     groups         consumer groups: members, committed offsets, administration

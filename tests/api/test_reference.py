@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kafscale.api.cluster.api_versions import LEVELS
-from kafscale.api.not_served import NOT_SERVED
-from kafscale.api.reference import protocol_page
+from kafscale.api.reference import NOT_SERVED, protocol_page
 from kafscale.api.table import APIS, every_api
 from tests.devtools.external.kafka_apis import BROKER_APIS, CONTROLLER_APIS
 from tests.devtools.fakes.wire_messages import message_versions

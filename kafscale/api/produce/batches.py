@@ -1,21 +1,32 @@
-"""One batch on its way into the log of its partition, by the same steps whichever way its request takes.
+"""Batches on their way into the logs of their partitions, by the same steps for either way of a request.
 
-    led_partition    which partition a request means, or why it can't be written to here (`handling.partitions`)
-    begin_batch      header, CRC, limits; the records as far as they can be looked at on the event loop; keys and times
+    led_partition    the partition that a request means, or why it can't be written to here (`handling.partitions`)
+    begin_batch      header, CRC, limits; the records as far as the event loop has time for; keys and times
     append_batch     the sequence number, memory unless it was found before, offsets, the journal
 
-The short way does all three in one call, and whatever is refused or not finished there goes the general way from the
-start. The general way may check what takes long, and wait for memory, between the last two.
+The short way does all three in one call; a batch that is refused or not finished there goes the general way from the
+start. The general way may finish long checks, and wait for memory, between the last two.
+
+A batch of a transaction that is open in its partition is enrolled there, as nothing else opens one. For the first batch
+the coordinator is asked: Produce 12 enrols the partition, and earlier versions ask whether AddPartitionsToTxn has
+(KIP-890). Enrolment and batch follow each other in the write-ahead log; under `segment`, and where another broker
+coordinates the transaction, the batch waits for the enrolment.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import attrs
+import trio
 
 from kafscale.api.handling.services import Services
-from kafscale.errors import CorruptBatch, InvalidRecord, KafkaError
+from kafscale.cluster.transactions.enrolling import ProducerEnrolment
+from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.versions import PRODUCE_BUMP_VERSION, produce_code, transaction_version
+from kafscale.errors import CorruptBatch, InvalidRecord, KafkaError, StorageFailed
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
@@ -29,8 +40,62 @@ from kafscale.wire.batch_header import (
     set_max_timestamp,
 )
 from kafscale.wire.compression import ZSTD
+from kafscale.wire.messages.records import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
 from kafscale.wire.record_check import NO_TIMESTAMP_MS, RecordCheck
 from kafscale.wire.records import first_batch, validate_header
+
+
+class Pending(Protocol):
+    """One or more Produces that are in the log, or were refused: what is left is to `wait`, and then to reply."""
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether `wait` would return at once."""
+
+    async def wait(self) -> None:
+        """Wait until the replies are true, and may be sent."""
+
+    @property
+    def responses(self) -> Sequence[ProduceResponse]:
+        """Return the responses that may hold errors, which are counted."""
+
+    @property
+    def unencoded(self) -> ProduceResponse | None:
+        """The response that is still to be encoded and sent, if there is one."""
+
+    @property
+    def replies(self) -> Sequence[bytes]:
+        """Whole replies that are to be sent as they are."""
+
+
+def refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
+    """Answer a batch with an error."""
+    response.error_code = exc.code
+    response.error_message = exc.message
+    response.base_offset = -1
+    if isinstance(exc, InvalidRecord):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+            for index, reason in exc.record_errors
+        ]
+
+
+async def refusal_of(round: Round) -> KafkaError | None:
+    """Wait for a round; None if it became durable, and otherwise the error that its batches are answered with.
+
+    Both errors are retriable. After REQUEST_TIMED_OUT it may yet become durable: a producer without idempotence may
+    then repeat it.
+    """
+    if round.done:
+        return None
+    try:
+        await round.wait()
+    except StorageFailed as exc:
+        return KafkaError(error_codes.KAFKA_STORAGE_ERROR, str(exc))
+    except trio.TooSlowError as exc:
+        return KafkaError(error_codes.REQUEST_TIMED_OUT, str(exc))
+    return None
+
 
 FIRST_VERSION_WITH_ZSTD = 7
 STORED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL
@@ -250,3 +315,60 @@ def _check_times(config: LogConfig, latest_ms: int, earliest_ms: int | None) -> 
         raise KafkaError(
             error_codes.INVALID_TIMESTAMP, f"timestamp {earliest_ms} is too old (message.timestamp.before.max.ms)"
         )
+
+
+@attrs.define(eq=False, repr=False)
+class TransactionalProduce:
+    """One Produce with a transactional id; some of its batches may be of no transaction all the same."""
+
+    services: Services
+    transactional_id: str
+    version: int
+    _enrolment: ProducerEnrolment | None = attrs.field(default=None, init=False)
+
+    def check(self, batch: Batch) -> None:
+        """Check that all batches of transactions are one producer's. Raises KafkaError INVALID_PRODUCER_ID_MAPPING."""
+        header = batch.header
+        if not header.is_transactional:
+            return
+        identity = ProducerIdentity(self.transactional_id, header.producer_id, header.producer_epoch)
+        if self._enrolment is None:
+            protocol = transaction_version(self.version, PRODUCE_BUMP_VERSION)
+            self._enrolment = ProducerEnrolment(self.services.transactions, identity, protocol)
+        elif self._enrolment.identity != identity:
+            reason = "Transactional records contained more than one producer ID"
+            raise KafkaError(error_codes.INVALID_PRODUCER_ID_MAPPING, reason)
+
+    def waits(self, batches: Sequence[Batch]) -> bool:
+        """Tell whether enrolment has to be waited for."""
+        return self._enrolment is not None and self._enrolment.waits(_partitions(batches))
+
+    async def enrol(self, batches: Sequence[Batch]) -> None:
+        """Enrol partitions durably where that takes a wait; `enrol_nowait` then tells the outcome."""
+        if self._enrolment is not None:
+            await self._enrolment.ask(_partitions(batches))
+
+    def enrol_alone(self, batch: Batch) -> bool:
+        """Enrol the partition of the only batch, which is appended next; False if that is refused, or takes a wait.
+
+        Then it goes the general way, which tells why. Raises KafkaError as `check`.
+        """
+        self.check(batch)
+        enrolment, partitions = self._enrolment, [batch.partition]
+        return enrolment is None or (not enrolment.waits(partitions) and not enrolment.take_nowait(partitions))
+
+    def enrol_nowait(self, batches: Sequence[Batch]) -> Mapping[Batch, KafkaError]:
+        """Enrol the partitions of batches that are appended next. Return the refused batches, and why."""
+        if self._enrolment is None:
+            return {}
+        refused = self._enrolment.take_nowait(_partitions(batches))
+        return {
+            batch: KafkaError(produce_code(refused[batch.partition], self.version))
+            for batch in batches
+            if batch.header.is_transactional and batch.partition in refused
+        }
+
+
+def _partitions(batches: Sequence[Batch]) -> Sequence[Partition]:
+    """The partitions that get something of a transaction."""
+    return [batch.partition for batch in batches if batch.header.is_transactional]

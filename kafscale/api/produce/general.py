@@ -13,9 +13,7 @@ from kafscale.api.handling.gate import NONE_REFUSED
 from kafscale.api.handling.partitions import NotLeader, leader_elsewhere, led_partition, name_of, tell_leader
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS, FREE_HEADERS_COUNT
 from kafscale.api.handling.services import Services
-from kafscale.api.produce.batches import Batch, append_batch, begin_batch
-from kafscale.api.produce.pending import refusal_of, refuse
-from kafscale.api.produce.transactional import TransactionalProduce
+from kafscale.api.produce.batches import Batch, TransactionalProduce, append_batch, begin_batch, refusal_of, refuse
 from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.errors import DamagedObject, Fenced, KafkaError, ProtocolError, StoreError, WrongOffsetDelta
 from kafscale.log.partition.chunks import Lease
@@ -288,7 +286,7 @@ class PendingProduce:
                     at = f"{topic.name or topic.topic_id.hex()}-{partition.index}"
                     raise ProtocolError(f"produce with acks=0 to {at} was refused: {name}")
 
-    # ---- in the queue: `kafscale.api.produce.pending` -----------------------------------------------------------
+    # ---- in the queue: `kafscale.api.produce.batches` -----------------------------------------------------------
 
     @property
     def ready(self) -> bool:

@@ -20,10 +20,8 @@ from kafscale.api.handling.calls import Call, Peer
 from kafscale.api.handling.partitions import led_partition, name_of
 from kafscale.api.handling.record_checks import AT_ONCE_UNITS
 from kafscale.api.handling.services import Services
-from kafscale.api.produce.batches import Batch, append_batch, begin_batch
+from kafscale.api.produce.batches import Batch, TransactionalProduce, append_batch, begin_batch, refusal_of, refuse
 from kafscale.api.produce.patterns import PlainProduce, PlainProduces
-from kafscale.api.produce.pending import refusal_of, refuse
-from kafscale.api.produce.transactional import TransactionalProduce
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.journal import Round

@@ -18,8 +18,8 @@ from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.registries.base import EntryRegistry
 from kafscale.concurrency.turns import Turns, in_turns
 from kafscale.errors import DamagedObject, KafkaError
-from kafscale.security.acl_index import AclIndex
 from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, PatternType, Permission, ResourceType
+from kafscale.security.authorizer import AclIndex
 from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
 
 # All lists are in memory, a KiB each, and every DescribeAcls looks at all. Kafka has no limit.

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.api.produce.pending import refusal_of
+from kafscale.api.produce.batches import refusal_of
 from kafscale.errors import StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire import error_codes
