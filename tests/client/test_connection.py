@@ -12,6 +12,7 @@ import trio.testing
 from kafscale.client.connection import DEFAULT_TIMEOUT_SECONDS, JOIN_BELOW_BYTES, Connection, open_connection
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, DecodeError, KafkaError, ProtocolError
+from kafscale.login.client_protocol import ClientProtocol
 from kafscale.wire import codec
 from kafscale.wire.messages.cluster import ApiVersionsRequest
 from kafscale.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -185,7 +186,8 @@ async def test_a_broker_that_hangs_up_fails_all_that_wait_and_what_comes_later(n
 
 async def test_half_a_request_breaks_the_connection() -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()  # a send blocks until the other side has received it
-    connection = Connection(stream=ours, address=ADDRESS, client_id="c")
+    protocol = ClientProtocol(peer=str(ADDRESS), client_id="c")
+    connection = Connection(stream=ours, address=ADDRESS, protocol=protocol)
     call = connection.call(HeartbeatRequest, HeartbeatResponse, version=0)
     async with trio.open_nursery() as sending:
         sending.start_soon(connection.send_encoded, call, [b"body"])
