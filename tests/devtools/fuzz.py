@@ -7,7 +7,7 @@
 well-behaved client produces and fetches. Found, each with the frames that the connection had sent, is
 
     an end          the broker process has ended
-    a traceback     in its log: a request has met what nobody thought of
+    a traceback     in its log: a request has met an unhandled error
     silence         a connection that got neither an answer nor an end
     a standstill    the client beside was not served for seconds
     memory          the broker has grown by more than was allowed
@@ -57,7 +57,7 @@ def may_be_silent(frame: Frame) -> bool:
 
 @attrs.define(eq=False)
 class Findings:
-    """What was tried, by API, and what must not be."""
+    """Requests sent, by API, and violations found."""
 
     sent: Counter[str] = attrs.field(factory=Counter)
     answered_count: int = 0

@@ -46,7 +46,7 @@ CPU_MAX_SECONDS = 60.0  # of one seed; most take less than four
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What became of one seed. `events` only if it failed."""
+    """Outcome of one seed. `events` only if it failed."""
 
     seed: int
     durability: str
@@ -83,7 +83,7 @@ def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mut
 
 @contextmanager
 def _cpu_limit() -> Iterator[None]:
-    """Have a seed fail in which tasks are busy without end, which an autojump clock would never leave."""
+    """Fail a seed in which tasks are busy without end, which an autojump clock would never leave."""
 
     def give_up(signal_number: int, frame: object) -> None:
         raise TimeoutError(f"busy for more than {CPU_MAX_SECONDS} s")

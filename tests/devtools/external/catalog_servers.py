@@ -1,4 +1,4 @@
-"""What keeps Iceberg's catalogs, as processes for tests: Postgres where it is installed, and servers in Java."""
+"""Servers of Iceberg's catalogs, as processes for tests: Postgres where it is installed, and servers in Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of all real clients share: records to send, and waiting on the clients' own calls with a deadline."""
+"""Shared code of the tests of real clients: records to send, and waiting on the clients' own calls with a deadline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wait_until(condition: Callable[[], object], what: str, *, seconds: float = D
 
 @attrs.define
 class Acknowledged:
-    """What producers were told was stored, and the proof that it is there exactly once and in order.
+    """Acknowledged records of producers, and the proof that it is there exactly once and in order.
 
     A producer adds `(value, offset)` pairs as they are acknowledged; values are unique.
     """

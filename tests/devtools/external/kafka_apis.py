@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.1.1's brokers serve, by its own table of calls, which `make test-java` compares with this one."""
+"""Calls that Apache Kafka 4.1.1's brokers serve, by its own table, which `make test-java` compares with this one."""
 
 from __future__ import annotations
 

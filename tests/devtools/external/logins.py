@@ -46,8 +46,10 @@ VALUE = b"of a client"
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """Who logs in, and how; `token` makes a token each time that it is called. `trusted` is not the broker's authority
-    where the client trusts another one.
+    """Credentials of a client, and how it logs in.
+
+    `token` makes a token each time that it is called. `trusted` is set where the client trusts another authority than
+    the broker's.
     """
 
     broker: SaslBroker
@@ -163,7 +165,7 @@ def refused(errors: Sequence[KafkaError]) -> str | None:
 
 
 def kcat(login: Login, topic: str) -> str | None:
-    """kcat has no tokens but its own, which nobody has signed."""
+    """Log in by kcat, which has only unsigned tokens of its own."""
     settings = {**librdkafka_config(login), "message.timeout.ms": "60000"}
     if login.mechanism == OAUTH:
         settings |= {
@@ -181,7 +183,10 @@ def kcat(login: Login, topic: str) -> str | None:
 
 @cache
 def kcat_does_scram() -> bool:
-    """Until 2.6.1 librdkafka repeats its nonce in SCRAM's last message, which RFC 5802 and Kafka 4 refuse."""
+    """Tell whether kcat can log in by SCRAM.
+
+    Until 2.6.1 librdkafka repeats its nonce in SCRAM's last message, which RFC 5802 and Kafka 4 refuse.
+    """
     version = re.search(rb"librdkafka (\d+)\.(\d+)\.(\d+)", _run(["kcat", "-V"]).stdout)
     return version is not None and tuple(map(int, version.groups())) >= (2, 6, 1)
 

@@ -18,7 +18,7 @@ from tests.devtools.external.s3_processes import S3Process
 
 @attrs.frozen(kw_only=True)
 class MinioUser:
-    """Somebody with credentials at a server."""
+    """A user with credentials at a server."""
 
     endpoint: str
     credentials: S3Credentials

@@ -68,7 +68,7 @@ def s3_server() -> contextlib.AbstractContextManager[S3Process]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody had a moment ago."""
+    """Return a port of loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a DataFrame reads of topics, told by Spark's plan of it once the source has planned: before a byte is read."""
+"""Topics and columns that a DataFrame reads, by Spark's plan: before a byte is read."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ CLIENT_ID, CLIENT_SECRET = "an app", "s:cret/&"
 
 @attrs.frozen
 class Asked:
-    """What a client has sent."""
+    """A request that a client has sent."""
 
     form: dict[str, list[str]]
     credentials: str
@@ -63,6 +63,6 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(written)
 
         def log_message(self, *_: object) -> None:
-            """It tells nothing."""
+            """Log nothing."""
 
     return Handler

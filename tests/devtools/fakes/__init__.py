@@ -1,1 +1,1 @@
-"""In-memory stand-ins for brokers, logs, networks and clients, for tests on an autojump clock."""
+"""Stand-ins in memory for brokers, logs, networks and clients, for tests on an autojump clock."""

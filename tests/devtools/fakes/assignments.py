@@ -51,7 +51,7 @@ class TwoBrokers(Assignment):
 
     @classmethod
     def of(cls, broker: Broker) -> TwoBrokers:
-        """Have a broker believe in this assignment."""
+        """Give a broker this assignment."""
         assignment = cls(broker.services.node)
         broker.services.assignment = assignment
         return assignment
@@ -197,14 +197,14 @@ def _partition_count(topics: TopicRegistry) -> int:
 
 
 async def hand_over(broker: Broker, topic: str, index: int) -> None:
-    """Have a broker give up a partition."""
+    """Let a broker give up a partition."""
     partition = broker.services.log.partition_named(topic, index)
     assert partition is not None
     await release_partition(broker.services.log, partition)
 
 
 async def take_over(broker: Broker, topic: str, index: int, *, epoch: int) -> Partition:
-    """Have a broker lead a partition with this epoch, and say so, once it does."""
+    """Let a broker lead a partition with this epoch; return when it does."""
     services, assignment = broker.services, broker.services.assignment
     assert isinstance(assignment, TwoBrokers)
     found = services.topics.get(topic)

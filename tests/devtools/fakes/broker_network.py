@@ -2,7 +2,7 @@
 
     network = BrokerNetwork()
     async with network.broker(1, parts, settings) as one, network.broker(2, ...) as two:
-        network.cut(1, 2)          nothing that 1 sends arrives at 2 any more, whoever has connected
+        network.cut(1, 2)          nothing that 1 sends arrives at 2 any more, on any connection
 
 A broker that is not there any more refuses connections; one that starts takes them, and answers none yet. Of one that
 was never run by it the network knows nothing: it always answers.
@@ -44,7 +44,7 @@ class RunningBroker(MemoryBroker):
     ended: trio.Event = attrs.field(factory=trio.Event)
 
     def kill(self) -> None:
-        """End it as SIGKILL does: what it holds in memory is gone, and whoever is connected sees the end."""
+        """End it as SIGKILL does: what it holds in memory is gone, and its clients see the end."""
         self.everything.cancel()
 
 
@@ -72,7 +72,7 @@ class _Stranger:
 
 @attrs.define(eq=False)
 class BrokerNetwork:
-    """Who is there, by id. `cuts` are links, from whom to whom, that carry nothing; `refusals` let nobody connect."""
+    """Brokers by id. `cuts` are links (from, to) that carry nothing; `refusals` are links that can't be opened."""
 
     cuts: set[tuple[int, int]] = attrs.field(factory=set)
     refusals: set[tuple[int, int]] = attrs.field(factory=set)
@@ -88,14 +88,14 @@ class BrokerNetwork:
                 self.cuts.add((other, first))
 
     def refuse(self, ours: int, theirs: int) -> None:
-        """Have one broker connect to another in vain from now on; that one may connect to it."""
+        """Refuse connections of one broker to another from now on, in this direction only."""
         self.refusals.add((ours, theirs))
         for stream in self._streams:
             if (stream.ours, stream.theirs) == (ours, theirs):
                 stream.stream.close()
 
     def heal(self) -> None:
-        """Have all links carry again."""
+        """Let all links carry again."""
         self.cuts.clear()
         self.refusals.clear()
 

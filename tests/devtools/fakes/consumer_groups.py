@@ -47,7 +47,7 @@ def named(assigned: Partitions) -> dict[str, set[int]]:
 
 
 def subscription(*names: str, owned: Mapping[str, set[int]] | None = None, rack_id: str | None = None) -> bytes:
-    """What a consumer of the classic protocol says about itself, in version 3."""
+    """Encode a subscription of the classic protocol, in version 3."""
     told = ConsumerProtocolSubscription(
         topics=list(names),
         owned_partitions=[
@@ -205,7 +205,7 @@ class ConsumerClient:
 
 
 def settle(*clients: ConsumerClient, rounds: int = 10) -> None:
-    """Have clients send heartbeats until nothing changes any more."""
+    """Let clients send heartbeats until nothing changes any more."""
     for _ in range(rounds):
         before = [(client.epoch, client.owned) for client in clients]
         for client in clients:

@@ -129,7 +129,7 @@ async def write(
 
 
 async def states(log: MemoryLog, transactional_id: str = "x") -> list[TransactionState]:
-    """What the log has of an id, in order."""
+    """Return the records of an id in the log, in order."""
     found = []
     for index in range(STATE_COUNT):
         for record in await log.records(log.partition(index, name=STATE)):

@@ -13,9 +13,9 @@ from tests.devtools.fakes.memory_stream import MemoryStream
 
 @attrs.define(eq=False)
 class Late:
-    """What is on its way over cut links, and arrives when these are whole again, as TCP sends it again and again.
+    """Data on its way over cut links: it arrives when these are whole again, as TCP sends it again and again.
 
-    It does so while it `is_kept`; otherwise it is lost, as where a cut lasts. Whoever has sent it may have given up.
+    It does so while it `is_kept`; otherwise it is lost, as where a cut lasts. Its sender may have given up.
     """
 
     is_kept: bool = attrs.field(default=False, init=False)
@@ -31,7 +31,7 @@ class Late:
         await (self._arrives.wait() if self.is_kept else trio.sleep_forever())
 
     def arrive(self) -> None:
-        """Have all of it arrive."""
+        """Deliver everything."""
         streams, self._streams = self._streams, {}
         for stream in streams:
             stream.arrive()
@@ -42,7 +42,7 @@ class Late:
 class CutStream(trio.abc.Stream):
     """One end of a connection of broker `ours` to broker `theirs`: what a cut link does not carry is `late`, or lost.
 
-    `cuts` are the links that carry nothing, from whom to whom; whoever cuts changes the set. What is sent is on its way
+    `cuts` are the links that carry nothing, from whom to whom; a cut changes the set. What is sent is on its way
     for `seconds`.
     """
 
@@ -83,7 +83,7 @@ class CutStream(trio.abc.Stream):
             await self.stream.aclose()
 
     def arrive(self) -> None:
-        """Have arrive what is kept, and the end behind it."""
+        """Deliver the kept data, and the end behind it."""
         kept, self._kept = self._kept, bytearray()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             self.stream.send_nowait(kept)

@@ -1,4 +1,4 @@
-"""What two ways to decode the same payloads made of them, to be compared."""
+"""Results of two decoders of the same payloads, to be compared."""
 
 from __future__ import annotations
 

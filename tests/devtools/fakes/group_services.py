@@ -246,7 +246,7 @@ class ConsumerMember:
 
 
 async def settle(*members: ConsumerMember, rounds: int = 10) -> None:
-    """Have members send heartbeats until nothing changes any more."""
+    """Let members send heartbeats until nothing changes any more."""
     for _ in range(rounds):
         before = [(client.epoch, client.owned) for client in members]
         for member in members:

@@ -24,7 +24,7 @@ from kafscale.security.principals import ANONYMOUS, USER, Principal
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.codec import decode, encode
 
-LOCAL_LOG = SimpleNamespace(is_last_word=True)  # `internal`, where nobody looks whether another broker has taken over
+LOCAL_LOG = SimpleNamespace(is_last_word=True)  # `internal`, which does not check for a takeover by another broker
 
 
 def some_services(**components: object) -> Any:
@@ -68,7 +68,7 @@ def some_quotas(client_quotas: ClientQuotas | None = None) -> Quotas:
 
 
 def services_of_listeners(client_quotas: ClientQuotas | None = None) -> Any:
-    """What those who accept connections look at."""
+    """Make the services that a listener needs."""
     client_quotas = client_quotas or ClientQuotas(MemoryMetadataStore())
     quotas = some_quotas(client_quotas)
     return SimpleNamespace(client_quotas=client_quotas, quotas=quotas, draining=trio.Event())

@@ -25,7 +25,7 @@ def _expanded(secret: bytes, label: bytes, length: int) -> bytes:
 
 @attrs.define
 class ClientRecords:
-    """What a client sends after its handshake, in place of the client: it must not have sent anything by itself."""
+    """Records of a client after its handshake, made in its place: it must not have sent anything by itself."""
 
     secret: bytes
     sent_count: int = 0

@@ -34,7 +34,7 @@ class LateMetadataStore(MemoryMetadataStore):
 
     @property
     def committed_revision(self) -> int:
-        """That of the latest commit, whoever has heard of it."""
+        """Return the revision of the latest commit, which followers may not know yet."""
         return self._published.revision
 
     def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
@@ -52,13 +52,13 @@ class LateMetadataStore(MemoryMetadataStore):
         return listed
 
     def tell(self, up_to: int | None = None) -> None:
-        """Have the followers hear of all changes, or of those up to a revision."""
+        """Tell the followers of all changes, or of those up to a revision."""
         changes = self._published.behind(self._told.revision)
         self._told.publish(change for change in changes if up_to is None or change.revision <= up_to)
         self._more_told.wake()
 
     def forget(self) -> None:
-        """Have the followers hear that there were changes, and not which."""
+        """Tell the followers that there were changes, and not which."""
         if self._told.revision < self.committed_revision:
             self._told.skip_to(self.committed_revision)
             self._more_told.wake()

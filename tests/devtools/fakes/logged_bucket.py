@@ -52,7 +52,7 @@ def batch(offset: int, *values: bytes, partition: int = 0, epoch: int = 0, produ
 
 
 def marker(offset: int, producer_id: int, *, is_commit: bool) -> WalEntry:
-    """What ends a transaction."""
+    """Make the marker that ends a transaction."""
     ending = EndMarker(producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, is_commit=is_commit)
     return _entry(offset, encode_marker(ending, CREATED_MS), 0, 0)
 
@@ -75,7 +75,7 @@ def topic_of(topic_id: bytes, partition_count: int) -> dict[str, object]:
 
 @attrs.define
 class CountingBucket:
-    """Another bucket, which notes what was asked for. `before_get` is called with keys, `before_list` with prefixes."""
+    """Wrapper of a bucket that records the requests. `before_get` is called with keys, `before_list` with prefixes."""
 
     bucket: Bucket
     requests: list[str] = attrs.field(factory=list)
@@ -117,7 +117,7 @@ class LoggedBucket:
     _checkpoints_count: int = attrs.field(default=0, init=False)
 
     def create_topic(self, partition_count: int = 1) -> None:
-        """By a change of metadata that only the log has."""
+        """Create the topic by a change of metadata that only the log has."""
         self.log([change(topics__t=topic_of(TOPIC_ID, partition_count))])
 
     def log(
@@ -196,7 +196,7 @@ class LoggedBucket:
             (self.directory / key.of_kind("index").key).unlink()
 
     def open(self) -> CountingBucket:
-        """As a job reads it."""
+        """Open the bucket as a job does."""
         return CountingBucket(BucketOptions(url=StoreUrl.parse(f"file:{self.directory}")).open())
 
     def catalog(self, *, committed_only: bool = False) -> Catalog:

@@ -50,7 +50,7 @@ _WAITS = (
 
 @attrs.define(eq=False)
 class _Member:
-    """What outlasts a broker, and the broker while it runs."""
+    """The place of a broker, which outlasts it, and the broker while it runs."""
 
     parts: StorageParts
     disk: MemoryDisk

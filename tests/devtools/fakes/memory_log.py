@@ -130,7 +130,7 @@ class MemoryLog:
 
     @asynccontextmanager
     async def waiting_read(self, code: int) -> AsyncIterator[None]:
-        """For the block a read of what has been spilled waits for the fetch budget; then it is to get this error."""
+        """Fail reads in the block: a read of spilled data waits for the fetch budget; then it is to get this error."""
         self.partition().spill()
         budget = self.log.reader.ranges.budget
         await budget.acquire(budget.size_bytes)

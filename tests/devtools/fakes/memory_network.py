@@ -23,7 +23,7 @@ from tests.devtools.fakes.memory_stream import MemoryStream
 
 @attrs.define(eq=False)
 class MemoryNetwork:
-    """What all connections share. `streams` are the clients' ends that are open."""
+    """State that all connections share. `streams` are the clients' ends that are open."""
 
     delay_seconds: float = 0.0
     streams: list[MemoryConnection] = attrs.field(factory=list, init=False)
@@ -60,7 +60,7 @@ class MemoryConnection(trio.abc.Stream):
     network: MemoryNetwork
     is_silent: bool = attrs.field(default=False, init=False)
     _was_cut: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _arriving: bytes | bytearray = attrs.field(default=b"", init=False)  # for whoever asks next, if one was cancelled
+    _arriving: bytes | bytearray = attrs.field(default=b"", init=False)  # for the next reader, if one was cancelled
 
     def cut(self) -> None:
         """Reset it; the broker's end is told."""

@@ -76,7 +76,7 @@ class MemoryStream(trio.abc.Stream):
 
 
 def memory_stream_pair() -> tuple[MemoryStream, MemoryStream]:
-    """Both ends of a connection."""
+    """Return both ends of a new connection."""
     ours, theirs = MemoryStream(), MemoryStream()
     ours.peer, theirs.peer = theirs, ours
     return ours, theirs

@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    """Have an attribute of a module or class be another one for the block."""
+    """Replace an attribute of a module or class for the block."""
     before = getattr(owner, name)
     setattr(owner, name, replacement)
     try:

@@ -52,12 +52,12 @@ class SeveralBrokers:
         return await (await self.client.send_encoded(call, encode(request, call.version))).wait()
 
     async def loses(self, index: int, leader: Leader | None, topic: str = TOPIC) -> None:
-        """Have somebody else lead a partition from now on that is led here; None for nobody."""
+        """Let another broker lead a partition that is led here; None leaves it without a leader."""
         self.assignment.others[topic, index] = leader
         await hand_over(self.running.broker, topic, index)
 
     async def gets(self, index: int, *, epoch: int, topic: str = TOPIC) -> None:
-        """Have this broker lead a partition."""
+        """Let this broker lead a partition."""
         await take_over(self.running.broker, topic, index, epoch=epoch)
 
 

@@ -22,7 +22,7 @@ from kafscale.testing.tcp_proxy import Link
 
 @attrs.define(eq=False)
 class SimulatedStore(ForwardingStore):
-    """Another store, `latency_seconds` and one shared `link` away.
+    """Wrapper of a store that is `latency_seconds` and one shared `link` away.
 
     slows_past_count: more operations than this at once are answered with SlowDown, in half the latency.
     """

@@ -1,4 +1,4 @@
-"""What links between brokers carry, and when."""
+"""Links between brokers that can be cut."""
 
 from __future__ import annotations
 

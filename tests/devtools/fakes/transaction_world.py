@@ -33,7 +33,7 @@ class Data:
 
 @attrs.define
 class Claims:
-    """What a producer wanted of one transaction, and what it was told."""
+    """One transaction: the producer's intent, and the answers that it got."""
 
     asked_commit: bool = False
     told_committed: bool | None = None
@@ -48,7 +48,7 @@ class _Open:
 
 @attrs.define
 class PartitionModel:
-    """What a partition makes of its log: the rules of a leader, in as few lines as they need."""
+    """State of a partition by its log: the rules of a leader, in as few lines as they need."""
 
     epochs: dict[int, int] = attrs.field(factory=dict)  # by producer id
     coordinator_epochs: dict[int, int] = attrs.field(factory=dict)
@@ -144,7 +144,7 @@ class World:
         self.unwritten.append((len(self.journal), outcome))
 
     def sync(self, count: int | None = None) -> None:
-        """Have the log be durable up to the end, or `count` more entries of it, and all learn of it."""
+        """Make the log durable up to the end, or `count` more entries of it, and all learn of it."""
         end = len(self.journal) if count is None else min(len(self.journal), self.durable_count + count)
         self.durable_count = end
         while self.unwritten and self.unwritten[0][0] <= end:
@@ -229,7 +229,7 @@ class World:
         return not isinstance(entry, StateRecord) and entry.partition == partition
 
     def deliver(self, sending: MarkersToSend, take: Callable[[Marker], bool] = lambda _: True) -> None:
-        """Have the leaders of these partitions write their markers, and tell the coordinator."""
+        """Let the leaders of these partitions write their markers, and tell the coordinator."""
         written = set()
         for marker in filter(take, sending.markers):
             log = self.log(marker.partition)
@@ -286,7 +286,7 @@ class World:
                 )
 
     def _check_prefix(self, count: int) -> None:
-        """Whoever starts from these entries finds every open transaction, and will end it."""
+        """Check that a coordinator that starts from these entries finds every open transaction, and will end it."""
         loaded = self.load(self.journal[:count], self.coordinator_epoch + 1, Places(1 << 20))
         known = {
             (held.transaction.producer_id, partition)

@@ -171,7 +171,7 @@ class Producer:
 
 
 async def committed_values(client: Connection, index: int) -> list[bytes | None]:
-    """What a consumer of `read_committed` makes of the partition."""
+    """Return the values that a consumer of `read_committed` gets from the partition."""
     values: list[bytes | None] = []
     dropped: set[int] = set()
     offset, stable_offset = 0, 1

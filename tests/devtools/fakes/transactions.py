@@ -52,7 +52,7 @@ async def end(partition: Partition, marker: EndMarker, *, is_awaited: bool = Tru
 
 
 def marker_of(is_commit: bool, *, producer_id: int = 7, epoch: int = 0, coordinator_epoch: int = 1) -> EndMarker:
-    """What a coordinator has decided."""
+    """Make the marker of a coordinator's decision."""
     return EndMarker(
         producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=coordinator_epoch, is_commit=is_commit
     )
@@ -90,7 +90,7 @@ def counted_batches(
 
 
 def consumed_records(slices: Slices | FileSlice, offset: int, *, committed: bool) -> list[Record]:
-    """What a consumer makes of an answer."""
+    """Return the records that a consumer takes from an answer."""
     aborted = [(aborted.first_offset, aborted.producer_id) for aborted in (slices.aborted if committed else ())]
     data = (batch for buffer in slices.buffers for batch in batches(_view(buffer)))
     return [

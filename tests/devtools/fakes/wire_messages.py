@@ -77,7 +77,7 @@ def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
 
 @functools.cache
 def _maker(cls: type, version: int) -> Make:
-    """What makes messages of a class; each of its fields is looked at once."""
+    """Maker of messages of a class; each of its fields is looked at once."""
     makers = {field.name: _field_maker(field, version) for field in fields_of(cls) if field.wire.is_in(version)}
     return lambda rng: cls(**{name: make(rng) for name, make in makers.items()})
 

@@ -1,4 +1,4 @@
-"""What a bucket holds by itself: every segment decoded and checked, as a reader without a broker would see it."""
+"""Content of a bucket by itself: every segment decoded and checked, as a reader without a broker would see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes durable in a simulation, in order: taken on its way to the disk and into the bucket.
+"""Durable data of a simulation, in order: taken on its way to the disk and into the bucket.
 
     durable = DurableLog(durability=…, history=history)
     disk = durable.watched(disk)                     `wal`

@@ -1,4 +1,4 @@
-"""What members of a classic consumer group were told, over moves of its coordinator, and what of it must not be.
+"""Checker of the answers to members of a classic consumer group, over moves of its coordinator.
 
 Members write down every assignment that they got, with the leader's name for it, when they are about to join again, and
 their commits; `GenerationsSeen.problems` finds
@@ -42,7 +42,7 @@ class Participant:
 
 @attrs.frozen
 class Assignment:
-    """What a member got: some partitions of a generation, from a leader that calls its assignment so."""
+    """An assignment: some partitions of a generation, from a leader that calls its assignment so."""
 
     generation: int
     partitions: Assigned
@@ -99,7 +99,7 @@ class GenerationsSeen:
             other.has -= both
 
     def heard(self, member: Participant, *, began: float) -> None:
-        """Whoever coordinates the group said that all is well, to a heartbeat that was sent at `began`.
+        """Record that the coordinator accepted a heartbeat that was sent at `began`.
 
         No rebalance had begun by then, so nobody may be left behind sooner than after the time that it has for one.
         """

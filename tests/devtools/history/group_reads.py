@@ -1,4 +1,4 @@
-"""What the members of a consumer group read together: each goes on where the group has committed, and commits then.
+"""Reads of the members of a group: each member goes on where the group has committed, and commits then.
 
     reads = GroupReads(topic=topic, history=history)
     ours = reads.by("member0.3")            one process
@@ -62,7 +62,7 @@ class GroupReads:
 
 @attrs.define(eq=False)
 class MemberReads:
-    """What one process reads. `positions` are of what it has begun with and not given up."""
+    """Reads of one process. `positions` are of what it has begun with and not given up."""
 
     _reads: GroupReads
     _name: str

@@ -1,4 +1,4 @@
-"""What the head of the metadata says, one version after the other, taken at the moment of each write; and its rules.
+"""Versions of the head of the metadata, one after the other, taken at the moment of each write; and its rules.
 
     forked      a version that has not all entries of the one before, but those that checkpoints have
     moved back  a version with fewer revisions, or an entry that had been left out

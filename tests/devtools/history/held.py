@@ -1,4 +1,4 @@
-"""What a broker holds of what all share, when it should hold no more than its partitions do: nothing is left for ever.
+"""Shared resources that a broker holds when only its partitions should hold any: nothing is left for ever.
 
     log         entries that are pending in it: each keeps a file, or an object, from being deleted
     pool        chunks that are handed out

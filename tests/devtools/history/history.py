@@ -1,4 +1,4 @@
-"""What clients did and saw, and what of it a broker must not let happen; in the manner of Jepsen's Kafka workload.
+"""History of what clients did and saw, and the checks of it, in the manner of Jepsen's Kafka workload.
 
 Clients write down every send, acknowledgement, poll and offset as it happens, across crashes of the broker;
 `History.anomalies` then looks for
@@ -68,7 +68,7 @@ _Finding = tuple[Kind, str]
 
 @attrs.frozen
 class Anomaly:
-    """Something that must not happen, and where."""
+    """A violation, and where it happened."""
 
     kind: Kind
     where: str
@@ -80,7 +80,7 @@ class Anomaly:
 
 @attrs.frozen
 class Content:
-    """What a record has besides its place: a digest of all of it, and what some checks look at by itself."""
+    """Content of a record: a digest of all of it, and what some checks look at by itself."""
 
     timestamp_ms: int
     digest: int
@@ -236,7 +236,7 @@ class History:
             found.offsets.append(_Offset("high watermark", offset + 1, now, now))
 
     def sent_anew(self, partition: str, values: Iterable[str]) -> None:
-        """These are sent again with another producer id, as a broker has lost what came before them.
+        """Record that values are sent again with another producer id, as a broker has lost what came before them.
 
         If that comes back, each may be there twice.
         """
@@ -319,7 +319,7 @@ class History:
             group.acknowledged = -1
 
     def forget(self, partition: str) -> None:
-        """Its topic is deleted: nobody will read it any more. What was sent to it is still known."""
+        """Forget a partition whose topic is deleted: it is not read any more. What was sent to it is still known."""
         self.note(f"forgotten {partition}")
         found = self._partitions[partition]
         self._partitions[partition] = _Partition(sent=found.sent, sent_counts=found.sent_counts)
@@ -426,7 +426,7 @@ class History:
 
 @attrs.define(eq=False)
 class Unbelieved(History):
-    """What clients of a broker saw that is not to be believed any more; its values may be there or not."""
+    """History of clients of a superseded broker: its values may be there or not."""
 
     believed: History = attrs.field(kw_only=True)
 
@@ -477,7 +477,7 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _placed(partition: _Partition) -> Iterator[_Finding]:
-    """An offset has one value and a value one offset, whoever tells."""
+    """An offset has one value and a value one offset, in all answers."""
     values = _values_by_offset(partition)
     for write in partition.acknowledged:
         if write.offset is not None:

@@ -1,4 +1,4 @@
-"""Whether the footers of a partition's segments tell of its transactions what its batches say.
+"""Checker of segments: footers and batches must tell the same about transactions.
 
     each marker that aborts a transaction with batches here     is told of by the footer of its segment, from where the
                                                                 first of these batches is, or before

@@ -1,4 +1,4 @@
-"""Whether the log keeps the rules by which transactions survive any crash, batch by batch as they become durable.
+"""Checker of the rules of the log by which transactions survive any crash, batch by batch as they become durable.
 
     enrolment before data       a transactional batch is where the coordinator has written that its producer's
                                 transaction of this epoch takes part
@@ -49,7 +49,7 @@ class DurableBatch:
 
 @attrs.frozen
 class Extent:
-    """What a partition holds in the end: `next_offset`, and with which leader epochs."""
+    """Final extent of a partition: `next_offset`, and with which leader epochs."""
 
     epochs: tuple[EpochStart, ...]
     next_offset: int
@@ -78,7 +78,7 @@ class _Epochs:
 
 @attrs.frozen
 class _State:
-    """What the coordinator has written of a transaction, with this leader epoch."""
+    """The latest state of a transaction that the coordinator has written, with this leader epoch."""
 
     value: TransactionLogValue
     leader_epoch: int

@@ -1,4 +1,4 @@
-"""What a reader of the bucket finds in segments and in the write-ahead log behind them, while a simulation goes on.
+"""Reader of a simulation's bucket, of segments and of the write-ahead log behind them, while brokers run.
 
 Now and then it takes a picture of the bucket, and reads on in all topics as a stream of Spark's does, without Spark, or
 from the start. It reads over the last few pictures, each listing and each page of it of a later one, so that objects go
@@ -57,7 +57,7 @@ class DriftingBucket:
     _now: int = attrs.field(default=0, init=False)
 
     def settle(self) -> None:
-        """From now on it is the last picture."""
+        """Show the last picture from now on."""
         self._now = len(self.pictures) - 1
 
     @property
@@ -109,7 +109,7 @@ class LogWatcher:
     history: History
     seen: TransactionsSeen
     random: Random
-    plain_topics: Collection[str] = ("orders",)  # nobody writes to them in transactions
+    plain_topics: Collection[str] = ("orders",)  # without transactions
     faults: list[str] = attrs.field(factory=list, init=False)
     look_count: int = attrs.field(default=0, init=False)
     logged_count: int = attrs.field(default=0, init=False)  # records that were in the log alone
@@ -245,7 +245,7 @@ class LogWatcher:
 
 
 def _point_at(catalog: Catalog, bucket: DriftingBucket) -> None:
-    """Have a catalog that has looked at earlier pictures go on with these."""
+    """Give a catalog that has looked at earlier pictures these."""
     for part in (catalog, catalog._reader, catalog._reader.log, catalog._reader._metadata):
         part.bucket = bucket
 

@@ -1,4 +1,4 @@
-"""What members of consumer groups (KIP-848) did and were told, over crashes of the broker, and what of it must not be.
+"""Checker of members of consumer groups (KIP-848) and of the answers to them, over crashes of the broker.
 
 Members write down every heartbeat and its answer, what they give up, and their commits; `MembersSeen.problems` finds
 
@@ -62,7 +62,7 @@ class Membership:
 
     @property
     def safe_until(self) -> float:
-        """Before this the broker must not give what the member has to others."""
+        """Return the time before which the broker must not give the member's partitions to others."""
         if self.may_join_late:
             return -math.inf
         return min(self.on_time_until, self.gives_up_until, self.untold_until) - CLOCK_SECONDS
@@ -213,7 +213,7 @@ class MembersSeen:
     # ---- brokers --------------------------------------------------------------------------------------------------
 
     def began_anew(self, began: float) -> None:
-        """Another broker serves from now on, which has begun to start then."""
+        """Record that another broker serves from now on, which began to start then."""
         for member in self._members:
             member.on_time_until = min(member.on_time_until, began + self.session_seconds)
 

@@ -1,4 +1,4 @@
-"""What transactional clients did and were told, across crashes of the broker, and what of it can't all be true.
+"""Checker of transactional clients and of the answers to them, across crashes of the broker.
 
 Beside the anomalies of `transaction_history` that Kafka promises against, `TransactionsSeen.problems` looks for
 
@@ -79,7 +79,7 @@ class _Poll:
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Who a producer is: `incarnation` names what has called InitProducerId once."""
+    """Identity of a producer: `incarnation` names what has called InitProducerId once."""
 
     transactional_id: str
     incarnation: str
@@ -146,7 +146,7 @@ class TransactionsSeen:
         self._polls[consumer, partition].append(_Poll(reads, self.history.now(), sought=False))
 
     def sought(self, consumer: str, partition: str) -> None:
-        """Its next poll may begin anywhere."""
+        """Record a seek: the next poll may begin anywhere."""
         self._polls[consumer, partition].append(_Poll((), self.history.now(), sought=True))
 
     def has_read_all(self, consumer: str, partition: str) -> None:
@@ -154,7 +154,7 @@ class TransactionsSeen:
         self._readers_of_all.add((consumer, partition))
 
     def read_by(self, consumer: str, partition: str) -> Mapping[str, CommittedRead]:
-        """What a consumer has read, by value."""
+        """Return the reads of a consumer, by value."""
         return {read.value: read for poll in self._polls.get((consumer, partition), ()) for read in poll.reads}
 
     # ---- what follows from it -------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _without(partition: str, polls: Sequence[_Poll], without: frozenset[str]) ->
 
 @attrs.frozen(kw_only=True)
 class _Known:
-    """What can be said of each value when all is over."""
+    """Outcome of a value when all is over."""
 
     sent: Mapping[str, Sent]  # of all transactions, and what was acknowledged outside
     committed: frozenset[str]  # of these

@@ -1,4 +1,4 @@
-"""What is taken of the log on its way, in each mode, and held against the rules; and markers that come too late."""
+"""Tests of the checker of durable data, in each mode; and markers that come too late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members of a classic group saw: each thing that must not be is planted once, and found."""
+"""Tests of the checker of classic groups: each violation is planted once, and found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group has read together: what nobody has read is found."""
+"""Tests of the checker of group reads: unread records are found."""
 
 from __future__ import annotations
 

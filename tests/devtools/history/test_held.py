@@ -1,4 +1,4 @@
-"""What a broker holds for ever is told."""
+"""Test that resources held for ever are found."""
 
 from __future__ import annotations
 

@@ -372,7 +372,7 @@ def test_right_answers_about_times_and_epochs_are_no_anomaly() -> None:
 
 
 def test_an_epoch_may_end_before_what_was_read_from_the_bucket_alone() -> None:
-    """Of seed 20185: the reply to the broker's PUT was still on its way."""
+    """Seed 20185: the reply to the broker's PUT was still on its way."""
     history = sound_history()
     history.sent("e", ORDERS, "e4")
     history.polled("segments and log", ORDERS, [Read(4, "e4")])

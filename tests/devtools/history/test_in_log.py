@@ -257,7 +257,7 @@ def test_an_id_may_go_on_without_saying_that_its_transaction_was_complete() -> N
 
 
 def test_that_a_transaction_is_complete_may_arrive_when_the_next_coordinator_has_begun_without_it() -> None:
-    """What the former one had sent when it ended: seed 24626."""
+    """Seed 24626: a marker that the former coordinator had sent when it ended."""
     log = sound()
     log.marker(X, 3, is_commit=False, coordinator_epoch=4, leader_epoch=4)
     assert log.rules().faults == []

@@ -1,4 +1,4 @@
-"""What members of consumer groups saw: each thing that must not be is planted once, and found."""
+"""Tests of the checker of consumer groups: each violation is planted once, and found."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_new_broker_gives_everybody_a_session_from_its_start_on() -> None:
 
 
 def test_who_gives_up_and_has_not_said_so_in_time_may_be_fenced() -> None:
-    """Of seeds 30283 and 30394: the broker that was to be told had died."""
+    """Seeds 30283 and 30394: the broker that was to be told had died."""
     scene = Scene()
     scene.beat(scene.one, 2, set())
     scene.seen.gave_up(scene.one, frozenset({0}))
@@ -207,7 +207,7 @@ def test_who_gives_up_and_has_not_said_so_in_time_may_be_fenced() -> None:
 
 
 def test_who_was_told_to_give_up_by_an_answer_that_was_lost_may_be_fenced() -> None:
-    """Of seed 30351."""
+    """Seed 30351."""
     scene = Scene()
     scene.seen.sending(scene.one)
     scene.now = REBALANCE_SECONDS + 0.1
@@ -216,7 +216,7 @@ def test_who_was_told_to_give_up_by_an_answer_that_was_lost_may_be_fenced() -> N
 
 
 def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_give_up_more() -> None:
-    """Of seed 41475: its epoch was raised as it had given up the first, and it reports the second."""
+    """Seed 41475: its epoch was raised as it had given up the first, and it reports the second."""
     scene = Scene()
     scene.beat(scene.one, 2, set())
     scene.refuse(scene.one, lost_count=1, may_be_late=True)
@@ -224,7 +224,7 @@ def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_giv
 
 
 def test_a_join_that_arrives_late_frees_what_the_same_member_was_given() -> None:
-    """Of seed 35880: the member had joined again, by another connection, and was told before what it is to have."""
+    """Seed 35880: the member had joined again, by another connection, and was told before what it is to have."""
     scene = Scene()
     scene.seen.left(scene.one)
     third = scene.seen.joining("third")

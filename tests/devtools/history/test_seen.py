@@ -1,4 +1,4 @@
-"""What transactional clients saw: each thing that can't be true is planted once, and found."""
+"""Tests of the checker of transactional clients: each violation is planted once, and found."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What transactions sent and polled, and what of it a broker must not let happen, by Jepsen's names for Kafka-likes.
+"""Checker of what transactions sent and polled, by Jepsen's names for Kafka-likes.
 
     G0                  transactions whose values lie before each other's in a circle: each before the next one's
     G1a                 a value of an aborted transaction was polled
     G1b                 a value was polled before its transaction had asked to be committed
     G1c                 the same circle as G0, in which some are ordered only because one polled the other's value
     aborted-read        a value was polled whose sending, outside transactions, had failed
-    lost-write          committed, polled by nobody, and something behind it was polled
+    lost-write          committed, never polled, and something behind it was polled
     duplicate           one value at two offsets
     inconsistent-offsets  an offset that had two values
     poll-skip           a consumer's next transaction went on behind a value that it had not polled
@@ -59,7 +59,7 @@ PROMISED = frozenset(Kind) - {Kind.G0, Kind.G1C, Kind.INT_SEND_SKIP}
 
 
 class End(Enum):
-    """How a transaction ended, as far as its producer knows."""
+    """End of a transaction, as far as its producer knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -77,7 +77,7 @@ class Placed:
 
 @attrs.frozen
 class Send:
-    """A value that was sent; without an offset nobody knows where it came to lie."""
+    """A value that was sent; without an offset its place is unknown."""
 
     partition: str
     value: str
@@ -86,10 +86,10 @@ class Send:
 
 @attrs.frozen
 class Poll:
-    """What one poll returned, in this order."""
+    """Records that one poll returned, in this order."""
 
     records: tuple[Placed, ...]
-    at: int = 0  # when it returned; 0: nobody knows
+    at: int = 0  # when it returned; 0: unknown
     sought: bool = False  # the consumer's position was moved before: by a seek, an abort or a rebalance
 
 
@@ -101,7 +101,7 @@ class Transaction:
     process: str
     operations: tuple[Send | Poll, ...]
     end: End = End.COMMITTED
-    ending_at: int = 0  # when its commit was asked for; 0: nobody knows
+    ending_at: int = 0  # when its commit was asked for; 0: unknown
     is_transactional: bool = True
 
     @property
@@ -119,7 +119,7 @@ class Transaction:
 
 @attrs.frozen
 class Anomaly:
-    """Something that must not happen, and what shows it."""
+    """A violation, and the evidence of it."""
 
     kind: Kind
     detail: str
@@ -127,7 +127,7 @@ class Anomaly:
 
 @attrs.frozen
 class _Edges:
-    """Which transactions, by number, come before which."""
+    """Return the transactions, by number, that come before others."""
 
     ww: frozenset[tuple[int, int]]
     wr: frozenset[tuple[int, int]]
@@ -191,7 +191,7 @@ def intermediate_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
 
 
 def lost_writes(history: Sequence[Transaction]) -> Iterator[Anomaly]:
-    """What was committed, and not polled by anybody although what lies behind it was."""
+    """Find committed values that no consumer polled although it polled values behind them."""
     polled = {record for transaction in history for record in transaction.polled}
     furthest: dict[str, int] = {}
     for record in polled:
@@ -220,7 +220,7 @@ def misplaced(history: Sequence[Transaction]) -> Iterator[Anomaly]:
 
 
 def polls_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
-    """What one consumer polls of a partition goes on without gaps, within a transaction and from one to the next."""
+    """Check that the polls of a consumer go on without gaps, within a transaction and from one to the next."""
     order = version_order(history)
     positions: dict[tuple[str, str], tuple[str, int]] = {}  # process, partition: transaction, offset
     for transaction in history:
@@ -240,7 +240,7 @@ def polls_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
 
 
 def sends_out_of_order(history: Sequence[Transaction]) -> Iterator[Anomaly]:
-    """What a transaction sends to a partition lies there in that order, and nobody else's between."""
+    """Check that the values of a transaction lie in a partition in order, with none of others between."""
     order = version_order(history)
     where = {placed.value: placed.offset for placed in places(history)}
     for transaction in history:

@@ -35,7 +35,7 @@ VALUES_MAX_COUNT = 5  # of a transaction
 
 @attrs.frozen(kw_only=True)
 class AppendsReport:
-    """What has become of the transactions, and what of it must not be."""
+    """Outcomes of the transactions, and violations found."""
 
     committed_count: int
     aborted_count: int
@@ -79,7 +79,7 @@ class Appends:
             thread.join()
 
     def read_back(self) -> AppendsReport:
-        """Read what is committed once more, when nobody writes, and judge."""
+        """Read what is committed once more, when all writers have ended, and judge."""
         final = [
             _placed(message)
             for messages in read_committed(self.bootstrap, self.topic, PARTITION_COUNT)

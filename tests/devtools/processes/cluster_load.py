@@ -33,7 +33,7 @@ IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
 
 @attrs.frozen(kw_only=True)
 class LoadReport:
-    """What became of it.
+    """Outcome of a load.
 
     `new_epochs` says why librdkafka took a new epoch. In that it sends again, with sequences that begin anew, all that
     has no answer yet: what a leader had stored before it was lost is repeated then.
@@ -202,7 +202,7 @@ def end_of(consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicP
 
 
 def leaders_of(admin: AdminClient, topic: str) -> set[int]:
-    """Return who leads any partition, -1 if nobody leads some; no ids where the broker asked may be standing still."""
+    """Return the leaders of all partitions, -1 if some have none; nothing if the broker may be standing still."""
     try:
         found = admin.list_topics(topic, timeout=ASKED_SECONDS)
     except KafkaException:

@@ -43,7 +43,7 @@ KINDS = (*SaslMechanism, "keys")
 
 @attrs.define(eq=False)
 class Findings:
-    """What was tried, what came of it, and what must not be."""
+    """Messages tried, their outcomes, and violations found."""
 
     tried: Counter[str] = attrs.field(factory=Counter)
     granted: Counter[str] = attrs.field(factory=Counter)
@@ -95,7 +95,7 @@ def _try_login(mechanism: SaslMechanism, random: Random, findings: Findings) -> 
             try:
                 client.set_server_first(answer.data.decode())
                 message = client.get_client_final().encode()
-            except Exception:  # the client does not go on with what was answered to a changed message
+            except Exception:  # the client does not continue after a changed message
                 message = b"c=biws,r=x,p=AA=="
 
 

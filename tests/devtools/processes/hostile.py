@@ -1,4 +1,4 @@
-"""What the tests of attacks share: a well-behaved client beside the attack, and connections that send raw bytes.
+"""Shared code of the tests of attacks: a well-behaved client beside the attack, and connections that send raw bytes.
 
     with broker_process(program=timed_loop.PROGRAM) as broker:
         async with bystander(broker) as seen:
@@ -37,7 +37,7 @@ ROUND_PAUSE_SECONDS = 0.02
 GIVE_UP_SECONDS = 30.0  # Kafka's clients: request.timeout.ms; a round that takes longer is a failure
 WARM_UP_ROUNDS = 3  # the first creates the topic
 MAX_ANSWER_BYTES = 1 << 30
-STEP_MAX_SECONDS = 0.25  # of CPU time at a stretch, for which nobody is served; a tenth of that is usual
+STEP_MAX_SECONDS = 0.25  # of CPU time at a stretch, in which no client is served; a tenth of that is usual
 STANDSTILL_SECONDS = 15.0  # of any time, for what waits and does not compute; a busy machine takes a part of it
 
 # What each broker had when a client was beside it first: those that come later see what earlier attacks have left, too.
@@ -46,7 +46,7 @@ _calm_mib: WeakKeyDictionary[BrokerProcess, float] = WeakKeyDictionary()
 
 @attrs.define(kw_only=True)
 class Seen:
-    """What the client beside the attack has met; complete at the end of the block.
+    """Experience of the well-behaved client; complete at the end of the block.
 
     A round is one record produced with acks=all and fetched. `failures` are rounds that ended with an error, as text.
     """

@@ -151,7 +151,7 @@ def batches_in(checkpoints: Path, folder: str) -> set[Path]:
 
 
 class Expected:
-    """What was produced, and what the tables must have of it."""
+    """Produced records, and the rows that tables must have."""
 
     def __init__(self) -> None:
         self.good: set[tuple[int, int]] = set()

@@ -44,7 +44,7 @@ class Line:
 
     @contextmanager
     def cut(self, how: Cut) -> Iterator[None]:
-        """Have the line fail for the block."""
+        """Make the connection fail for the block."""
         with http_server(_Unavailable) as url:
             address, upstream = urlsplit(url), self.proxy.upstream
 

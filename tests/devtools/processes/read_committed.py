@@ -1,4 +1,4 @@
-"""What a consumer of committed records reads of a topic, by confluent-kafka."""
+"""Reader of the committed records of a topic, by confluent-kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a process has, and how long its main thread has computed, from /proc."""
+"""Memory of a process, and CPU time of its main thread, from /proc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def peak_rss_mib(pid: int) -> float:
 
 
 def reset_peak_rss(pid: int) -> None:
-    """Have `peak_rss_mib` tell only of what comes from now on. Raises OSError for a process of another user."""
+    """Reset `peak_rss_mib`. Raises OSError for a process of another user."""
     (PROC / str(pid) / "clear_refs").write_text(_RESET_PEAK)
 
 

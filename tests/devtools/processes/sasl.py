@@ -1,4 +1,4 @@
-"""Who logs in, who signs tokens, and a broker process where they do, for tests of SASL."""
+"""Users, tokens, and a broker process where they log in, for tests of SASL."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def login_of_somebody(
 
 
 def add(broker: SaslBroker, user: str) -> None:
-    """Have the client salt the password, with the least number of iterations."""
+    """Add a user; the client salts the password, with the least number of iterations."""
     for scram in SCRAMS:
         _alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(scram, 4096), PASSWORD.encode()))
     broker.process.settle()
@@ -96,5 +96,5 @@ def _alter(broker: SaslBroker, change: UserScramCredentialUpsertion | UserScramC
 
 
 def _admin(broker: SaslBroker) -> AdminClient:
-    """To be kept until the answer is here."""
+    """Make a client of Kafka's administration; keep it until the answer is here."""
     return AdminClient({"bootstrap.servers": broker.process.bootstrap})

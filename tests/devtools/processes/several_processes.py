@@ -69,7 +69,7 @@ class SeveralBrokerProcesses(BrokerProcess):
         self.further_listeners = ready[3].split()
 
     def _reserved_kafka(self) -> Address:
-        """As many ports as there are brokers, one behind the other."""
+        """Reserve as many consecutive ports as there are brokers."""
         for _ in range(RESERVE_ATTEMPTS_COUNT):
             with ExitStack() as stack:
                 first = _reserve(stack, 0)

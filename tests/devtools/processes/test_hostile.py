@@ -1,4 +1,4 @@
-"""What the tests of attacks rely on: the client beside an attack notices what it must."""
+"""Tests of the well-behaved client beside an attack: it notices failures."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m tests.devtools.processes.timed_loop serve ...
 
-A step is what the loop does between two looks at what is ready: for that long nobody else is served. Its CPU time is
-taken, in which other processes have no part, however busy the machine is. The longest one is in a file beside the data
-directory, from which `longest_step_seconds` reads it.
+A step is the work of the loop between two looks for ready tasks; meanwhile no other client is served. It is measured in
+CPU time, in which other processes have no part. The longest one is in a file beside the data directory, from which
+`longest_step_seconds` reads it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def longest_step_seconds(directory: Path) -> float:
 
 
 def forget_steps(directory: Path) -> None:
-    """Have `longest_step_seconds` tell only of what comes from now on."""
+    """Reset `longest_step_seconds`."""
     with _file(directory).open("r+b") as file:  # in place: the broker has it mapped
         file.write(_NONE)
 

@@ -2,11 +2,10 @@
 
     links = Links(running=…)
     links.connect_from(life)                what a broker connects to others with
-    links.cuts.add((1, 2))                  nothing that 1 sends arrives at 2 any more, whoever has connected
+    links.cuts.add((1, 2))                  nothing that 1 sends arrives at 2 any more, on any connection
     links.late.is_kept = True               but when the link is whole again, and its sender may have given up
 
-Nobody listens where no broker runs; one that starts takes connections and does not answer yet, and one that is
-suspended neither.
+A broker that does not run refuses connections; one that starts, or is suspended, takes them and does not answer.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class ClassicMember:
     # ---- generations ----------------------------------------------------------------------------------------------
 
     async def _join(self, connection: Connection, member: Participant) -> None:
-        """Take part in the next generation; whoever is not let in asks again."""
+        """Take part in the next generation; a member that is not let in asks again."""
         answer = await self._send_join(connection, member)
         if answer.error_code == error_codes.MEMBER_ID_REQUIRED:
             member.member_id = answer.member_id
@@ -271,7 +271,7 @@ def _decoded(generation: int, data: bytes) -> Assignment:
 
 @attrs.define(eq=False, kw_only=True)
 class ClassicMembers(MembersOfGroup):
-    """Some members of one group, which may be none in a seed; all of what they are to read must be read in the end."""
+    """Members of one group; a seed may have none. They must have read everything in the end."""
 
     seen: GenerationsSeen
     group: str = "classics"

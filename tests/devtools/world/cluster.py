@@ -259,7 +259,7 @@ class Cluster(World):
         self.faults += self._left_behind()
 
     def _left_behind(self) -> Sequence[str]:
-        """Say what is left of deleted topics, but of those that have to stay by the clock of whoever deleted them."""
+        """Return leftovers of deleted topics, except those that have to stay by the deleting broker's clock."""
         deleted, now_ms = self.machines[0].newest.broker.services.topics.deleted, time.time_ns() // 1_000_000
         kept = {topic_id for topic_id, deletion in deleted.items() if deletion.objects_until_ms > now_ms}
         return self._temporary.recreator.left_behind(self._bucket._keys, kept=kept)
@@ -273,7 +273,7 @@ class Cluster(World):
     # ---- what must hold ---------------------------------------------------------------------------------------
 
     async def _agree(self, *, is_balanced: bool) -> None:
-        """Wait until all brokers say the same of who leads what, and each leads what it is said to lead."""
+        """Wait until all brokers agree on the leaders of all partitions, and each leader leads its own."""
         with trio.move_on_after(AGREE_SECONDS) as waiting:
             while (wrong := self._disagreement() or (self._imbalance() if is_balanced else None)) is not None:
                 await trio.sleep(1.0)
@@ -300,7 +300,7 @@ class Cluster(World):
         everybody = [machine.newest.broker.services for machine in self.machines]
         plan = next((plan for services in everybody if (plan := services.plan_balance(())) is not None), None)
         if plan is None:
-            return "nobody is the controller"
+            return "there is no controller"
         if plan.is_waiting:
             return "the controller does not know all loads"
         return f"{plan.moves[0]} is left to be made" if plan.moves else None
@@ -356,7 +356,7 @@ class Cluster(World):
         return life.broker.services.log.partitions.get((grant.topic_id, grant.index)) is None
 
     def _check_deleted(self, by: str, keys: Sequence[str]) -> None:
-        """See to it that nobody deletes a segment that another one reads who leads the partition."""
+        """Check that no broker deletes a segment that the leader of the partition reads."""
         for key in filter(None, map(parse_segment_key, keys)):
             partition_id = key.topic_id, key.partition
             placement = self.head.placements.get(partition_id)

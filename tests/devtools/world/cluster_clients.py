@@ -38,7 +38,7 @@ BEHIND_MAX_SECONDS = 60.0  # until every broker must have heard of a deletion
 
 @attrs.define(eq=False, kw_only=True)
 class Mover:
-    """Has partitions of any of these topics led by other brokers, by Kafka's own request."""
+    """Client that moves partitions of these topics to other brokers, by Kafka's own request."""
 
     topics: Sequence[Topic]
     connect: Connect

@@ -1,4 +1,4 @@
-"""What a broker of several must not do, done on purpose, so that it is seen whether the simulation finds it.
+"""Mutations of brokers in a cluster: each breaks a rule, which the simulation must notice.
 
     with MUTATIONS["grant before release"]():
         simulate seeds, of which one has to fail

@@ -56,13 +56,13 @@ Coordinates = Callable[[Connection, str], bool]  # whether who answers for a gro
 
 
 def coordinates_all(connection: Connection, group: str) -> bool:
-    """Tell that whoever answers coordinates the group, as where there is one broker."""
+    """Accept any answer as one of the coordinator, as with one broker."""
     return True
 
 
 @attrs.define(eq=False)
 class CommittedNumbers:
-    """The next offset to be committed of each partition, whoever commits it."""
+    """The next offset to be committed of each partition, by any member."""
 
     last: dict[int, int] = attrs.field(factory=dict)
 
@@ -325,7 +325,7 @@ async def fetch_offsets(
     *,
     member: Membership | None = None,
 ) -> OffsetFetchResponseGroup:
-    """Ask for committed offsets, as a member or as nobody."""
+    """Ask for committed offsets, as a member or without a member id."""
     wanted = OffsetFetchRequestGroup(
         group_id=group,
         member_id=None if member is None else member.member_id,
@@ -363,7 +363,7 @@ class OneMember(Protocol):
 
 @attrs.define(eq=False, kw_only=True)
 class MembersOfGroup(ABC):
-    """Some members of one group, which may be none in a seed.
+    """Members of one group; a seed may have none.
 
     If it is said who `knows` a partition, they read what they have, and all of it must have been read in the end.
     """
@@ -441,7 +441,7 @@ class MembersOfGroup(ABC):
         return {} if self._reads is None else self._reads.missing()
 
     async def check_offsets(self) -> None:
-        """Compare what has been committed, while nobody commits. Raises KafkaError, BrokerUnavailable."""
+        """Compare what has been committed, while no member commits. Raises KafkaError, BrokerUnavailable."""
         if self._topic is None:
             return
         async with aclosing(await self.connect()) as connection:

@@ -66,7 +66,7 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
 
 
 def _run_without_instruments() -> None:
-    """Have trio look in a dict for who wants to be told of steps: its own mapping is slow, and asked at every step."""
+    """Give trio a dict of instruments: its own mapping is slow, and asked at every step."""
     runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
     runner.instruments = cast(Any, runner.instruments.data)
 

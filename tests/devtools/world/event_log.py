@@ -1,4 +1,4 @@
-"""What happened in a simulation, a line each with its virtual time: to compare two runs, and to read after a failure.
+"""Events of a simulation, a line each with its virtual time: to compare two runs, and to read after a failure.
 
 12.340000 store put_if_absent default/orders/…/segment-….kfs: PreconditionFailed
 12.340000 disk write wal-….log
@@ -43,7 +43,7 @@ class EventLog:
 
 @attrs.define(eq=False)
 class LoggedStore(ForwardingStore):
-    """Another store, each of whose operations is a line when it ends; `name` says whose they are."""
+    """Wrapper of a store that logs each operation when it ends, under `name`."""
 
     store: ObjectStore
     log: EventLog

@@ -1,4 +1,4 @@
-"""How much there is of a seed: a short one costs a fraction of a long one, so that many can be run.
+"""Extent of a seed: a short one costs a fraction of a long one, so that many can be run.
 
 What a short seed lacks another one has: which clients take part, how many machines there are, whether all is quiet in
 the end for long enough to be balanced.
@@ -16,7 +16,7 @@ from tests.devtools.world.weather import is_succession
 
 
 class Clients(Enum):
-    """What belongs together and takes part, or does not."""
+    """Groups of clients that take part in a seed, or do not."""
 
     PLAIN = "plain"
     MEMBERS = "members"  # of groups that share what the plain ones write
@@ -26,7 +26,7 @@ class Clients(Enum):
 
 @attrs.frozen(kw_only=True)
 class Extent:
-    """Of what there are several, each seed has one."""
+    """Size of a seed; each seed takes one value of each sequence."""
 
     machine_counts: Sequence[int] = (2, 3, 3, 4)
     clients: Sequence[Collection[Clients]] = (

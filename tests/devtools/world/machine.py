@@ -96,7 +96,7 @@ class Machine:
         self.newest.spare()
 
     async def keep_up(self) -> None:
-        """Have a broker that ends by itself start again, as one that the others have declared dead does.
+        """Restart a broker that ends by itself, as one that the others have declared dead does.
 
         Nothing fails any more, so its line is as good as that of the one before it.
         """
@@ -183,7 +183,7 @@ class Machine:
         self._lose_disk()
 
     async def _suspend(self) -> None:
-        """It goes on later, or dies without having gone on."""
+        """Suspend the broker; it goes on later, or is killed before."""
         life = self.newest
         await self._suspend_for_a_while(life)
         if self.random.random() < 0.3:
@@ -222,7 +222,7 @@ class Machine:
         end()
 
     def lose_store(self, life: SimulatedBroker) -> Callable[[], None]:
-        """Have a life lose the store, in one of several ways; return what ends that."""
+        """Cut a life off from the store, in one of several ways; return a function that ends that."""
         error = self.random.choice([StoreUnavailable, SlowDown, None])
         how = "nothing comes back" if error is None else error.__name__
         self.log.note(f"{life.name} has lost the store: {how}")
@@ -241,7 +241,7 @@ class Machine:
         return end
 
     async def _leave_alive(self) -> None:
-        """It does not know that the next one takes over, and may not reach the bucket for a while."""
+        """Let the life go on beside its successor, perhaps cut off from the bucket for a while."""
         life = self.newest
         self._lose_disk()
         life.is_superseded = True
@@ -251,7 +251,7 @@ class Machine:
         await trio.lowlevel.checkpoint()
 
     async def _leave_suspended(self) -> None:
-        """It is suspended, and taken for dead."""
+        """Suspend the life, and start its successor."""
         life = self.newest
         self._lose_disk()
         life.is_superseded = True

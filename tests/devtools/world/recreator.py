@@ -53,7 +53,7 @@ class ClusterRecreator(Recreator):
         await self._committer.check()
 
     async def _load(self, topic: Topic) -> None:
-        """Its clients come to an end, are cut off, or go on until the next topic of the name is loaded no more."""
+        """Load a topic: its clients end, are cut off, or go on until the next topic of the name is loaded no more."""
         self._clients.start_soon(self._reader("follower", topic).run)
         stopping, has_stopped, loading = trio.Event(), trio.Event(), trio.CancelScope()
         runs = list(self._writers(topic, stopping))

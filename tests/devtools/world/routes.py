@@ -1,4 +1,4 @@
-"""How clients find brokers: any one to begin with, who tells them a partition's leader or a group's coordinator.
+"""Routes of clients to brokers: any broker first, which tells a partition's leader or a group's coordinator.
 
 Who is asked may be wrong: a broker that has not heard yet, or one that was superseded and does not know it. Every
 connection costs a moment, so that a client which is refused again and again does not spin.
@@ -38,7 +38,7 @@ class Routes:
         return (await (await self._any()).open_connection())[1]
 
     def to_leader(self, topic: Topic, index: int) -> LeaderRoute:
-        """Return how to connect to who leads a partition."""
+        """Return how to connect to the leader of a partition."""
         return LeaderRoute(self, topic, index)
 
     def to_coordinator(self, group: str) -> Connect:

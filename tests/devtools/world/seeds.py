@@ -1,4 +1,4 @@
-"""How many seeds of a test each run tries, and how many more `make test-faults` does."""
+"""Numbers of seeds that each run tries, and that `make test-faults` tries in addition."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class SimulatedBroker:
     metadata: MemoryMetadataStore
     is_damaged: bool = False
     on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
-    watched: Callable[[Disk], Disk] = lambda disk: disk  # the disk, with whoever looks on
+    watched: Callable[[Disk], Disk] = lambda disk: disk  # wraps the disk
     connect: Connect | None = None  # to other brokers
     verdict: Callable[[SimulatedBroker], type[Fenced] | None] = superseded
     page_max_counts: Sequence[int] = (2, 1000)  # of listings
@@ -112,11 +112,11 @@ class SimulatedBroker:
         )
 
     def will_die_at(self, point: str, passes_count: int) -> None:
-        """Have the broker die at a point; to be called before `run`."""
+        """Make the broker die at a point; call this before `run`."""
         self._point = CrashPoint(point, passes_count, die=self._die, die_soon=self._die_soon)
 
     def may_wait_at(self, point: str, wait: Callable[[], Awaitable[None]]) -> None:
-        """Have a point at which `wait_behind` has it wait; to be called before `run`."""
+        """Set the point at which `wait_behind` makes the broker wait; call this before `run`."""
 
         async def wait_here() -> None:
             self.spare()
@@ -125,12 +125,12 @@ class SimulatedBroker:
         self._point = CrashPoint(point, sys.maxsize, die=wait_here)
 
     def wait_behind(self, passes_count: int) -> None:
-        """Have it wait at its point, once it has passed that so often."""
+        """Make it wait at its point once it has passed that this many times."""
         assert self._point is not None
         self._point.passes_left_count = passes_count
 
     def spare(self) -> None:
-        """Have it die, or wait, at no point any more."""
+        """Remove the point at which it dies or waits."""
         if self._point is not None:
             self._point.passes_left_count = sys.maxsize
 
@@ -152,7 +152,7 @@ class SimulatedBroker:
         finally:
             self.log.note(f"{self.name} has ended: {self._reason()}")
             if self.failure is not None:
-                self.disk = self.disk.crash(rng=self.random)  # nobody knows what a disk that failed has kept
+                self.disk = self.disk.crash(rng=self.random)  # a failed disk may have kept any part of its last write
             self.is_ready = False
             self._cut_all()
             self.ended.set()
@@ -232,7 +232,9 @@ class SimulatedBroker:
     async def _die(self) -> None:
         self.crash()
         if trio.current_effective_deadline() == -math.inf:
-            await trio.sleep_forever()  # until it is cancelled; what is shielded goes on, on a disk that nobody has
+            await (
+                trio.sleep_forever()
+            )  # until it is cancelled; what is shielded goes on, on a disk that is not used any more
 
     def _die_soon(self) -> None:
         async def die() -> None:

@@ -83,5 +83,5 @@ def clock_skew_ns() -> int:
 
 
 def suspend_machine(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have been suspended for so long with all processes, and go on: the clock of trio has stood still."""
+    """Suspend all processes for this long, and go on: the clock of trio has stood still."""
     patch.setattr(clocks, "_asleep", clocks._Asleep(clocks._asleep_seconds() - seconds))

@@ -91,7 +91,7 @@ _IDS: Mapping[type, Callable[[Any], str | None]] = {
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class SpreadConnection(Connection):
-    """It is itself a connection to any broker; `routes` are set before it is used.
+    """Connection to any broker, which opens others when needed; `routes` are set before it is used.
 
     `may_be_stale`: whom it reaches may have been superseded.
     """
@@ -213,7 +213,7 @@ class SpreadConnection(Connection):
             request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
             (found,) = (await self.request(request, FindCoordinatorResponse)).coordinators
             if found.error_code:
-                raise BrokerUnavailable(f"nobody coordinates {key}")
+                raise BrokerUnavailable(f"no broker coordinates {key}")
             self._coordinators[kind, key] = found.node_id
         return await self._line(self._coordinators[kind, key], may_reopen=False)
 

@@ -4,7 +4,7 @@ line = BucketLine(bucket, spawn=…, random=…)
 line.network_seconds = 0.05             a PUT is under way for so long
 line.upload_max_seconds = 3.0           and that of a segment up to so much longer
 line.read_max_seconds = 0.3             what is read, or listed, is on its way back for up to so long
-line.straggler_probability = 0.1        so many PUTs are lost for their sender, and arrive later
+line.straggler_probability = 0.1        this share of PUTs is lost for its sender, and arrives later
 line.late_max_seconds = 3.0             what is under way when its process dies arrives within 3 s
 line.abandon()                          so does what is under way now; a process that is suspended finds the
                                         outcome when it goes on
@@ -97,7 +97,7 @@ class BucketLine(ForwardingStore):
         await self.store.delete(keys)
 
     def abandon(self) -> None:
-        """Have everything that is under way arrive by itself, each at a moment of its own."""
+        """Let every PUT under way arrive by itself, each at a moment of its own."""
         for put in self._under_way:
             self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
 

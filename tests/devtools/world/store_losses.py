@@ -39,7 +39,7 @@ class StoreLosses:
     faults: list[str]
 
     async def run(self) -> None:
-        """Have one broker, or all, lose the store for a while."""
+        """Cut one broker, or all, off from the store for a while."""
         with trio.fail_after(SETTLE_SECONDS):
             while self.disagreement() is not None:
                 await trio.sleep(LOOK_SECONDS)

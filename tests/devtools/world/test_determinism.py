@@ -30,7 +30,7 @@ print(simulate_cluster({SHORT_SEED}, is_short=True).log.digest)
 
 
 async def order_of_tasks() -> list[object]:
-    """Who ran when, and what they drew."""
+    """Record the order of tasks, and the numbers that they drew."""
     seen: list[object] = []
 
     async def run(name: int) -> None:

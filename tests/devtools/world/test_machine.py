@@ -49,7 +49,7 @@ async def test_a_broker_that_was_to_die_at_a_point_stops_in_order_in_the_end() -
 
 
 async def test_a_broker_that_has_just_crashed_is_not_suspended(autojump_clock: MockClock) -> None:
-    """Of seed 78435: what it still had to do, shielded, waited for ever."""
+    """Seed 78435: shielded work of the broker waited for ever."""
     machine = machine_of(MemoryStore())
     life = machine._next_life(calm=True)
     async with trio.open_nursery() as nursery:

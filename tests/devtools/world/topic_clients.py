@@ -104,7 +104,7 @@ class Recreator:
         await Reader(name=name, topic=self.topics[-1], connect=self.connect, history=self.history).read_to_end()
 
     def left_behind(self, keys: Iterable[str], *, kept: Container[bytes] = ()) -> list[str]:
-        """Say which of these objects are of deleted topics: nobody will ever need them, or delete them.
+        """Say which of these objects are of deleted topics: they are never needed, or deleted.
 
         Those of the topics with the ids in `kept` may stay for now.
         """
@@ -131,7 +131,7 @@ class Recreator:
         return topic
 
     async def _load(self, topic: Topic) -> None:
-        """Its producer has all its answers in the end, or is cut off in the middle of it."""
+        """Load a topic: its producer gets all answers, or is cancelled before."""
         stopping = trio.Event()
         producer = IdempotentProducer(
             name=f"{topic.label}-producer",

@@ -1,4 +1,4 @@
-"""What goes wrong while a simulated broker lives: by chance, for a while each, until cancelled."""
+"""Troubles of a simulated broker: they come by chance, for a while each, until cancelled."""
 
 from __future__ import annotations
 

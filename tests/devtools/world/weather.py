@@ -1,4 +1,4 @@
-"""How bad it gets for the machines of a simulated cluster, and how often; most seeds are fair, some are storms.
+"""Severity and frequency of troubles of the machines of a simulated cluster; most seeds are fair, some are storms.
 
 In a storm a broker lives for a moment only. Uploads take longer than it, and than others need to take over: several
 brokers have segments of the same offsets under way at once, some of which arrive when the next one has looked already.

@@ -254,7 +254,7 @@ def forget_batches() -> None:
 
 
 def marker_offsets(data: Iterable[memoryview]) -> list[int]:
-    """Where transactions end in these batches."""
+    """Return the offsets of markers in these batches."""
     headers = map(parse_header, data)
     return [header.base_offset for header in headers if header.is_control]
 
@@ -322,7 +322,7 @@ class Committer:
 
 @attrs.define(eq=False, kw_only=True)
 class Deleter:
-    """Has what is before a random offset of a random partition deleted, again and again."""
+    """Client that deletes the records before a random offset of a random partition, again and again."""
 
     topic: Topic
     connect: Connect

@@ -42,7 +42,7 @@ class Part(Protocol):
         """Their topics, once these are created."""
 
     async def create_topics(self) -> None:
-        """Before anything else. Raises BrokerUnavailable, KafkaError."""
+        """Create the topics, before anything else. Raises BrokerUnavailable, KafkaError."""
 
     def start_readers(self, nursery: trio.Nursery) -> None:
         """Read until cancelled."""

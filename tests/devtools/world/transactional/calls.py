@@ -1,4 +1,4 @@
-"""What a transactional producer says, in either version of the protocol, and what it makes of the answers."""
+"""Calls of a transactional producer, in both versions of the protocol, and its reactions to the answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LOST = frozenset({error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, error_codes.UNKNOWN
 
 
 class Answer(Enum):
-    """What a producer makes of an error code."""
+    """Reaction of a producer to an error code."""
 
     DONE = "done"
     AGAIN = "again"

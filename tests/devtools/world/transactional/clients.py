@@ -49,13 +49,13 @@ SETTLED_STATES = {"Empty", "CompleteCommit", "CompleteAbort"}
 SETTLE_SECONDS = 60.0  # simulated: longer than any timeout, and than coordinators look away
 SETTLE_POLL_SECONDS = 1.0
 
-_NOBODY = (error_codes.TRANSACTIONAL_ID_NOT_FOUND, error_codes.NOT_COORDINATOR)  # of an id that nobody has used
+_NOBODY = (error_codes.TRANSACTIONAL_ID_NOT_FOUND, error_codes.NOT_COORDINATOR)  # of an unused id
 _LATER = frozenset({error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE})
 
 
 @attrs.define(eq=False, kw_only=True)
 class _PlainSends(History):
-    """What a producer tells that has no transactions."""
+    """History of a producer without transactions."""
 
     seen: TransactionsSeen
     _contents: dict[str, Content] = attrs.field(factory=dict, init=False)
@@ -82,7 +82,7 @@ class _PlainSends(History):
 
 @attrs.frozen(kw_only=True)
 class TopicKind:
-    """How a topic is to be made, and what is done to it."""
+    """Kind of a topic: its configs, its keys, and whether records are deleted from it."""
 
     configs: Mapping[str, str] = attrs.field(factory=dict)
     keys_count: int | None = None
@@ -104,7 +104,7 @@ class TopicKind:
 
 @attrs.frozen
 class Copying:
-    """One topic is copied to another one, which nobody else writes to."""
+    """A topic, and another one that only its copies are written to."""
 
     source: Topic
     destination: Topic
@@ -351,7 +351,7 @@ class TransactionalClients:
             while unsettled := await self._unsettled():
                 await trio.sleep(SETTLE_POLL_SECONDS)
         if waiting.cancelled_caught:
-            self.faults.append(f"{name}: transactions that nobody ends: {unsettled}")
+            self.faults.append(f"{name}: transactions without an end: {unsettled}")
 
     async def _unsettled(self) -> Mapping[str, str]:
         """The ids whose transaction has not ended, by both ways to ask, which must know the same ones."""

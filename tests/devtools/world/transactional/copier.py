@@ -90,7 +90,7 @@ class Copier(TransactionalProducer):
         return self._make(identity, attempt, topic, index, records, values)
 
     async def _poll(self, connection: Connection) -> Mapping[int, Sequence[str]]:
-        """What is committed behind the positions, by partition; they move on."""
+        """Return the committed records behind the positions, by partition; the positions move on."""
         wanted = [
             FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=FETCH_MAX_BYTES)
             for index, offset in self._positions.items()
@@ -174,7 +174,7 @@ class OffsetsAsker:
 async def fetch_offsets(
     connection: Connection, group: str, topic: Topic, *, require_stable: bool = True
 ) -> dict[int, int] | None:
-    """Where the group goes on in each partition, by transactions that have ended; None if some have not.
+    """Return the next offset of the group in each partition, by transactions that have ended; None if some have not.
 
     Raises BrokerUnavailable if another broker has to be asked, or this one again.
     """

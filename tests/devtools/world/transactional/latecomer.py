@@ -39,7 +39,7 @@ class _Newest:
 
 @attrs.define(eq=False)
 class _Looked:
-    """What is known of a partition, and up to where it has been read."""
+    """Knowledge of a partition, and the offset up to which it was read."""
 
     offset: int = 0
     newest: dict[int, _Newest] = attrs.field(factory=dict, init=False)

@@ -1,4 +1,4 @@
-"""What a broker must not do with transactions, done on purpose, so that it is seen whether the simulation finds it.
+"""Mutations of transactions: each breaks a rule, which the simulation must notice.
 
     with MUTATIONS["retention past the LSO"]():
         simulate seeds, of which one has to fail

@@ -32,7 +32,7 @@ ABSENCE_MAX_SECONDS = 0.3  # of a producer that was fenced
 
 
 class Ending(Enum):
-    """What a producer means to do with a transaction."""
+    """Intent of a producer for the end of a transaction."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -61,7 +61,7 @@ class LoadedTopic:
 
 @attrs.frozen(eq=False)
 class Batch:
-    """What is sent to a partition in one go."""
+    """Records that are sent to a partition at once."""
 
     topic: Topic
     partition: int
